@@ -1,0 +1,37 @@
+"""What an agent is. Owns: the Agent Protocol and the Turn that it is given. Refuses to know: where events go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from holdfast.core.events import AnyEvent
+from holdfast.core.spec import Message
+from holdfast.core.state import RunState
+
+
+class Turn(Struct, frozen=True):
+    """One run, as an agent sees it when an attempt begins."""
+
+    state: RunState
+    """All that is settled. Calls that are due come first: see Agent.run."""
+    history: tuple[Message, ...]
+    """Settled messages of earlier turns, oldest first, without system prompts."""
+
+
+class Agent(Protocol):
+    """Anything that can answer a turn with events."""
+
+    resumable: bool
+    """May `run` be called again for a run whose last attempt died? If not, such a run ends failed."""
+
+    def run(self, turn: Turn) -> AsyncIterator[AnyEvent]:
+        """Yield what happens, in the order of the table in core/state.py, up to one terminal event.
+
+        The generator goes on after yielding a fact (anything but a delta) only when that fact is committed (G12):
+        so yield ToolStarted, then act. On a later attempt `turn.state` holds the facts of the earlier ones: settle
+        what is due by the rule of each tool, then ask the model for the next message. The generator is closed with
+        aclose() when the run is cancelled or parked: it must let go of sockets and processes then."""
+        ...

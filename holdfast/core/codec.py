@@ -1,0 +1,33 @@
+"""Events as bytes and back. Owns: the stored form (one line of JSON per event), its version gate and the upcasters
+that lift old events to today's shape. Refuses to know: where the bytes go. An unknown kind is never skipped: the
+reader is too old for this journal and must say so (house rule 6.18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.core.errors import Damaged
+from holdfast.core.events import AnyEvent
+
+FORMAT = 1
+"""Store-wide version of the event kinds; raised only by a migration, before a new kind may be written."""
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+UPCASTERS: dict[int, Callable[[bytes], bytes]] = {}
+"""Format n -> how its events become those of format n + 1."""
+
+encode: Callable[[AnyEvent], bytes] = _encoder.encode
+
+
+def decode(data: bytes, fmt: int = FORMAT) -> AnyEvent:
+    """The event in `data`; Damaged when it is of a kind or shape that this release does not know."""
+    for version in range(fmt, FORMAT):
+        data = UPCASTERS[version](data)
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise Damaged(f"an event cannot be read: {error}") from error

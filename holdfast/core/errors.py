@@ -1,0 +1,74 @@
+"""The one error tree. Owns: who erred (client, agent, us), the wire code, the status and the words that tell
+what to do next. Refuses to know: how an error is rendered (dialects) or sent (http)."""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """An error with a name on the wire. Raise one of its three branches, never this class."""
+
+    kind = "server_error"
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.param = param
+        self.retry_after = retry_after
+
+
+class ClientError(HoldfastError):
+    """The request cannot be done as it was sent; sending it again unchanged will not help."""
+
+    kind = "invalid_request_error"
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(code, message, status=status, param=param, retry_after=retry_after)
+
+
+class AgentError(HoldfastError):
+    """The model, a tool or the agent failed. It ends a run as failed; it is never an answer."""
+
+    kind = "upstream_error"
+
+    def __init__(self, code: str, message: str, *, status: int = 502, retry_after: int | None = None) -> None:
+        super().__init__(code, message, status=status, retry_after=retry_after)
+
+
+class ServerError(HoldfastError):
+    """Ours: the store is full, the server is stopping, or a bug."""
+
+    kind = "server_error"
+
+    def __init__(self, code: str, message: str, *, status: int = 503, retry_after: int | None = None) -> None:
+        super().__init__(code, message, status=status, retry_after=retry_after)
+
+
+class IllegalEvent(Exception):
+    """An event that the table does not allow in this state: a bug of the agent that produced it."""
+
+
+class Damaged(Exception):
+    """The store does not hold what it must: a gap, a broken checksum, an unknown kind of event."""
+
+
+def not_found(noun: str, shown: str) -> ClientError:
+    """The one answer for an unknown id, a foreign owner's id and a deleted one (G7)."""
+    return ClientError(f"{noun}_not_found", f"{noun.capitalize()} not found: {shown}", status=404)

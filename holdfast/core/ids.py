@@ -1,0 +1,39 @@
+"""Names of things on the wire. Owns: how one random core becomes run_X, resp_X and chatcmpl-X, and how item and
+call ids derive from a run and a place in it. Refuses to know: where randomness comes from."""
+
+from __future__ import annotations
+
+import re
+
+_PREFIX = {"runs": "run_", "responses": "resp_", "chat": "chatcmpl-"}
+_CORE = re.compile(r"[A-Za-z0-9]{8,64}\Z")
+
+
+def wire_id(dialect: str, run: str) -> str:
+    """The id under which a dialect shows a run."""
+    return _PREFIX[dialect] + run
+
+
+def run_of(dialect: str, shown: str) -> str | None:
+    """The run behind a dialect's own id, or nothing when it has another shape."""
+    prefix = _PREFIX[dialect]
+    core = shown[len(prefix) :]
+    return core if shown.startswith(prefix) and _CORE.match(core) else None
+
+
+def run_of_any(shown: str) -> str | None:
+    """The run behind any of its three ids (/v1/runs takes them all, G7)."""
+    for dialect in _PREFIX:
+        if run := run_of(dialect, shown):
+            return run
+    return None
+
+
+def item_id(kind: str, run: str, seq: int) -> str:
+    """Items are named by the run and the journal seq that opened them (G1)."""
+    return f"{kind}_{run}{seq:06x}"
+
+
+def call_id(run: str, n: int) -> str:
+    """Call ids are ours: upstreams repeat theirs (E3)."""
+    return f"call_{run}{n:04x}"

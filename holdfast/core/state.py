@@ -1,0 +1,405 @@
+"""What is true of a run now: the fold of its journal. Owns: the transition table (which event may come when; an
+absent cell is the error), RunState and the pure functions `apply` and `fold`.
+
+Theory of operation. Deltas are provisional, completions are facts. A RunState therefore has two halves: `facts`,
+a Struct that is replaced only when a fact arrives, and the draft (a rope of text and one of reasoning), to which
+each delta adds one cell in constant time. Everything is immutable: the writer may hold a staged state and the hub
+a committed one that share all but their last cells, and any reader may keep an old one for as long as it likes.
+AttemptStarted is where a crash becomes visible: the draft is dropped, the facts stay, and calls that were started
+and not finished stay due, marked by the attempt that started them. Legality lives in TABLE alone; the few rules
+that need more than the phase (which call is open, does the text match its deltas) stand in the fold of that event.
+Refuses to know: time, ids, stores, and how any of this looks on a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core import events as e
+from holdfast.core.errors import Damaged, IllegalEvent
+
+Rope = tuple[Any, str] | None  # Any: a recursive alias (Rope, str) is beyond the type checker; only join() walks it
+"""Text as cells (rest, piece): adding a piece is O(1) at any length, and old ropes stay valid."""
+
+
+def join(rope: Rope) -> str:
+    """The text of a rope."""
+    pieces = []
+    while rope is not None:
+        rope, piece = rope
+        pieces.append(piece)
+    pieces.reverse()
+    return "".join(pieces)
+
+
+class Phase(IntEnum):
+    """Where a run stands. READY: the model is to be asked. ACTING: calls are due."""
+
+    NEW = 0
+    QUEUED = 1
+    READY = 2
+    DRAFTING = 3
+    ACTING = 4
+    WAITING = 5
+    STOPPING = 6
+    COMPLETED = 7
+    FAILED = 8
+    CANCELLED = 9
+    INTERRUPTED = 10
+
+
+class Next(IntEnum):
+    """A cell whose phase depends on what is due: ACTING while calls are due, else READY."""
+
+    SETTLE = -1
+
+
+_ENDS: dict[type[e.Event], Phase | Next] = {
+    e.CancelRequested: Phase.STOPPING,
+    e.RunFailed: Phase.FAILED,
+    e.RunInterrupted: Phase.INTERRUPTED,
+}
+
+TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
+    # NEW
+    {e.RunAccepted: Phase.QUEUED},
+    # QUEUED
+    {e.AttemptStarted: Phase.READY, e.CancelRequested: Phase.STOPPING, e.RunFailed: Phase.FAILED},
+    # READY
+    _ENDS
+    | {
+        e.AttemptStarted: Phase.READY,
+        e.TextDelta: Phase.DRAFTING,
+        e.ReasoningDelta: Phase.DRAFTING,
+        e.MessageCompleted: Next.SETTLE,
+        e.ToolStarted: Phase.ACTING,
+        e.RunCompleted: Phase.COMPLETED,
+    },
+    # DRAFTING
+    _ENDS
+    | {
+        e.AttemptStarted: Phase.READY,
+        e.TextDelta: Phase.DRAFTING,
+        e.ReasoningDelta: Phase.DRAFTING,
+        e.MessageCompleted: Next.SETTLE,
+    },
+    # ACTING
+    _ENDS
+    | {
+        e.AttemptStarted: Phase.ACTING,
+        e.ToolStarted: Phase.ACTING,
+        e.ToolProgressed: Phase.ACTING,
+        e.ToolFinished: Next.SETTLE,
+        e.ApprovalRequested: Phase.WAITING,
+    },
+    # WAITING
+    _ENDS | {e.AttemptStarted: Phase.WAITING, e.ApprovalGiven: Phase.ACTING, e.ToolFinished: Phase.WAITING},
+    # STOPPING
+    {
+        e.AttemptStarted: Phase.STOPPING,
+        e.ToolFinished: Phase.STOPPING,
+        e.RunCancelled: Phase.CANCELLED,
+        e.RunFailed: Phase.FAILED,
+    },
+    # COMPLETED, FAILED, CANCELLED, INTERRUPTED: nothing follows an end
+    {},
+    {},
+    {},
+    {},
+)
+
+TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
+Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
+_STATUS: dict[Phase, Status] = {
+    Phase.NEW: "queued",
+    Phase.QUEUED: "queued",
+    Phase.READY: "in_progress",
+    Phase.DRAFTING: "in_progress",
+    Phase.ACTING: "in_progress",
+    Phase.WAITING: "in_progress",
+    Phase.STOPPING: "in_progress",
+    Phase.COMPLETED: "completed",
+    Phase.FAILED: "failed",
+    Phase.CANCELLED: "cancelled",
+    Phase.INTERRUPTED: "incomplete",
+}
+
+
+class Thought(Struct, frozen=True):
+    """Reasoning that was shown. `kept` is False where a crash cut it off: its text is then empty."""
+
+    seq: int
+    text: str
+    kept: bool = True
+
+
+class Said(Struct, frozen=True):
+    """A message of the assistant. Dropped: a crash cut the draft (G3); cut: the run ended in the middle of it."""
+
+    seq: int
+    text: str
+    standing: Literal["whole", "cut", "dropped"] = "whole"
+
+
+class Called(Struct, frozen=True):
+    """A tool call as it was first started."""
+
+    seq: int
+    started: e.ToolStarted
+
+
+class Returned(Struct, frozen=True):
+    """A tool call as it was settled."""
+
+    seq: int
+    finished: e.ToolFinished
+
+
+Item = Thought | Said | Called | Returned
+
+
+class Due(Struct, frozen=True):
+    """A call asked for and not settled. `attempt` is the one that last started it, 0 while none has."""
+
+    call: e.Call
+    attempt: int = 0
+    started: e.ToolStarted | None = None
+
+
+class Facts(Struct, frozen=True):
+    """The settled half of a state."""
+
+    accepted: e.RunAccepted
+    run: str
+    created_at: int
+    updated_at: int
+    attempt: int = 0
+    strikes: int = 0
+    fresh: bool = False
+    """True once this attempt settled something new: it then cannot count as a strike (house rule 6.7)."""
+    messages: tuple[e.MessageCompleted, ...] = ()
+    items: tuple[Item, ...] = ()
+    results: dict[str, e.ToolFinished] = {}
+    due: dict[str, Due] = {}
+    calls: int = 0
+    usage: e.Usage = e.Usage()
+    usage_incomplete: bool = False
+    end: e.Terminal | None = None
+
+
+class RunState(Struct, frozen=True):
+    """A run after some entry. Build one only with `start`, `apply` or `fold`."""
+
+    facts: Facts
+    phase: Phase
+    seq: int
+    text: Rope = None
+    text_seq: int = -1
+    thought: Rope = None
+    thought_seq: int = -1
+    thoughts: tuple[Thought, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """The status in the words of the Responses API."""
+        return _STATUS[self.phase]
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing can follow."""
+        return self.phase in TERMINAL
+
+    @property
+    def drafting(self) -> bool:
+        """True while a message is provisional."""
+        return self.text_seq >= 0 or self.thought_seq >= 0 or bool(self.thoughts)
+
+    @property
+    def draft_items(self) -> tuple[Item, ...]:
+        """What the draft would be if the run ended here: shown to those who ask in the middle."""
+        return _pieces(self, "cut", kept=True)
+
+
+def chainable(state: RunState) -> bool:
+    """Completed runs chain, and those that a limit ended (C6)."""
+    return state.phase in (Phase.COMPLETED, Phase.INTERRUPTED)
+
+
+def between_steps(state: RunState) -> bool:
+    """True where a worker may let go of the run without repeating anything: no draft, no call in flight."""
+    in_flight = any(due.attempt == state.facts.attempt for due in state.facts.due.values())
+    return not state.drafting and not in_flight
+
+
+def start(entry: e.Entry) -> RunState:
+    """The state after a run's first entry."""
+    if entry.seq != 0 or not isinstance(entry.event, e.RunAccepted):
+        raise Damaged(f"run {entry.run} does not begin with its acceptance")
+    facts = Facts(accepted=entry.event, run=entry.run, created_at=entry.at, updated_at=entry.at)
+    return RunState(facts=facts, phase=Phase.QUEUED, seq=0)
+
+
+def apply(state: RunState, entry: e.Entry) -> RunState:
+    """The state after `entry`; IllegalEvent where the table has no cell for it, Damaged where a number is missing."""
+    if entry.seq != state.seq + 1:
+        raise Damaged(f"run {state.facts.run}: entry {entry.seq} follows {state.seq}")
+    kind = type(entry.event)
+    cell = TABLE[state.phase].get(kind)
+    if cell is None:
+        raise IllegalEvent(f"{kind.__name__} cannot come in phase {state.phase.name}")
+    return _FOLD[kind](state, entry, entry.event, cell)
+
+
+def fold(entries: Iterable[e.Entry]) -> RunState:
+    """The state after all of them."""
+    walk = iter(entries)
+    state = start(next(walk))
+    for entry in walk:
+        state = apply(state, entry)
+    return state
+
+
+# One function per kind. Deltas come a thousand times as often as facts: they touch five fields and no Facts.
+
+
+def _text(state: RunState, entry: e.Entry, event: e.TextDelta, cell: Phase) -> RunState:
+    if state.thought_seq >= 0:
+        state = _close_thought(state)
+    first = state.text_seq if state.text_seq >= 0 else entry.seq
+    return RunState(state.facts, cell, entry.seq, (state.text, event.text), first, None, -1, state.thoughts)
+
+
+def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: Phase) -> RunState:
+    first = state.thought_seq if state.thought_seq >= 0 else entry.seq
+    rope = (state.thought, event.text)
+    return RunState(state.facts, cell, entry.seq, state.text, state.text_seq, rope, first, state.thoughts)
+
+
+def _close_thought(state: RunState) -> RunState:
+    closed = Thought(state.thought_seq, join(state.thought))
+    return replace(state, thought=None, thought_seq=-1, thoughts=(*state.thoughts, closed))
+
+
+def _pieces(state: RunState, standing: Literal["whole", "cut", "dropped"], *, kept: bool) -> tuple[Item, ...]:
+    """The items of the draft, in the order in which they were opened."""
+    items: list[Item] = list(state.thoughts)
+    if state.thought_seq >= 0:
+        items.append(Thought(state.thought_seq, join(state.thought) if kept else "", kept))
+    if state.text_seq >= 0:
+        items.append(Said(state.text_seq, join(state.text) if kept else "", standing))
+    return tuple(sorted(items, key=lambda item: item.seq))
+
+
+def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: Next) -> RunState:
+    facts = state.facts
+    if state.text_seq >= 0 and join(state.text) != event.text:
+        raise IllegalEvent("a message must be the sum of its deltas")
+    standing: Literal["whole", "cut"] = "cut" if event.finish in ("length", "content_filter") else "whole"
+    pieces = _pieces(state, standing, kept=True)
+    if state.text_seq < 0 and event.text:
+        pieces = (*pieces, Said(entry.seq, event.text, standing))
+    due = dict(facts.due)
+    for call in event.calls:
+        if call.id in due or call.id in facts.results:
+            raise IllegalEvent(f"call id {call.id} is used twice")
+        if not call.client:
+            due[call.id] = Due(call)
+    facts = replace(
+        facts,
+        messages=(*facts.messages, event),
+        items=facts.items + pieces,
+        due=due,
+        calls=facts.calls + len(event.calls),
+        usage=facts.usage.plus(event.usage),
+        fresh=True,
+        updated_at=entry.at,
+    )
+    return RunState(facts, Phase.ACTING if due else Phase.READY, entry.seq)
+
+
+def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
+    facts = state.facts
+    strikes = 0 if facts.fresh else facts.strikes + (not event.clean)
+    cut = not event.clean and state.phase in (Phase.READY, Phase.DRAFTING)
+    facts = replace(
+        facts,
+        attempt=entry.attempt,
+        strikes=strikes,
+        fresh=False,
+        items=facts.items + _pieces(state, "dropped", kept=False),
+        usage_incomplete=facts.usage_incomplete or cut,
+        updated_at=entry.at,
+    )
+    return RunState(facts, cell, entry.seq)
+
+
+def _started(state: RunState, entry: e.Entry, event: e.ToolStarted, cell: Phase) -> RunState:
+    facts = state.facts
+    call = event.call
+    known = facts.due.get(call.id)
+    if call.id in facts.results:
+        raise IllegalEvent(f"call {call.id} is settled already")
+    if known and known.attempt == entry.attempt:
+        raise IllegalEvent(f"call {call.id} was started twice in one attempt")
+    again = known is not None and known.attempt > 0
+    items = facts.items if again else (*facts.items, Called(entry.seq, event))
+    due = {**facts.due, call.id: Due(call, entry.attempt, event)}
+    calls = facts.calls + (known is None)
+    return _with(state, entry, cell, replace(facts, due=due, items=items, calls=calls, updated_at=entry.at))
+
+
+def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phase | Next) -> RunState:
+    facts = state.facts
+    known = facts.due.get(event.call_id)
+    if known is None or known.attempt == 0:
+        raise IllegalEvent(f"call {event.call_id} finished without a start")
+    due = {key: value for key, value in facts.due.items() if key != event.call_id}
+    facts = replace(
+        facts,
+        due=due,
+        results={**facts.results, event.call_id: event},
+        items=(*facts.items, Returned(entry.seq, event)),
+        fresh=True,
+        updated_at=entry.at,
+    )
+    if isinstance(cell, Next):
+        cell = Phase.ACTING if due else Phase.READY
+    return _with(state, entry, cell, facts)
+
+
+def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunState:
+    fresh = state.facts.fresh or isinstance(event, e.ApprovalGiven)
+    return _with(state, entry, cell, replace(state.facts, fresh=fresh, updated_at=entry.at))
+
+
+def _end(state: RunState, entry: e.Entry, event: e.Terminal, cell: Phase) -> RunState:
+    items = state.facts.items + _pieces(state, "cut", kept=True)
+    facts = replace(state.facts, items=items, end=event, due={}, updated_at=entry.at)
+    return RunState(facts, cell, entry.seq)
+
+
+def _with(state: RunState, entry: e.Entry, phase: Phase, facts: Facts) -> RunState:
+    """The same draft, new facts."""
+    return replace(state, facts=facts, phase=phase, seq=entry.seq)
+
+
+_FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = {
+    e.AttemptStarted: _attempt,
+    e.TextDelta: _text,
+    e.ReasoningDelta: _reasoning,
+    e.MessageCompleted: _message,
+    e.ToolStarted: _started,
+    e.ToolProgressed: _noted,
+    e.ToolFinished: _finished,
+    e.ApprovalRequested: _noted,
+    e.ApprovalGiven: _noted,
+    e.CancelRequested: _noted,
+    e.RunCompleted: _end,
+    e.RunFailed: _end,
+    e.RunCancelled: _end,
+    e.RunInterrupted: _end,
+}
