@@ -57,6 +57,8 @@ class Resolved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     session: str | None = None
     session_turns: int | None = None
     """How many turns of the session are this run's history; None where the session gives no history (D2)."""
+    remember: bool = False
+    """The caller named the session: it takes the finished turn."""
 
 
 FINGERPRINT_VERSION = 1

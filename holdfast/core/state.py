@@ -112,6 +112,8 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
     {},
 )
 
+DELTAS = frozenset({e.TextDelta, e.ReasoningDelta})
+"""What is provisional; everything else is a fact."""
 TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
 Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
 _STATUS: dict[Phase, Status] = {
@@ -188,6 +190,8 @@ class Facts(Struct, frozen=True):
     calls: int = 0
     usage: e.Usage = e.Usage()
     usage_incomplete: bool = False
+    dropped: tuple[tuple[int, int], ...] = ()
+    """(first, last) seq of each draft that a crash dropped."""
     end: e.Terminal | None = None
 
 
@@ -227,6 +231,11 @@ class RunState(Struct, frozen=True):
 def chainable(state: RunState) -> bool:
     """Completed runs chain, and those that a limit ended (C6)."""
     return state.phase in (Phase.COMPLETED, Phase.INTERRUPTED)
+
+
+def stopping(state: RunState) -> bool:
+    """True where a stop was asked for and only the end is missing."""
+    return state.phase is Phase.STOPPING
 
 
 def between_steps(state: RunState) -> bool:
@@ -294,6 +303,11 @@ def _pieces(state: RunState, standing: Literal["whole", "cut", "dropped"], *, ke
     return tuple(sorted(items, key=lambda item: item.seq))
 
 
+def _draft_start(state: RunState) -> int:
+    seqs = [state.text_seq, state.thought_seq, *(thought.seq for thought in state.thoughts)]
+    return min(seq for seq in seqs if seq >= 0)
+
+
 def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: Next) -> RunState:
     facts = state.facts
     if state.text_seq >= 0 and join(state.text) != event.text:
@@ -324,7 +338,7 @@ def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: N
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
     facts = state.facts
     strikes = 0 if facts.fresh else facts.strikes + (not event.clean)
-    cut = not event.clean and state.phase in (Phase.READY, Phase.DRAFTING)
+    cut = state.drafting or (not event.clean and state.phase is Phase.READY)
     facts = replace(
         facts,
         attempt=entry.attempt,
@@ -332,6 +346,7 @@ def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Pha
         fresh=False,
         items=facts.items + _pieces(state, "dropped", kept=False),
         usage_incomplete=facts.usage_incomplete or cut,
+        dropped=(*facts.dropped, (_draft_start(state), state.seq)) if state.drafting else facts.dropped,
         updated_at=entry.at,
     )
     return RunState(facts, cell, entry.seq)

@@ -1,0 +1,63 @@
+"""A message while it streams in. Owns: putting a model's parts together to deltas and one MessageCompleted, and the
+byte bound of a message. Refuses to know: who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.core import events as e
+from holdfast.core.ids import call_id
+from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
+
+
+class Incoming:
+    """Feed it parts; it yields deltas and in the end knows the message."""
+
+    def __init__(self, run: str, calls_before: int, max_bytes: int) -> None:
+        self._run = run
+        self._calls_before = calls_before
+        self._room = max_bytes
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._names: dict[int, str] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._finished: Finished | None = None
+        self.full = False
+        """The bound was reached: the message ends here, as if by its token limit."""
+
+    def feed(self, parts: Sequence[Part]) -> Iterator[e.TextDelta | e.ReasoningDelta]:
+        """The deltas in these parts."""
+        for part in parts:
+            if self.full:
+                return
+            match part:
+                case Text(text):
+                    self._text.append(text)
+                    self._spend(text)
+                    yield e.TextDelta(text)
+                case Thinking(text):
+                    self._thinking.append(text)
+                    self._spend(text)
+                    yield e.ReasoningDelta(text)
+                case CallPiece(index, name, arguments):
+                    self._names[index] = self._names.get(index, "") + name
+                    self._arguments.setdefault(index, []).append(arguments)
+                    self._spend(arguments)
+                case Finished():
+                    self._finished = part
+
+    def _spend(self, text: str) -> None:
+        self._room -= len(text)
+        self.full = self._room <= 0
+
+    def completed(self) -> e.MessageCompleted:
+        """The whole message. Calls get our ids; those of a message that was cut off are not carried out."""
+        finish = self._finished.reason if self._finished and not self.full else "length"
+        usage = self._finished.usage if self._finished else e.Usage()
+        calls: tuple[e.Call, ...] = ()
+        if finish in ("stop", "tool_calls"):
+            calls = tuple(
+                e.Call(call_id(self._run, self._calls_before + n), self._names[index], "".join(self._arguments[index]))
+                for n, index in enumerate(sorted(self._names))
+            )
+        return e.MessageCompleted("".join(self._text), calls, usage, "".join(self._thinking), finish)

@@ -1,0 +1,245 @@
+"""The built-in agent: model, tools, model, until done. Owns: the rounds, the crash rule of each tool, the budget of
+tokens and rounds. Refuses to know: where events go and how a tool does its work.
+
+Theory of operation. Everything the loop knows when an attempt begins comes from the folded state, so a first attempt
+and a fifth one run the same code: carry out what is due, else end if the last message asked for nothing, else ask the
+model. A call is two facts with the deed between them: ToolStarted is committed before `Deed.run` (the generator goes
+on only then), ToolFinished before the model is asked again. A call that an earlier attempt started and did not finish
+is carried out again only if its effect is read or idempotent; a write is settled as unknown, in words for the model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from msgspec import Struct
+
+from holdfast.agents.base import Turn
+from holdfast.agents.incoming import Incoming
+from holdfast.core import events as e
+from holdfast.core.history import ask_messages, output_messages
+from holdfast.core.spec import Message
+from holdfast.core.state import Due, RunState
+from holdfast.models.base import Ask, Model
+from holdfast.tools.base import Deed, Output, Place, ToolRefused
+from holdfast.tools.registry import Toolbox
+
+UNKNOWN = (
+    "The server stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
+    "partly or not at all. It was not repeated. Check before you do it again."
+)
+Steps = AsyncGenerator[e.AnyEvent, None]
+
+
+class LoopSettings(Struct, frozen=True):
+    """Bounds of the loop."""
+
+    system_prompt: str = ""
+    max_rounds: int = 50
+    max_message_bytes: int = 4 * 1024 * 1024
+
+
+class Talk:
+    """What is settled so far, as the loop needs it."""
+
+    def __init__(self, turn: Turn, settings: LoopSettings) -> None:
+        facts = turn.state.facts
+        self.state = turn.state
+        self.spec = facts.accepted.spec
+        self.said = list(facts.messages)
+        self.results = dict(facts.results)
+        self.calls = facts.calls
+        self.spent = facts.usage.output_tokens
+        self.ended = False
+        self._before = ask_messages(settings.system_prompt, self.spec, turn.history)
+
+    def note(self, event: e.AnyEvent) -> None:
+        """A fact was committed."""
+        match event:
+            case e.MessageCompleted():
+                self.said.append(event)
+                self.calls += len(event.calls)
+                self.spent += event.usage.output_tokens
+            case e.ToolFinished():
+                self.results[event.call_id] = event
+            case e.RunCompleted() | e.RunInterrupted():
+                self.ended = True
+
+    def due(self) -> list[e.Call]:
+        """Calls of the last message that this server must carry out and that have no result yet."""
+        calls = self.said[-1].calls if self.said else ()
+        return [call for call in calls if not call.client and call.id not in self.results]
+
+    def messages(self) -> tuple[Message, ...]:
+        """What the model is to be told."""
+        return (*self._before, *output_messages(self.said, self.results))
+
+    def options(self) -> dict[str, object]:
+        """What the upstream is asked with; the token budget is over the whole run (C10)."""
+        options = dict(self.spec.sampling)
+        if self.spec.max_output_tokens is not None:
+            options["max_tokens"] = self.spec.max_output_tokens - self.spent
+        return options
+
+    def end(self, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
+        """How the run ends now, if it does."""
+        last = self.said[-1] if self.said else None
+        if last is not None and last.finish == "length":
+            return e.RunInterrupted("max_output_tokens")
+        if last is not None and last.finish == "content_filter":
+            return e.RunInterrupted("content_filter")
+        if last is not None and not last.calls:
+            return e.RunCompleted()
+        if self.spec.max_output_tokens is not None and self.spent >= self.spec.max_output_tokens:
+            return e.RunInterrupted("max_output_tokens")
+        return e.RunInterrupted("max_messages") if len(self.said) >= max_rounds else None
+
+
+class Ready(Struct):
+    """A call that is ready to be carried out, or that cannot be."""
+
+    started: e.ToolStarted
+    deed: Deed | None
+    refusal: str = ""
+
+
+class LoopAgent:
+    """An Agent over a Model and a Toolbox."""
+
+    resumable = True
+
+    def __init__(
+        self,
+        model: Model,
+        toolbox: Toolbox,
+        settings: LoopSettings,
+        place: Callable[[RunState, str], Place],
+        end_leftover: Callable[[e.Process, str], Awaitable[bool]],
+    ) -> None:
+        self._model = model
+        self._toolbox = toolbox
+        self._settings = settings
+        self._place = place
+        self._end_leftover = end_leftover
+
+    async def run(self, turn: Turn) -> AsyncIterator[e.AnyEvent]:
+        """See Agent.run."""
+        talk = Talk(turn, self._settings)
+        while not talk.ended:
+            async with aclosing(self._step(talk)) as events:
+                async for event in events:
+                    yield event
+                    if type(event) is not e.TextDelta:
+                        talk.note(event)
+
+    def _step(self, talk: Talk) -> Steps:
+        """What comes next: due calls, the end, or the next message."""
+        if due := talk.due():
+            return self._act(talk, due)
+        if end := talk.end(self._settings.max_rounds):
+            return _just(end)
+        return self._message(talk)
+
+    async def _message(self, talk: Talk) -> Steps:
+        """Ask the model once."""
+        incoming = Incoming(talk.state.facts.run, talk.calls, self._settings.max_message_bytes)
+        ask = Ask(talk.messages(), self._toolbox.schemas(), talk.options())
+        async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
+            async for parts in stream:
+                for delta in incoming.feed(parts):
+                    yield delta
+                if incoming.full:
+                    break
+        yield incoming.completed()
+
+    async def _act(self, talk: Talk, calls: Sequence[e.Call]) -> Steps:
+        """Carry out calls: reads and idempotent ones side by side, each write alone and in its place."""
+        together: list[e.Call] = []
+        for call in calls:
+            due = talk.state.facts.due.get(call.id)
+            if due is not None and due.started is not None:
+                await self._end_process(due)
+                if due.started.effect == "write":
+                    yield e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
+                    continue
+            tool = self._toolbox.get(call.name)
+            if tool is not None and tool.effect == "write":
+                for group in (together, [call]):
+                    async with aclosing(self._group(talk, group)) as events:
+                        async for event in events:
+                            yield event
+                together = []
+            else:
+                together.append(call)
+        async with aclosing(self._group(talk, together)) as events:
+            async for event in events:
+                yield event
+
+    async def _end_process(self, due: Due) -> None:
+        """What an earlier attempt left running ends before its call is settled (house rule 6.8)."""
+        if due.started is not None and due.started.process is not None:
+            await self._end_leftover(due.started.process, due.call.id)
+
+    async def _group(self, talk: Talk, calls: Sequence[e.Call]) -> Steps:
+        """Start each, run all, report each as it is done."""
+        ready: list[Ready] = []
+        tasks: dict[asyncio.Task[Output], tuple[str, float]] = {}
+        try:
+            for call in calls:
+                ready.append(await self._prepare(talk, call))
+                yield ready[-1].started
+            for each in ready:
+                tasks[asyncio.create_task(_carry_out(each))] = (each.started.call.id, time.monotonic())
+            while tasks:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    finished, began = tasks.pop(task)
+                    output = task.result()
+                    took = int((time.monotonic() - began) * 1000)
+                    yield e.ToolFinished(
+                        call_id=finished, output=output.text, is_error=output.is_error, duration_ms=took
+                    )
+        finally:
+            await _let_go(ready, list(tasks))
+
+    async def _prepare(self, talk: Talk, call: e.Call) -> Ready:
+        tool = self._toolbox.get(call.name)
+        if tool is None:
+            started = e.ToolStarted(call=call, effect="read", label=call.name)
+            known = ", ".join(self._toolbox.names())
+            return Ready(started, None, f"There is no tool named {call.name!r}. The tools are: {known}.")
+        label = self._toolbox.label(call.name, call.arguments)
+        try:
+            deed = await self._toolbox.prepare(call.name, call.arguments, self._place(talk.state, call.id))
+        except ToolRefused as refused:
+            started = e.ToolStarted(call=call, effect="read", label=label, emoji=tool.emoji)
+            return Ready(started, None, str(refused))
+        started = e.ToolStarted(call=call, effect=tool.effect, label=label, emoji=tool.emoji, process=deed.process)
+        return Ready(started, deed)
+
+
+async def _just(event: e.AnyEvent) -> Steps:
+    yield event
+
+
+async def _carry_out(ready: Ready) -> Output:
+    if ready.deed is None:
+        return Output(ready.refusal, is_error=True)
+    deed, ready.deed = ready.deed, None
+    try:
+        return await deed.run()
+    except ToolRefused as refused:
+        return Output(str(refused), is_error=True)
+    except Exception as error:  # a tool's bug is something the model can read, and the journal keeps it
+        return Output(f"The tool failed: {type(error).__name__}: {error}", is_error=True)
+
+
+async def _let_go(ready: Sequence[Ready], tasks: Sequence[asyncio.Task[Output]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for each in ready:
+        if each.deed is not None:
+            await each.deed.abandon()

@@ -1,0 +1,394 @@
+"""Settings. Owns: every option with its default, unit and one line of doc; where a value may come from (flag, then
+environment, then file, then default) and what is refused at the door. The only reader of the environment and of
+the configuration and key files. Refuses to know: what the options are used for.
+
+An empty environment variable counts as not set, so that `KEY=${KEY:-}` in a compose file does no harm."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import secrets
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.core.spec import ToolProgress
+
+ToolItemStyle = Literal["auto", "function_call", "mcp_call"]
+Sandbox = Literal["auto", "landlock", "off"]
+Approval = Literal["auto", "never", "on-write", "always"]
+
+
+class ConfigError(Exception):
+    """The server cannot start as it is configured; the text says which option, from where, and what would do."""
+
+
+def _doc(text: str, **more: Any) -> Meta:
+    """What an option is for, in one line, besides its bounds."""
+    return Meta(description=text, **more)
+
+
+_MASK = "********"
+_SECRET = {"hidden": "all"}
+_PASSWORD = {"hidden": "password"}
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000, extra={"unit": "seconds"})]
+Bytes = Annotated[int, Meta(ge=1, le=1 << 40, extra={"unit": "bytes"})]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
+Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
+Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
+Url = Annotated[str, Meta(pattern=r"\A(https?://\S+)?\Z", extra=_PASSWORD)]
+_ORIGINS = {"allowed": "* or exact origins such as https://chat.example.org, without a path or a final slash"}
+_HOSTS = {"allowed": "host names or addresses without scheme and port, such as box.lan"}
+_URL = {"allowed": "a URL that begins with http:// or https://"}
+
+
+class Section(Struct, frozen=True):
+    """A table of the file, named like it. Its repr hides secrets, so that no log line or traceback can tell one."""
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        own = (option for option in OPTIONS.values() if option.section == name.lower())
+        return f"{name}({', '.join(f'{o.name}={o.show(getattr(self, o.name))!r}' for o in own)})"
+
+
+class Server(Section, frozen=True):
+    host: Annotated[Text, _doc("Address to listen on; beyond loopback a key is required.")] = "127.0.0.1"
+    port: Annotated[int, _doc("Port to listen on; 0 picks a free one.", ge=0, le=65535)] = 8642
+    key: Annotated[str | None, _doc("The admin key, sent by clients as a bearer.", extra=_SECRET)] = None
+    cors_origins: Annotated[tuple[Origin, ...], _doc("Web pages that may call, by origin.", extra=_ORIGINS)] = ()
+    data_dir: Annotated[Text, _doc("Directory of the store, the key and workspaces.")] = "~/.local/share/holdfast"
+    allowed_hosts: Annotated[tuple[Host, ...], _doc("Names of a loopback server besides loopback.", extra=_HOSTS)] = ()
+    model_name: Annotated[Text, _doc("Model id of the default profile.")] = "hermes-agent"
+    unknown_model: Annotated[Literal["error", "default"], _doc("What a request for an unknown model gets.")] = "error"
+
+    @property
+    def data_path(self) -> Path:
+        """The data directory with ~ resolved."""
+        return Path(self.data_dir).expanduser()
+
+
+class Store(Section, frozen=True):
+    url: Annotated[str, _doc("A postgresql:// URL; empty is SQLite in data_dir.", extra=_PASSWORD)] = ""
+    durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"
+    max_responses: Annotated[Count, _doc("Stored responses per owner; least recently used go first.")] = 1000
+
+
+class Model(Section, frozen=True):
+    url: Annotated[Url, _doc("Base URL of an OpenAI-compatible upstream.", extra=_URL)] = ""
+    name: Annotated[str, _doc("Model to ask for upstream; empty is the first that it lists.")] = ""
+    api_key: Annotated[str | None, _doc("Key of the upstream.", extra=_SECRET)] = None
+    connect_s: Annotated[Seconds, _doc("Longest wait for a connection to the upstream.")] = 10.0
+    first_byte_s: Annotated[Seconds, _doc("Longest wait for the first byte of an answer.")] = 120.0
+    stall_s: Annotated[Seconds, _doc("Longest silence in the middle of an answer.")] = 60.0
+    total_s: Annotated[Seconds, _doc("Longest time for one whole answer.")] = 1800.0
+    retries: Annotated[int, _doc("Further tries after a failure before the first token.", ge=0, le=20)] = 2
+
+
+class Agent(Section, frozen=True):
+    system_prompt: Annotated[str, _doc("System prompt of the default profile.")] = ""
+    max_rounds: Annotated[Count, _doc("Model calls in one run; then it ends incomplete.")] = 50
+    max_message_bytes: Annotated[Bytes, _doc("Size of one message; then it ends incomplete.")] = 4_194_304
+    tool_progress: Annotated[ToolProgress, _doc("Tool progress in chat; off for openai-node 4.x.")] = "compatible"
+    tool_items: Annotated[ToolItemStyle, _doc("Items by which Responses show server tools.")] = "auto"
+    output_event_bytes: Annotated[Bytes, _doc("Tool output shown in an event; the journal has all.")] = 16_384
+    durable_chat: Annotated[bool, _doc("Store chat completions unless the request says store=false.")] = False
+
+
+class Tools(Section, frozen=True):
+    sandbox: Annotated[Sandbox, _doc("How shell and file tools are fenced; auto is bubblewrap.")] = "auto"
+    approval: Annotated[Approval, _doc("When to ask a person; auto: never in bubblewrap, else on-write.")] = "auto"
+    workspace: Annotated[Literal["owner", "session"], _doc("Whose chats share one workspace.")] = "owner"
+
+
+class Limits(Section, frozen=True):
+    concurrent_runs: Annotated[Count, _doc("Runs at work at the same time.")] = 256
+    queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
+    body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
+    json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64
+    parts: Annotated[Count, _doc("Messages, items and content parts in one request; then 400.")] = 2048
+    keepalive_s: Annotated[Seconds, _doc("Silence on a stream before a keepalive comment.")] = 15.0
+    drain_s: Annotated[Seconds, _doc("Time for running work to reach a safe point on SIGTERM.")] = 10.0
+    tool_timeout_s: Annotated[Seconds, _doc("Longest time for one tool call.")] = 60.0
+    tool_output_bytes: Annotated[Bytes, _doc("Output kept of one tool call; the rest is counted.")] = 1_048_576
+    subscriber_bytes: Annotated[Bytes, _doc("What may wait for a slow reader; then it must resume.")] = 1_048_576
+    stall_s: Annotated[Seconds, _doc("Stall of the reader that owns a run before it is cancelled.")] = 60.0
+    disconnect_grace_s: Annotated[Seconds, _doc("Time to come back where leaving means stop.")] = 5.0
+    chores: Annotated[Count, _doc("Titles, tags and follow-ups of front ends made at the same time.")] = 8
+
+
+class Settings(Struct, frozen=True):
+    """All of it."""
+
+    server: Server = Server()
+    store: Store = Store()
+    model: Model = Model()
+    agent: Agent = Agent()
+    tools: Tools = Tools()
+    limits: Limits = Limits()
+
+
+class Option(Struct, frozen=True):
+    """One option as docs, errors and `config show` need it."""
+
+    section: str
+    name: str
+    type: Any  # Any: a type expression, which has no type of its own
+    default: object
+    doc: str
+    allowed: str
+    hidden: Literal["nothing", "password", "all"]
+
+    @property
+    def key(self) -> str:
+        """Its name in the file, dotted."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def env(self) -> str:
+        """Its name in the environment."""
+        return f"HOLDFAST_{self.section}_{self.name}".upper()
+
+    def show(self, value: object) -> str:
+        """The value as a person may see it."""
+        if self.hidden == "all" and value is not None:
+            return _MASK
+        if self.hidden == "password" and isinstance(value, str):
+            value = re.sub(r"(://[^/@:\s]*:)[^/\s]*@", rf"\1{_MASK}@", value)
+            return re.sub(r"(password=)[^&\s]+", rf"\1{_MASK}", value)
+        return ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
+
+
+class Row(Struct, frozen=True):
+    """A line of `config show`."""
+
+    key: str
+    value: str
+    origin: str
+    doc: str
+
+
+class Loaded(Struct, frozen=True):
+    """Settings, and where each value came from."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+    def describe(self) -> list[Row]:
+        """One row per option, secrets masked."""
+        return [
+            Row(o.key, o.show(getattr(getattr(self.settings, o.section), o.name)), self.origins[o.key], o.doc)
+            for o in OPTIONS.values()
+        ]
+
+
+_SECTIONS: dict[str, type[Section]] = get_type_hints(Settings)
+_BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most"}
+
+
+def _allowed(kind: Any, metas: list[Meta], unit: str) -> str:
+    """What an option takes, in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if kind is bool:
+        return "true or false"
+    bounds = (f"{_BOUNDS[n]} {bound}" for meta in metas for n in _BOUNDS if (bound := getattr(meta, n)) is not None)
+    noun = {int: "a whole number", float: "a number"}.get(kind, "text")
+    return " ".join(filter(None, (noun, unit and f"of {unit},", " and ".join(bounds))))
+
+
+def _options() -> Iterator[Option]:
+    """Read the options off the Structs above, so that there is no second list of them."""
+    for section, cls in _SECTIONS.items():
+        for field in msgspec.structs.fields(cls):
+            kind, *rest = get_args(field.type)
+            metas = [meta for meta in rest if isinstance(meta, Meta)]
+            extra: dict[str, Any] = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
+            unit = extra.get("unit", "")
+            doc = next(meta.description for meta in metas if meta.description)
+            yield Option(
+                section=section,
+                name=field.name,
+                type=field.type,
+                default=field.default,
+                doc=f"{doc[:-1]} ({unit})." if unit else doc,
+                allowed=extra.get("allowed") or _allowed(kind, metas, unit),
+                hidden=extra.get("hidden", "nothing"),
+            )
+
+
+OPTIONS: dict[str, Option] = {option.key: option for option in _options()}
+"""Every option by its dotted name, in the order of the file."""
+
+_ENV = {option.env: option.key for option in OPTIONS.values()}
+_LEGACY_ENV = {
+    "API_SERVER_KEY": "server.key",
+    "API_SERVER_HOST": "server.host",
+    "API_SERVER_PORT": "server.port",
+    "API_SERVER_CORS_ORIGINS": "server.cors_origins",
+    "API_SERVER_MODEL_NAME": "server.model_name",
+}
+_FILE_ENV = "HOLDFAST_CONFIG"
+Given = tuple[str, object, str]
+"""A dotted key, its raw value and where it was found."""
+
+
+def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
+    """The settings from all four places. `flags` are named like OPTIONS; None means that a flag was not given."""
+    values: dict[str, object] = {key: option.default for key, option in OPTIONS.items()}
+    origins = dict.fromkeys(OPTIONS, "default")
+    for key, raw, origin in (*_from_file(_find_file(path, env)), *_from_env(env), *_from_flags(flags)):
+        if key not in OPTIONS:
+            raise _unknown(key, origin)
+        values[key] = _convert(OPTIONS[key], raw, origin)
+        origins[key] = origin
+    sections: dict[str, Any] = {
+        section: cls(**{o.name: values[key] for key, o in OPTIONS.items() if o.section == section})
+        for section, cls in _SECTIONS.items()
+    }
+    settings = Settings(**sections)
+    _check_key(settings.server, origins)
+    return Loaded(settings, origins)
+
+
+def _find_file(path: Path | None, env: Mapping[str, str]) -> Path | None:
+    named = path or (Path(env[_FILE_ENV]).expanduser() if env.get(_FILE_ENV) else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"There is no configuration file {named}: check --config and {_FILE_ENV}.")
+        return named
+    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    usual = (Path("holdfast.toml"), home / ".config" / "holdfast" / "holdfast.toml")
+    return next((place for place in usual if place.is_file()), None)
+
+
+def _from_file(path: Path | None) -> Iterator[Given]:
+    if path is None:
+        return
+    origin = f"file {path}"
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The configuration {origin} cannot be read: {error}") from error
+    for section, table in tables.items():
+        if not isinstance(table, dict) or (not table and section not in _SECTIONS):
+            yield section, table, origin
+        else:
+            yield from ((f"{section}.{name}", value, origin) for name, value in table.items())
+
+
+def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
+    for name in sorted(env):
+        if name.startswith("HOLDFAST_") and name not in _ENV and name != _FILE_ENV:
+            yield name, env[name], "the environment"
+    for known in (_LEGACY_ENV, _ENV):
+        for name, key in known.items():
+            if text := env.get(name, "").strip():
+                yield key, text, f"env {name}"
+
+
+def _from_flags(flags: Mapping[str, object]) -> Iterator[Given]:
+    for key, value in flags.items():
+        if value is not None:
+            yield key, str(value) if isinstance(value, Path) else value, "command line"
+
+
+def _unknown(name: str, origin: str) -> ConfigError:
+    known = _ENV if name.startswith("HOLDFAST_") else OPTIONS
+    last = name.rpartition(".")[2]
+    near = [key for key in known if key.rpartition(".")[2] == last or key.partition(".")[0] == name]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near[:3])}?" if near else "`holdfast config show` lists all options."
+    return ConfigError(f"There is no option {name} (found in {origin}). {hint}")
+
+
+def _convert(option: Option, raw: object, origin: str) -> object:
+    """The value in the option's own type. Only text from a shell is read leniently ("8642" is a port there)."""
+    lenient = not origin.startswith("file ")
+    if lenient and isinstance(raw, str) and isinstance(option.default, tuple):
+        raw = [part.strip() for part in raw.split(",") if part.strip()]
+    try:
+        if isinstance(raw, str):
+            raw.encode("utf-8")
+        return msgspec.convert(raw, option.type, strict=not lenient)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        shown = option.show(raw) if option.hidden != "nothing" else repr(raw)[:200]
+        raise ConfigError(f"{option.key} cannot be {shown} (from {origin}). Allowed: {option.allowed}.") from error
+
+
+KEY_LENGTH = range(16, 513)
+"""How long a key may be, in characters; 16 is the rule of A4, 512 is what http/keys.py reads."""
+
+_PLACEHOLDERS = ("changeme", "yourapikey", "yourkey", "yoursecret", "placeholder", "replaceme", "password", "skxxxx")
+_MAKE_KEY = "Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+def weakness(key: str) -> str | None:
+    """Why a key must not be used, in words that follow "it"; None when it may be."""
+    if not re.fullmatch(r"[!-~]+", key):
+        return "has characters that an Authorization header cannot carry (visible ASCII only)"
+    if len(key) not in KEY_LENGTH:
+        return f"has {len(key)} characters ({KEY_LENGTH.start} to {KEY_LENGTH.stop - 1} are allowed)"
+    if len(set(key.lower().removeprefix("sk-"))) < 4:
+        return "repeats a few characters"
+    plain = re.sub(r"[^a-z0-9]", "", key.lower())
+    return "is a placeholder" if any(word in plain for word in _PLACEHOLDERS) else None
+
+
+def is_loopback(host: str) -> bool:
+    """True where only this machine is meant: localhost or a loopback address."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_key(server: Server, origins: Mapping[str, str]) -> None:
+    if server.key is None and not is_loopback(server.host):
+        raise ConfigError(
+            f"server.host is {server.host} (from {origins['server.host']}), which others can reach: "
+            f"set server.key or API_SERVER_KEY. {_MAKE_KEY}"
+        )
+    if server.key is not None and (why := weakness(server.key)):
+        raise ConfigError(f"server.key (from {origins['server.key']}) is refused: it {why}. {_MAKE_KEY}")
+
+
+def ensure_key(settings: Settings, data_dir: Path) -> tuple[str, bool]:
+    """The bootstrap key, and whether it was made just now: the configured one, else that of the data directory."""
+    if settings.server.key is not None:
+        return settings.server.key, False
+    path = data_dir / "key"
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            return _create_key(path), True
+        except FileExistsError:
+            return _read_key(path), False
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The key file {path} cannot be used: {error}. Set server.key or repair it.") from error
+
+
+def _create_key(path: Path) -> str:
+    key = f"ak_{secrets.token_urlsafe(32)}"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(key + "\n")
+    return key
+
+
+def _read_key(path: Path) -> str:
+    with path.open(encoding="ascii") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if os.name == "posix" and mode & 0o077:
+            raise ConfigError(f"The key file {path} is open to others (mode {mode:04o}): run chmod 600 {path}")
+        key = file.read(4096).strip()
+    if why := weakness(key):
+        raise ConfigError(f"The key in {path} is refused: it {why}. Delete the file and a new one is made.")
+    return key

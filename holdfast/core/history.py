@@ -1,0 +1,75 @@
+"""From settled facts to the messages a model is sent. Owns: the turn that a run adds to its chain or session, and
+the layering of system prompts. Only facts go in: no draft text, each call once with its result, unknown outcomes in
+words (they are in the result's own text). Refuses to know: where earlier turns are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.core.events import Call, MessageCompleted, ToolFinished
+from holdfast.core.spec import Message, Spec
+from holdfast.core.state import RunState
+
+SYSTEM_ROLES = ("system", "developer")
+
+
+def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, ToolFinished]) -> list[Message]:
+    """What a run itself added: assistant messages, each followed by the results of its calls in their order."""
+    messages: list[Message] = []
+    for said in spoken:
+        settled = [call for call in said.calls if call.client or call.id in results]
+        if said.text or settled:
+            messages.append(_assistant(said, settled))
+        for call in settled:
+            if call.id in results:
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": results[call.id].output})
+    return messages
+
+
+def _assistant(said: MessageCompleted, settled: list[Call]) -> Message:
+    message: Message = {"role": "assistant", "content": said.text or None}
+    if settled:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in settled
+        ]
+    return message
+
+
+def turn_messages(state: RunState) -> list[Message]:
+    """The whole turn, as it is kept for the next one."""
+    spec = state.facts.accepted.spec
+    return [*spec.history, *spec.input, *output_messages(state.facts.messages, state.facts.results)]
+
+
+def split_turn(messages: Iterable[Message]) -> tuple[str | None, list[Message], list[Message]]:
+    """A resent conversation as (system text, history, new turn): the new turn comes after the last assistant."""
+    system: list[str] = []
+    rest: list[Message] = []
+    for message in messages:
+        if message.get("role") in SYSTEM_ROLES:
+            system.append(text_of(message.get("content")))
+        else:
+            rest.append(message)
+    last = max((n for n, message in enumerate(rest) if message.get("role") == "assistant"), default=-1)
+    return "\n\n".join(part for part in system if part) or None, rest[: last + 1], rest[last + 1 :]
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content, whether a string or parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) -> list[Message]:
+    """What a model is sent before anything that the run itself adds: prompts, earlier turns, the new input."""
+    layers = [layer for layer in (profile_prompt, spec.instructions) if layer]
+    messages: list[Message] = [{"role": "system", "content": "\n\n".join(layers)}] if layers else []
+    messages.extend(earlier)
+    messages.extend(spec.history)
+    messages.extend(spec.input)
+    return messages

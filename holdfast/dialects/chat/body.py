@@ -1,0 +1,75 @@
+"""Chat Completions as JSON. Owns: the completion object of a state, and the stored messages of a run. Refuses to know:
+engines and HTTP."""
+
+from __future__ import annotations
+
+from holdfast.core import events as e
+from holdfast.core.errors import AgentError, ClientError, HoldfastError, ServerError
+from holdfast.core.ids import wire_id
+from holdfast.core.state import RunState
+from holdfast.dialects.chat.frames import FINISH, usage_object
+from holdfast.dialects.shared import joined
+
+
+def visible_text(state: RunState) -> str:
+    """The text of all settled messages, paragraphs between them: what a stream shows in all."""
+    return joined(said.text for said in state.facts.messages)
+
+
+def body(state: RunState, metadata: dict[str, str] | None = None) -> dict[str, object]:
+    """The completion. While the run goes on, what is settled so far."""
+    facts = state.facts
+    spec = facts.accepted.spec
+    reasoning = "".join(said.reasoning for said in facts.messages)
+    message: dict[str, object] = {"role": "assistant", "content": visible_text(state), "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    calls = [call for said in facts.messages[-1:] for call in said.calls if call.client]
+    if calls:
+        message["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls
+        ]
+    shown: dict[str, object] = {
+        "id": wire_id("chat", facts.run),
+        "object": "chat.completion",
+        "created": facts.created_at // 1000,
+        "model": spec.model,
+        "choices": [{"index": 0, "message": message, "finish_reason": _finish(state, bool(calls)), "logprobs": None}],
+        "usage": usage_object(facts.usage),
+    }
+    if spec.store:
+        shown["metadata"] = metadata if metadata is not None else spec.metadata
+        shown["status"] = state.status
+    return shown
+
+
+def _finish(state: RunState, calls: bool) -> str | None:
+    match state.facts.end:
+        case e.RunCompleted():
+            return "tool_calls" if calls else "stop"
+        case e.RunInterrupted(reason):
+            return FINISH[reason]
+        case _:
+            return None
+
+
+def refusal(state: RunState) -> HoldfastError | None:
+    """The error that a failed or cancelled run is answered with, where an answer was awaited."""
+    match state.facts.end:
+        case e.RunFailed() as failed:
+            if failed.status in (429, 500, 502, 503, 504):
+                made: HoldfastError = AgentError(failed.reason or failed.code, failed.message, status=failed.status)
+            else:
+                made = ServerError(failed.reason or failed.code, failed.message, status=500)
+            return made
+        case e.RunCancelled():
+            return ClientError("run_cancelled", "The run was cancelled.", status=409)
+        case _:
+            return None
+
+
+def stored_messages(state: RunState) -> list[dict[str, object]]:
+    """The messages of the request, each with an id, as the stored-messages list shows them."""
+    facts = state.facts
+    shown = [*facts.accepted.spec.history, *facts.accepted.spec.input]
+    return [{"id": f"{wire_id('chat', facts.run)}-{n}", **message} for n, message in enumerate(shown)]

@@ -1,0 +1,279 @@
+"""Chat Completions as a stream. Owns: the chunks of a run (B2), tool progress out of band (B3, B4) and what a reader
+who comes back is shown (B6, G3). Positions are journal seqs. Refuses to know: engines and HTTP.
+
+Theory of operation. A replay holds the deltas of a message back until the message is settled, so that a draft that a
+crash dropped is never shown to somebody who comes later; at the live edge what is held is the tail of the current
+attempt and is given out. A live reader sees deltas at once; if the run is taken over after visible draft text, its
+stream ends with the error `stream_restarted`, because what it saw cannot be taken back."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core import events as e
+from holdfast.core.ids import wire_id
+from holdfast.core.spec import Spec
+from holdfast.dialects.shared import arguments_object, bounded, failure_object, hidden
+from holdfast.dialects.sse import DONE, data_frame, encode, named_frame
+
+FINISH = {"max_output_tokens": "length", "max_messages": "length", "content_filter": "content_filter"}
+
+
+ROLE = b'{"role":"assistant","content":""}'
+
+
+class Fixed(Struct, frozen=True):
+    """What all chunks of a run share."""
+
+    spec: Spec
+    head: bytes
+    tail: bytes
+    after: int
+    identity: dict[str, object]
+
+
+class View(Struct, frozen=True):
+    """Where a reader stands."""
+
+    fixed: Fixed | None
+    after: int
+    replaying: bool = True
+    begun: bool = False
+    """The role chunk was sent."""
+    held: tuple[bytes, ...] = ()
+    shown: bool = False
+    """Text of the current message is visible."""
+    texts: int = 0
+    """Pieces of text in the current message, visible or held."""
+    gap: bool = False
+    """Text of an earlier message came before: the next one begins a paragraph."""
+    usage: e.Usage = e.Usage()
+    calls: dict[str, e.ToolStarted] = {}
+    client_calls: tuple[e.Call, ...] = ()
+    over: bool = False
+
+
+class ChatProjection:
+    """See engine.Projection."""
+
+    name = "chat"
+
+    def view0(self, after: int) -> View:
+        """See Projection.view0."""
+        return View(None, after)
+
+    def live(self, view: View) -> tuple[View, list[bytes]]:
+        """See Projection.live."""
+        if not view.replaying:
+            return view, []
+        shown = view.texts > 0
+        return replace(view, replaying=False, held=(), shown=shown, after=-1), list(view.held)
+
+    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+        """See Projection.step."""
+        if view.over:
+            return view, []
+        match entry.event:
+            case e.TextDelta(text):
+                return _text(view, entry, text)
+            case e.ReasoningDelta(text):
+                return _show(view, entry, [b'{"reasoning_content":' + encode(text) + b"}"], draft=True)
+            case e.RunAccepted() as accepted:
+                return replace(view, fixed=_fixed(entry, accepted, view.after)), []
+            case e.MessageCompleted() as said:
+                return _message(view, entry, said)
+            case e.AttemptStarted():
+                return _restart(view, entry)
+            case e.ToolStarted() as started:
+                return _started(view, entry, started)
+            case e.ToolFinished() as finished:
+                return _finished(view, entry, finished)
+            case e.RunCompleted() | e.RunInterrupted() | e.RunFailed() | e.RunCancelled() as end:
+                return _end(view, entry, end)
+            case _:
+                return view, []
+
+
+def _fixed(entry: e.Entry, accepted: e.RunAccepted, after: int) -> Fixed:
+    spec = accepted.spec
+    identity: dict[str, object] = {
+        "id": wire_id("chat", entry.run),
+        "object": "chat.completion.chunk",
+        "created": entry.at // 1000,
+        "model": spec.model,
+    }
+    head = b"data: " + encode(identity)[:-1] + b',"choices":[{"index":0,"delta":'
+    tail = b',"usage":null' if spec.include_usage else b""
+    return Fixed(spec, head, tail, after, identity)
+
+
+def _known(view: View) -> Fixed:
+    if view.fixed is None:
+        raise ValueError("a journal begins with RunAccepted")
+    return view.fixed
+
+
+def _chunk(fixed: Fixed, delta: bytes, finish: bytes, seq: int | None) -> bytes:
+    number = b',"sequence_number":%d' % seq if seq is not None else b""
+    return fixed.head + delta + b',"finish_reason":' + finish + b"}]" + fixed.tail + number + b"}\n\n"
+
+
+def _show(
+    view: View, entry: e.Entry, deltas: list[bytes], *, draft: bool = False, finish: bytes = b"null"
+) -> tuple[View, list[bytes]]:
+    """Chunks for one entry: the role first, the number on the last (B6)."""
+    fixed = _known(view)
+    if not view.begun:
+        deltas = [ROLE, *deltas]
+    last = len(deltas) - 1
+    stored = fixed.spec.store
+    frames = [
+        _chunk(fixed, delta, finish if n == last else b"null", entry.seq if stored and n == last else None)
+        for n, delta in enumerate(deltas)
+    ]
+    return _give(replace(view, begun=True), entry, frames, draft=draft)
+
+
+def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tuple[View, list[bytes]]:
+    if not view.replaying:
+        return view, frames
+    if entry.seq <= view.after:
+        frames = []
+    if draft:
+        return replace(view, held=(*view.held, *frames)), []
+    return replace(view, held=()), [*view.held, *frames]
+
+
+def _text(view: View, entry: e.Entry, text: str) -> tuple[View, list[bytes]]:
+    if not view.replaying and view.begun and view.texts:
+        fixed = view.fixed
+        if fixed is not None:  # the hot path: one piece of text in the middle of a live message
+            number = entry.seq if fixed.spec.store else None
+            return view, [_chunk(fixed, b'{"content":' + encode(text) + b"}", b"null", number)]
+    if not view.texts and view.gap:
+        text = "\n\n" + text
+    view, frames = _show(view, entry, [b'{"content":' + encode(text) + b"}"], draft=True)
+    return replace(view, texts=view.texts + 1, shown=not view.replaying), frames
+
+
+def _message(view: View, entry: e.Entry, said: e.MessageCompleted) -> tuple[View, list[bytes]]:
+    frames: list[bytes] = []
+    if said.text and not view.texts:
+        text = "\n\n" + said.text if view.gap else said.text
+        view, frames = _show(view, entry, [b'{"content":' + encode(text) + b"}"])
+    else:
+        view, frames = _give(view, entry, [], draft=False)
+    client = tuple(call for call in said.calls if call.client)
+    gap = not said.text[-1].isspace() if said.text else view.gap
+    view = replace(view, texts=0, shown=False, gap=gap, usage=view.usage.plus(said.usage), client_calls=client, held=())
+    return view, frames
+
+
+def _restart(view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+    """A new attempt: what a replay held back is gone; what a live reader saw cannot be taken back (G3)."""
+    if view.replaying or not view.texts:
+        role_held = bool(view.held) and ROLE in view.held[0]
+        return replace(view, held=(), texts=0, shown=False, begun=view.begun and not role_held), []
+    message = "The run was taken over after a failure and its text starts again. Reattach to replay it."
+    error = {"message": message, "type": "server_error", "param": None, "code": "stream_restarted"}
+    return replace(view, over=True), [data_frame({"error": error})]
+
+
+def _progress(view: View, entry: e.Entry, fields: dict[str, object], description: str) -> bytes:
+    fixed = _known(view)
+    done = fields["status"] == "completed"
+    body: dict[str, object] = {}
+    if fixed.spec.tool_progress == "compatible":
+        body |= fixed.identity
+        body["choices"] = [{"index": 0, "delta": {}, "finish_reason": None}]
+        body["event"] = {"type": "status", "data": {"description": description, "done": done}}
+    body |= fields
+    if fixed.spec.store:
+        body["sequence_number"] = entry.seq
+    return named_frame(b"hermes.tool.progress", encode(body))
+
+
+def _tool_fields(started: e.ToolStarted, status: str) -> dict[str, object]:
+    arguments = arguments_object(started.call.arguments)
+    return {
+        "tool": started.call.name,
+        "name": started.call.name,
+        "emoji": started.emoji,
+        "label": started.label,
+        "toolCallId": started.call.id,
+        "status": status,
+        "input": arguments,
+        "args": arguments,
+    }
+
+
+def _started(view: View, entry: e.Entry, started: e.ToolStarted) -> tuple[View, list[bytes]]:
+    if started.call.id in view.calls:
+        return view, []
+    view = replace(view, calls={**view.calls, started.call.id: started})
+    if hidden(started.call.name) or _known(view).spec.tool_progress == "off":
+        return view, []
+    frame = _progress(view, entry, _tool_fields(started, "running"), f"{started.emoji} {started.label}".strip())
+    return _give_progress(view, entry, frame)
+
+
+def _finished(view: View, entry: e.Entry, finished: e.ToolFinished) -> tuple[View, list[bytes]]:
+    started = view.calls.get(finished.call_id)
+    spec = _known(view).spec
+    if started is None or hidden(started.call.name) or spec.tool_progress == "off":
+        return view, []
+    output, truncated = bounded(finished.output, spec.output_bound)
+    fields = _tool_fields(started, "completed")
+    fields |= {
+        "output": output,
+        "result": output,
+        "isError": finished.is_error,
+        "durationMs": finished.duration_ms,
+        "truncated": truncated,
+    }
+    frame = _progress(view, entry, fields, f"{started.emoji} {started.label}".strip())
+    return _give_progress(view, entry, frame)
+
+
+def _give_progress(view: View, entry: e.Entry, frame: bytes) -> tuple[View, list[bytes]]:
+    frames = [frame]
+    if not view.begun:
+        frames.insert(0, _chunk(_known(view), ROLE, b"null", None))
+    return _give(replace(view, begun=True), entry, frames, draft=False)
+
+
+def _end(view: View, entry: e.Entry, end: e.Terminal) -> tuple[View, list[bytes]]:
+    view = replace(view, after=min(view.after, entry.seq - 1))
+    match end:
+        case e.RunFailed():
+            view, frames = _give(view, entry, [data_frame({"error": failure_object(end)})], draft=False)
+        case e.RunCancelled():
+            error = {"message": "The run was cancelled.", "type": "server_error", "param": None}
+            view, frames = _give(view, entry, [data_frame({"error": {**error, "code": "run_cancelled"}})], draft=False)
+        case e.RunInterrupted(reason):
+            view, frames = _finish(view, entry, FINISH[reason])
+        case _:
+            view, frames = _finish(view, entry, "tool_calls" if view.client_calls else "stop")
+    return replace(view, over=True), frames
+
+
+def _finish(view: View, entry: e.Entry, reason: str) -> tuple[View, list[bytes]]:
+    fixed = _known(view)
+    view, frames = _show(view, entry, [b"{}"], finish=encode(reason))
+    if fixed.spec.include_usage:
+        usage = {**fixed.identity, "choices": [], "usage": usage_object(view.usage)}
+        frames.append(data_frame(usage))
+    frames[-1] += DONE
+    return view, frames
+
+
+def usage_object(usage: e.Usage) -> dict[str, object]:
+    """Usage as Chat Completions tells it."""
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }

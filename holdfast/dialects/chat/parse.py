@@ -1,0 +1,168 @@
+"""A Chat Completions request as a Spec. Owns: its fields, what reaches the upstream, and the rules of `store`. Refuses
+to know: engines and HTTP."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError
+from holdfast.core.history import split_turn, text_of
+from holdfast.core.spec import Message, Spec, fingerprint
+from holdfast.dialects import fields as f
+from holdfast.dialects.asking import Context
+
+_UPSTREAM = [
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "seed",
+    "stop",
+    "response_format",
+    "reasoning_effort",
+    "verbosity",
+    "prediction",
+    "modalities",
+    "prompt_cache_key",
+    "user",
+]
+_DEFAULTS: dict[str, object] = {
+    "store": False,
+    "n": 1,
+    "temperature": 1,
+    "top_p": 1,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logprobs": False,
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+}
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class StreamOptions(Struct):
+    """See the API."""
+
+    include_usage: bool | None = None
+
+
+class ChatRequest(Struct):
+    """The known fields; others are ignored."""
+
+    messages: list[dict[str, object]] | None = None
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    metadata: f.Metadata | None = None
+    n: int | None = None
+    temperature: f.Temperature | None = None
+    top_p: f.Share | None = None
+    frequency_penalty: f.Penalty | None = None
+    presence_penalty: f.Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: f.TopLogprobs | None = None
+    max_tokens: f.Positive | None = None
+    max_completion_tokens: f.Positive | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    response_format: dict[str, object] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    prediction: dict[str, object] | None = None
+    modalities: list[str] | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, object]] | None = None
+    function_call: str | dict[str, object] | None = None
+
+
+class ParsedChat(Struct, frozen=True):
+    """A request, understood."""
+
+    spec: Spec
+    asked: Asked
+    stream: bool
+
+
+def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
+    """See house.md: parse(request) -> Spec."""
+    request = f.decode(raw, ChatRequest)
+    if request.n not in (None, 1):
+        raise ClientError("unsupported_value", "n must be 1: an agent gives one answer.", param="n")
+    if request.functions or request.function_call:
+        raise ClientError("unsupported_parameter", "functions is obsolete: use tools instead.", param="functions")
+    messages = _checked(f.required(request.messages, "messages"), max_parts)
+    key, session = context.key(), context.session()
+    if key is not None and request.store is False:
+        raise ClientError(
+            "idempotency_requires_store", "An Idempotency-Key needs a stored run: leave store out, or set it to true."
+        )
+    store = request.store if request.store is not None else (key is not None or context.profile.durable_chat)
+    system, history, turn = split_turn(messages)
+    if not turn:
+        turn, history = history[-1:], history[:-1]
+    spec = Spec(
+        dialect="chat",
+        model=context.model(request.model),
+        input=tuple(turn),
+        history=() if session else tuple(history),
+        instructions=system,
+        sampling={name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None},
+        max_output_tokens=request.max_completion_tokens or request.max_tokens,
+        metadata=request.metadata or {},
+        store=store,
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        tool_progress=context.tool_progress(),
+        output_bound=context.profile.output_bound,
+        on_disconnect=context.on_disconnect(request.store is not None),
+    )
+    asked = Asked(
+        owner=context.owner,
+        fingerprint=fingerprint("chat", f.known_fields(request, _DEFAULTS), session),
+        key=key,
+        session=session,
+        derived_session=context.derived_session(system, _first_user(messages)),
+        store=store,
+    )
+    return ParsedChat(spec, asked, bool(request.stream))
+
+
+def _checked(messages: list[Message], max_parts: int) -> list[Message]:
+    if not messages:
+        raise ClientError("invalid_value", "messages must not be empty.", param="messages")
+    parts = 0
+    for n, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            known = ", ".join(ROLES)
+            raise ClientError("invalid_value", f"messages[{n}].role must be one of {known}.", param="messages")
+        if not isinstance(content, str | list | None):
+            raise ClientError("invalid_value", f"messages[{n}].content must be text or parts.", param="messages")
+        if content is None and role in ("user", "system", "developer", "tool"):
+            raise ClientError("invalid_value", f"messages[{n}].content is missing.", param="messages")
+        if isinstance(content, list):
+            _check_parts(content, n)
+            parts += len(content)
+    if parts > max_parts:
+        message_text = f"There are {parts} content parts; the limit is {max_parts}."
+        raise ClientError("too_many_parts", message_text, param="messages")
+    return messages
+
+
+def _check_parts(content: list[object], n: int) -> None:
+    for part in content:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise ClientError("invalid_value", f"messages[{n}].content has a part without a type.", param="messages")
+
+
+def _first_user(messages: list[Message]) -> str:
+    return next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), "")

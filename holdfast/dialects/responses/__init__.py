@@ -1,0 +1,1 @@
+"""Responses: parse, frames and bodies."""

@@ -1,0 +1,139 @@
+"""A response as JSON. Owns: the response object with all its fields (facts/protocol.md 3), built from a state. Refuses
+to know: frames, engines and HTTP."""
+
+from __future__ import annotations
+
+from holdfast.core import events as e
+from holdfast.core.ids import wire_id
+from holdfast.core.spec import Resolved, Spec
+from holdfast.core.state import Called, Returned, RunState, Said, Thought
+from holdfast.dialects.responses import items
+from holdfast.dialects.shared import hidden
+
+_STANDING = {"whole": "completed", "cut": "incomplete", "dropped": "incomplete"}
+
+
+def usage_object(usage: e.Usage) -> dict[str, object]:
+    """Usage as Responses tells it."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+def head(run: str, created_at: int, spec: Spec, resolved: Resolved) -> dict[str, object]:
+    """The fields that never change over a run."""
+    echo = spec.echo
+    previous = resolved.previous if not resolved.conversation else None
+    return {
+        "id": wire_id("responses", run),
+        "object": "response",
+        "created_at": created_at // 1000,
+        "completed_at": None,
+        "status": "in_progress",
+        "background": spec.background,
+        "conversation": {"id": resolved.conversation} if resolved.conversation else None,
+        "error": None,
+        "frequency_penalty": echo.get("frequency_penalty", 0),
+        "incomplete_details": None,
+        "instructions": spec.instructions,
+        "max_output_tokens": spec.max_output_tokens,
+        "max_tool_calls": spec.max_tool_calls,
+        "metadata": spec.metadata,
+        "model": spec.model,
+        "output": [],
+        "parallel_tool_calls": echo.get("parallel_tool_calls", True),
+        "presence_penalty": echo.get("presence_penalty", 0),
+        "previous_response_id": wire_id("responses", previous) if previous else None,
+        "prompt_cache_key": echo.get("prompt_cache_key"),
+        "reasoning": echo.get("reasoning"),
+        "safety_identifier": echo.get("safety_identifier"),
+        "service_tier": echo.get("service_tier", "default"),
+        "store": spec.store,
+        "temperature": echo.get("temperature", 1),
+        "text": echo.get("text", {"format": {"type": "text"}}),
+        "tool_choice": echo.get("tool_choice", "auto"),
+        "tools": echo.get("tools", []),
+        "top_logprobs": echo.get("top_logprobs", 0),
+        "top_p": echo.get("top_p", 1),
+        "truncation": echo.get("truncation", "disabled"),
+        "usage": None,
+        "user": echo.get("user"),
+    }
+
+
+def ending(end: e.Terminal, usage: e.Usage, at: int) -> dict[str, object]:
+    """The fields that the end of a run settles."""
+    fields: dict[str, object] = {"usage": usage_object(usage)}
+    match end:
+        case e.RunCompleted():
+            fields |= {"status": "completed", "completed_at": at // 1000}
+        case e.RunFailed():
+            fields |= {"status": "failed", "error": {"code": end.code, "message": _reasoned(end)}}
+        case e.RunCancelled():
+            fields |= {"status": "cancelled"}
+        case e.RunInterrupted(reason):
+            fields |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    return fields
+
+
+def _reasoned(failed: e.RunFailed) -> str:
+    """The SDK's list of codes is closed: our own reason goes into the message (C10)."""
+    return f"{failed.message} ({failed.reason})" if failed.reason else failed.message
+
+
+def output(state: RunState) -> list[items.Item]:
+    """The items so far, as frames show them."""
+    facts = state.facts
+    spec, run = facts.accepted.spec, facts.run
+    hidden_calls = {i.started.call.id for i in facts.items if isinstance(i, Called) and hidden(i.started.call.name)}
+    shown: list[items.Item] = []
+    for item in facts.items:
+        match item:
+            case Thought(seq, text, kept):
+                shown.append(items.reasoning(run, seq, text if kept else None, "completed" if kept else "incomplete"))
+            case Said(seq, text, standing):
+                shown.append(items.message(run, seq, None if standing == "dropped" else text, _STANDING[standing]))
+            case Called(seq, started) if started.call.id not in hidden_calls:
+                if spec.tool_items == "function_call":
+                    shown.append(items.function_call(run, seq, started.call, done=True))
+                else:
+                    shown.append(items.mcp_call(run, seq, started.call, facts.results.get(started.call.id), spec))
+            case Returned(seq, finished) if spec.tool_items == "function_call" and finished.call_id not in hidden_calls:
+                shown.append(items.function_call_output(run, seq, finished, spec, done=True))
+    for item in state.draft_items:
+        match item:
+            case Thought(seq, text):
+                shown.append(items.reasoning(run, seq, text, "in_progress"))
+            case Said(seq, text):
+                shown.append(items.message(run, seq, text, "in_progress"))
+    return shown
+
+
+def response(state: RunState) -> dict[str, object]:
+    """The response object in the form of a frame."""
+    facts = state.facts
+    shown = head(facts.run, facts.created_at, facts.accepted.spec, facts.accepted.resolved)
+    shown["status"] = state.status
+    shown["output"] = output(state)
+    if facts.end is not None:
+        shown |= ending(facts.end, facts.usage, facts.updated_at)
+    return shown
+
+
+def body(state: RunState, metadata: dict[str, str] | None = None) -> dict[str, object]:
+    """The response object as a JSON body."""
+    shown = response(state)
+    shown["output"] = [items.plain_output(item) for item in output(state)]
+    if metadata is not None:
+        shown["metadata"] = metadata
+    return shown
+
+
+def input_items(state: RunState) -> list[dict[str, object]]:
+    """The input of a run, each item with an id, oldest first."""
+    run = state.facts.run
+    return [{"id": f"item_{run}{n:06x}", **item} for n, item in enumerate(state.facts.accepted.spec.items)]

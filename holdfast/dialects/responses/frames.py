@@ -1,0 +1,305 @@
+"""Responses as a stream. Owns: the events of a run in their legal order, numbered from 0 without a gap (C1). Positions
+are frame numbers. Refuses to know: engines and HTTP.
+
+Theory of operation. A view is split in two: what changes with every delta (frame number, text so far) and the rest, so
+that a delta costs one small object. Items are opened in the order in which they happened and get dense indices. A
+thought closes when text begins; a message closes with MessageCompleted, or, cut off, with the run. A draft that a crash
+dropped is closed with empty content (G3). Everything is rendered from the journal alone, so every reader of a run, at
+any time, gets the same frames with the same numbers."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core import events as e
+from holdfast.core.ids import item_id
+from holdfast.core.spec import Spec
+from holdfast.core.state import Rope, join
+from holdfast.dialects.responses import items
+from holdfast.dialects.responses.body import ending, head
+from holdfast.dialects.shared import hidden
+from holdfast.dialects.sse import DONE, encode, named_frame
+
+
+class Rest(Struct, frozen=True):
+    """What a delta does not change."""
+
+    run: str
+    spec: Spec
+    head: dict[str, object]
+    output: tuple[items.Item, ...] = ()
+    text_seq: int = -1
+    text_index: int = -1
+    delta_head: bytes = b""
+    """The open message's delta frame up to its number."""
+    thought_seq: int = -1
+    thought_index: int = -1
+    calls: dict[str, tuple[int, int, e.Call]] = {}
+    """call id -> (seq, output index, call) of calls that were shown."""
+    usage: e.Usage = e.Usage()
+    begun: bool = False
+
+
+class View(Struct, frozen=True):
+    """Where a reader stands."""
+
+    after: int
+    n: int
+    rest: Rest | None
+    text: Rope = None
+    thought: Rope = None
+
+
+class ResponsesProjection:
+    """See engine.Projection."""
+
+    name = "responses"
+
+    def view0(self, after: int) -> View:
+        """See Projection.view0."""
+        return View(after, 0, None)
+
+    def live(self, view: View) -> tuple[View, list[bytes]]:
+        """See Projection.live."""
+        return replace(view, after=-1), []
+
+    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+        """See Projection.step."""
+        event = entry.event
+        if type(event) is e.TextDelta and view.rest is not None and view.rest.text_seq >= 0:
+            rest = view.rest
+            if rest.thought_seq < 0:  # the hot path
+                frame = rest.delta_head + b'%d,"delta":%b}\n\n' % (view.n, encode(event.text))
+                after = View(view.after, view.n + 1, rest, (view.text, event.text), None)
+                return after, [] if view.n <= view.after else [frame]
+        scribe = Scribe(view)
+        scribe.take(entry)
+        frames = scribe.frames
+        skipped = max(0, view.after + 1 - view.n)
+        if isinstance(event, e.Terminal):
+            skipped = min(skipped, len(frames) - 1)
+        return scribe.view(), frames[skipped:]
+
+
+class ReattachProjection(ResponsesProjection):
+    """For a caller who comes back with its key while the run goes on: one snapshot at the live edge instead of all
+    frames before it (G2). The snapshot is not counted; the next frame is one higher than its number."""
+
+    def view0(self, after: int) -> View:
+        """See Projection.view0: nothing before the edge is given out, but for the end."""
+        return View(2**62, 0, None)
+
+    def live(self, view: View) -> tuple[View, list[bytes]]:
+        """See Projection.live."""
+        if view.after < 0 or view.rest is None:
+            return view, []
+        body = {"type": "response.snapshot", "sequence_number": view.n - 1, "response": _so_far(view, view.rest)}
+        return replace(view, after=-1), [named_frame(b"response.snapshot", encode(body))]
+
+
+def _so_far(view: View, rest: Rest) -> dict[str, object]:
+    output = list(rest.output)
+    if rest.text_seq >= 0:
+        output[rest.text_index] = items.message(rest.run, rest.text_seq, join(view.text), "in_progress")
+    if rest.thought_seq >= 0:
+        output[rest.thought_index] = items.reasoning(rest.run, rest.thought_seq, join(view.thought), "in_progress")
+    return {**rest.head, "status": "in_progress" if rest.begun else "queued", "output": output}
+
+
+class Scribe:
+    """Renders one entry."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._n = view.n
+        self._text = view.text
+        self._thought = view.thought
+        self.frames: list[bytes] = []
+        self.rest = view.rest
+
+    def view(self) -> View:
+        """The view after the entry."""
+        return View(self._view.after, self._n, self.rest, self._text, self._thought)
+
+    def take(self, entry: e.Entry) -> None:
+        """Render it."""
+        match entry.event:
+            case e.RunAccepted() as accepted:
+                self._accepted(entry, accepted)
+            case e.AttemptStarted():
+                self._attempt()
+            case e.TextDelta(text):
+                self._text_delta(entry.seq, text)
+            case e.ReasoningDelta(text):
+                self._thought_delta(entry.seq, text)
+            case e.MessageCompleted() as said:
+                self._message(entry.seq, said)
+            case e.ToolStarted() as started:
+                self._started(entry.seq, started)
+            case e.ToolFinished() as finished:
+                self._finished(entry.seq, finished)
+            case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted() as end:
+                self._end(entry, end)
+
+    def _rest(self) -> Rest:
+        if self.rest is None:
+            raise ValueError("a journal begins with RunAccepted")
+        return self.rest
+
+    def _emit(self, kind: str, **fields: object) -> None:
+        body = {"type": kind, "sequence_number": self._n, **fields}
+        self.frames.append(named_frame(kind.encode(), encode(body)))
+        self._n += 1
+
+    def _change(self, **fields: object) -> None:
+        self.rest = replace(self._rest(), **fields)
+
+    def _accepted(self, entry: e.Entry, accepted: e.RunAccepted) -> None:
+        shown = head(entry.run, entry.at, accepted.spec, accepted.resolved)
+        self.rest = Rest(entry.run, accepted.spec, shown)
+        if accepted.spec.background:
+            queued = {**shown, "status": "queued"}
+            self._emit("response.created", response=queued)
+            self._emit("response.queued", response=queued)
+        else:
+            self._emit("response.created", response=shown)
+
+    def _attempt(self) -> None:
+        rest = self._rest()
+        if not rest.begun:
+            self._change(begun=True)
+            self._emit("response.in_progress", response=rest.head)
+        self._close_thought(kept=False)
+        if rest.text_seq >= 0:
+            self._close_item(rest.text_index, items.message(rest.run, rest.text_seq, None, "incomplete"))
+            self._change(text_seq=-1, text_index=-1)
+            self._text = None
+
+    def _open_item(self, item: items.Item) -> int:
+        index = len(self._rest().output)
+        self._change(output=(*self._rest().output, item))
+        self._emit("response.output_item.added", output_index=index, item=item)
+        return index
+
+    def _close_item(self, index: int, item: items.Item) -> None:
+        output = self._rest().output
+        self._change(output=(*output[:index], item, *output[index + 1 :]))
+        self._emit("response.output_item.done", output_index=index, item=item)
+
+    def _text_delta(self, seq: int, text: str) -> None:
+        self._close_thought(kept=True)
+        if self._rest().text_seq < 0:
+            self._open_text(seq)
+        rest = self._rest()
+        self.frames.append(rest.delta_head + b'%d,"delta":%b}\n\n' % (self._n, encode(text)))
+        self._n += 1
+        self._text = (self._text, text)
+
+    def _open_text(self, seq: int) -> None:
+        run = self._rest().run
+        index = self._open_item(items.message(run, seq, None, "in_progress"))
+        name = item_id("msg", run, seq)
+        self._emit(
+            "response.content_part.added", item_id=name, output_index=index, content_index=0, part=items.text_part("")
+        )
+        fixed = {"type": "response.output_text.delta", "item_id": name, "output_index": index, "content_index": 0}
+        start = encode({**fixed, "logprobs": []})[:-1] + b',"sequence_number":'
+        delta_head = b"event: response.output_text.delta\ndata: " + start
+        self._change(text_seq=seq, text_index=index, delta_head=delta_head)
+
+    def _close_text(self, status: str) -> None:
+        rest = self._rest()
+        if rest.text_seq < 0:
+            return
+        text, name, index = join(self._text), item_id("msg", rest.run, rest.text_seq), rest.text_index
+        place = {"item_id": name, "output_index": index, "content_index": 0}
+        self._emit("response.output_text.done", **place, text=text, logprobs=[])
+        self._emit("response.content_part.done", **place, part=items.text_part(text))
+        self._close_item(index, items.message(rest.run, rest.text_seq, text, status))
+        self._change(text_seq=-1, text_index=-1)
+        self._text = None
+
+    def _thought_delta(self, seq: int, text: str) -> None:
+        rest = self._rest()
+        if rest.thought_seq < 0:
+            index = self._open_item(items.reasoning(rest.run, seq, None, "in_progress"))
+            self._change(thought_seq=seq, thought_index=index)
+            part = {"type": "summary_text", "text": ""}
+            self._emit("response.reasoning_summary_part.added", **self._thought_place(), part=part)
+        self._emit("response.reasoning_summary_text.delta", **self._thought_place(), delta=text)
+        self._thought = (self._thought, text)
+
+    def _thought_place(self) -> dict[str, object]:
+        rest = self._rest()
+        name = item_id("rs", rest.run, rest.thought_seq)
+        return {"item_id": name, "output_index": rest.thought_index, "summary_index": 0}
+
+    def _close_thought(self, *, kept: bool) -> None:
+        rest = self._rest()
+        if rest.thought_seq < 0:
+            return
+        if kept:
+            text = join(self._thought)
+            place = self._thought_place()
+            self._emit("response.reasoning_summary_text.done", **place, text=text)
+            self._emit("response.reasoning_summary_part.done", **place, part={"type": "summary_text", "text": text})
+            item = items.reasoning(rest.run, rest.thought_seq, text, "completed")
+        else:
+            item = items.reasoning(rest.run, rest.thought_seq, None, "incomplete")
+        self._close_item(rest.thought_index, item)
+        self._change(thought_seq=-1, thought_index=-1)
+        self._thought = None
+
+    def _message(self, seq: int, said: e.MessageCompleted) -> None:
+        status = "incomplete" if said.finish in ("length", "content_filter") else "completed"
+        rest = self._rest()
+        if rest.thought_seq >= 0:
+            self._close_thought(kept=True)
+        if rest.text_seq < 0 and said.text:
+            self._text_delta(seq, said.text)
+        self._close_text(status)
+        self._change(usage=self._rest().usage.plus(said.usage))
+
+    def _started(self, seq: int, started: e.ToolStarted) -> None:
+        rest, call = self._rest(), started.call
+        if call.id in rest.calls or hidden(call.name):
+            return
+        if rest.spec.tool_items == "function_call":
+            index = self._open_item(items.function_call(rest.run, seq, call, done=False))
+            self._arguments("response.function_call_arguments", item_id("fc", rest.run, seq), index, call)
+            self._close_item(index, items.function_call(rest.run, seq, call, done=True))
+        else:
+            index = self._open_item(items.mcp_call(rest.run, seq, call, None, rest.spec))
+            name = item_id("mcp", rest.run, seq)
+            self._emit("response.mcp_call.in_progress", item_id=name, output_index=index)
+            self._arguments("response.mcp_call_arguments", name, index, call)
+        self._change(calls={**rest.calls, call.id: (seq, index, call)})
+
+    def _arguments(self, kind: str, name: str, index: int, call: e.Call) -> None:
+        if call.arguments:
+            self._emit(f"{kind}.delta", item_id=name, output_index=index, delta=call.arguments)
+        extra = {"name": call.name} if kind == "response.function_call_arguments" else {}
+        self._emit(f"{kind}.done", item_id=name, output_index=index, arguments=call.arguments, **extra)
+
+    def _finished(self, seq: int, finished: e.ToolFinished) -> None:
+        rest = self._rest()
+        if finished.call_id not in rest.calls:
+            return
+        started_seq, index, call = rest.calls[finished.call_id]
+        if rest.spec.tool_items == "function_call":
+            place = self._open_item(items.function_call_output(rest.run, seq, finished, rest.spec, done=False))
+            self._close_item(place, items.function_call_output(rest.run, seq, finished, rest.spec, done=True))
+            return
+        kind = "response.mcp_call.failed" if finished.is_error else "response.mcp_call.completed"
+        self._emit(kind, item_id=item_id("mcp", rest.run, started_seq), output_index=index)
+        self._close_item(index, items.mcp_call(rest.run, started_seq, call, finished, rest.spec))
+
+    def _end(self, entry: e.Entry, end: e.Terminal) -> None:
+        self._close_thought(kept=True)
+        self._close_text("incomplete")
+        rest = self._rest()
+        shown = {**rest.head, "output": list(rest.output), **ending(end, rest.usage, entry.at)}
+        kind = {e.RunCompleted: "completed", e.RunFailed: "failed"}.get(type(end), "incomplete")
+        self._emit(f"response.{kind}", response=shown)
+        self.frames[-1] += DONE

@@ -1,0 +1,196 @@
+"""A Responses request as a Spec. Owns: its fields, its input items as messages, and the rules of store, background,
+conversation and chain. Refuses to know: engines and HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError, not_found
+from holdfast.core.history import split_turn, text_of
+from holdfast.core.ids import run_of
+from holdfast.core.spec import Spec, fingerprint
+from holdfast.dialects import fields as f
+from holdfast.dialects.asking import Context
+from holdfast.dialects.responses.input import Item, input_items, messages_of
+
+_DEFAULTS: dict[str, object] = {
+    "store": True,
+    "background": False,
+    "parallel_tool_calls": True,
+    "temperature": 1,
+    "top_p": 1,
+    "top_logprobs": 0,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "truncation": "disabled",
+    "tool_choice": "auto",
+    "service_tier": "auto",
+    "text": {"format": {"type": "text"}},
+    "metadata": {},
+    "include": [],
+    "tools": [],
+}
+_ECHOED = [
+    "parallel_tool_calls",
+    "temperature",
+    "top_p",
+    "top_logprobs",
+    "presence_penalty",
+    "frequency_penalty",
+    "truncation",
+    "service_tier",
+    "prompt_cache_key",
+    "safety_identifier",
+    "user",
+]
+_UPSTREAM = (
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_logprobs",
+    "prompt_cache_key",
+    "user",
+)
+MAX_INPUT = 10_485_760
+
+
+class ResponsesRequest(Struct):
+    """The known fields; others are ignored."""
+
+    model: str | None = None
+    input: Annotated[str, Meta(max_length=MAX_INPUT)] | list[Item] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, object] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: dict[str, object] | None = None
+    background: bool | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None
+    max_tool_calls: f.Positive | None = None
+    temperature: f.Temperature | None = None
+    top_p: f.Share | None = None
+    top_logprobs: f.TopLogprobs | None = None
+    presence_penalty: f.Penalty | None = None
+    frequency_penalty: f.Penalty | None = None
+    text: dict[str, object] | None = None
+    reasoning: dict[str, object] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    metadata: f.Metadata | None = None
+    include: list[str] | None = None
+    service_tier: str | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
+    user: str | None = None
+
+
+class ParsedResponses(Struct, frozen=True):
+    """A request, understood."""
+
+    spec: Spec
+    asked: Asked
+    stream: bool
+
+
+def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
+    """See house.md: parse(request) -> Spec."""
+    request = f.decode(raw, ResponsesRequest)
+    store = request.store is not False
+    key, session = context.key(), context.session()
+    _check_store(request, store, key)
+    given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
+    items = input_items(given, max_parts)
+    system, history, turn = split_turn(messages_of(items))
+    layers = [layer for layer in (request.instructions, system) if layer]
+    spec = Spec(
+        dialect="responses",
+        model=context.model(request.model),
+        input=tuple(turn) if session else (*history, *turn),
+        instructions="\n\n".join(layers) or None,
+        sampling=_sampling(request),
+        max_output_tokens=request.max_output_tokens,
+        max_tool_calls=request.max_tool_calls,
+        metadata=request.metadata or {},
+        store=store,
+        background=bool(request.background),
+        tool_items=context.tool_items(),
+        output_bound=context.profile.output_bound,
+        on_disconnect=context.on_disconnect(request.store is not None or bool(request.background)),
+        echo=_echo(request),
+        items=tuple(items),
+    )
+    first_user = next((text_of(m.get("content")) for m in (*history, *turn) if m.get("role") == "user"), "")
+    asked = Asked(
+        owner=context.owner,
+        fingerprint=fingerprint("responses", f.known_fields(request, _DEFAULTS), session),
+        key=key,
+        previous=_previous(request.previous_response_id),
+        conversation=_conversation(request),
+        session=session,
+        derived_session=context.derived_session(spec.instructions, first_user),
+        store=store,
+    )
+    return ParsedResponses(spec, asked, bool(request.stream))
+
+
+def _check_store(request: ResponsesRequest, store: bool, key: str | None) -> None:
+    if not store and key is not None:
+        raise ClientError("idempotency_requires_store", "An Idempotency-Key needs store=true.", param="store")
+    if not store and request.background:
+        raise ClientError("background_requires_store", "background=true needs store=true.", param="background")
+    if request.previous_response_id is not None and request.conversation is not None:
+        message = "previous_response_id and conversation cannot be used together: send one of them."
+        raise ClientError("mutually_exclusive_parameters", message, param="conversation")
+
+
+def _previous(shown: str | None) -> str | None:
+    if shown is None:
+        return None
+    run = run_of("responses", shown)
+    if run is None:
+        error = not_found("response", shown)
+        error.param = "previous_response_id"
+        raise error
+    return run
+
+
+def _conversation(request: ResponsesRequest) -> str | None:
+    named = request.conversation.get("id") if isinstance(request.conversation, dict) else request.conversation
+    if named is None and request.conversation is None:
+        return None
+    if not isinstance(named, str) or not 1 <= len(named) <= 256 or not named.isprintable():
+        message = "conversation must be a name or an id of 1 to 256 characters."
+        raise ClientError("invalid_value", message, param="conversation")
+    return named
+
+
+def _sampling(request: ResponsesRequest) -> dict[str, object]:
+    options = {name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None}
+    form = (request.text or {}).get("format")
+    if isinstance(form, dict) and form.get("type") == "json_object":
+        options["response_format"] = {"type": "json_object"}
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        schema = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    effort = (request.reasoning or {}).get("effort")
+    if isinstance(effort, str):
+        options["reasoning_effort"] = effort
+    return options
+
+
+def _echo(request: ResponsesRequest) -> dict[str, object]:
+    echo = {name: value for name in _ECHOED if (value := getattr(request, name)) is not None}
+    if request.text is not None:
+        echo["text"] = {"format": {"type": "text"}, **request.text}
+    if request.reasoning is not None:
+        echo["reasoning"] = {"effort": None, "summary": None, **request.reasoning}
+    if echo.get("service_tier") == "auto":
+        echo["service_tier"] = "default"
+    return echo

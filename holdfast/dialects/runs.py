@@ -1,0 +1,241 @@
+"""The Runs dialect: hermes-agent's own view of a run (G8). Owns: its request, its events (positions are journal seqs)
+and its object. Any stored run, whatever dialect began it, can be seen here. Refuses to know: engines and HTTP."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.core import events as e
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError, not_found
+from holdfast.core.history import split_turn, text_of
+from holdfast.core.ids import run_of_any, wire_id
+from holdfast.core.spec import Message, Spec, fingerprint
+from holdfast.core.state import Phase, RunState
+from holdfast.dialects import fields as f
+from holdfast.dialects.asking import Context
+from holdfast.dialects.chat.body import visible_text
+from holdfast.dialects.responses.body import usage_object
+from holdfast.dialects.responses.input import Item, input_items, messages_of
+from holdfast.dialects.shared import hidden, joined
+from holdfast.dialects.sse import data_frame
+
+CLOSED = b": stream closed\n\n"
+STATUS = {
+    Phase.NEW: "queued",
+    Phase.QUEUED: "queued",
+    Phase.READY: "running",
+    Phase.DRAFTING: "running",
+    Phase.ACTING: "running",
+    Phase.WAITING: "waiting_for_approval",
+    Phase.STOPPING: "stopping",
+    Phase.COMPLETED: "completed",
+    Phase.FAILED: "failed",
+    Phase.CANCELLED: "cancelled",
+    Phase.INTERRUPTED: "incomplete",
+}
+_LAST = {
+    Phase.COMPLETED: "run.completed",
+    Phase.FAILED: "run.failed",
+    Phase.CANCELLED: "run.cancelled",
+    Phase.INTERRUPTED: "run.incomplete",
+    Phase.ACTING: "tool.started",
+    Phase.DRAFTING: "message.delta",
+}
+
+
+class RunsRequest(Struct):
+    """The known fields; others are ignored."""
+
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    session_id: str | None = None
+    previous_response_id: str | None = None
+    conversation_history: list[dict[str, object]] | None = None
+    model: str | None = None
+    metadata: f.Metadata | None = None
+
+
+class ParsedRun(Struct, frozen=True):
+    """A request, understood."""
+
+    spec: Spec
+    asked: Asked
+
+
+def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
+    """See house.md: parse(request) -> Spec."""
+    request = f.decode(raw, RunsRequest)
+    if request.session_id is not None:
+        context = replace(context, headers={**context.headers, "x-hermes-session-id": request.session_id})
+    session = context.session()
+    given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
+    items = input_items(given, max_parts)
+    system, _, turn = split_turn(messages_of(items))
+    layers = [layer for layer in (request.instructions, system) if layer]
+    spec = Spec(
+        dialect="runs",
+        model=context.model(request.model),
+        input=tuple(turn),
+        history=() if session else tuple(_history(request.conversation_history or [])),
+        instructions="\n\n".join(layers) or None,
+        metadata=request.metadata or {},
+        background=True,
+        tool_items=context.tool_items(),
+        output_bound=context.profile.output_bound,
+        items=tuple(items),
+    )
+    asked = Asked(
+        owner=context.owner,
+        fingerprint=fingerprint("runs", f.known_fields(request, {}), session),
+        key=context.key(),
+        previous=_previous(request.previous_response_id),
+        session=session,
+        derived_session=context.derived_session(spec.instructions, text_of(turn[0].get("content")) if turn else ""),
+    )
+    return ParsedRun(spec, asked)
+
+
+def _history(messages: list[Message]) -> list[Message]:
+    for n, message in enumerate(messages):
+        if message.get("role") not in ("user", "assistant", "tool", "system", "developer"):
+            text = f"conversation_history[{n}].role is missing or unknown."
+            raise ClientError("invalid_value", text, param="conversation_history")
+    return [message for message in messages if message.get("role") not in ("system", "developer")]
+
+
+def _previous(shown: str | None) -> str | None:
+    if shown is None:
+        return None
+    run = run_of_any(shown)
+    if run is None:
+        error = not_found("response", shown)
+        error.param = "previous_response_id"
+        raise error
+    return run
+
+
+def body(state: RunState) -> dict[str, object]:
+    """The run object."""
+    facts = state.facts
+    failed = facts.end if isinstance(facts.end, e.RunFailed) else None
+    return {
+        "object": "hermes.run",
+        "run_id": wire_id("runs", facts.run),
+        "status": STATUS[state.phase],
+        "session_id": facts.accepted.resolved.session,
+        "model": facts.accepted.spec.model,
+        "created_at": facts.created_at / 1000,
+        "updated_at": facts.updated_at / 1000,
+        "last_event": _LAST.get(state.phase, "tool.completed" if facts.results else "run.started"),
+        "output": visible_text(state),
+        "usage": usage_object(facts.usage),
+        "usage_incomplete": facts.usage_incomplete,
+        "attempt": facts.attempt,
+        "error": f"{failed.message} ({failed.reason})" if failed else None,
+    }
+
+
+class View(Struct, frozen=True):
+    """Where a reader stands."""
+
+    after: int
+    names: dict[str, str] = {}
+    began: dict[str, int] = {}
+    texts: tuple[str, ...] = ()
+    """Settled texts, for the output at the end."""
+    draft_from: int = -1
+    thinking: bool = False
+    usage: e.Usage = e.Usage()
+
+
+class RunsProjection:
+    """See engine.Projection."""
+
+    name = "runs"
+
+    def view0(self, after: int) -> View:
+        """See Projection.view0."""
+        return View(after)
+
+    def live(self, view: View) -> tuple[View, list[bytes]]:
+        """See Projection.live."""
+        return replace(view, after=-1), []
+
+    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+        """See Projection.step."""
+        seen = entry.seq <= view.after and not isinstance(entry.event, e.Terminal)
+        view, told = _tell(view, entry)
+        if told is None or seen:
+            return view, []
+        name, fields = told
+        body = {"event": name, "seq": entry.seq, "run_id": wire_id("runs", entry.run), "timestamp": entry.at / 1000}
+        frame = data_frame({**body, **fields})
+        return view, [frame + CLOSED if isinstance(entry.event, e.Terminal) else frame]
+
+
+Told = tuple[str, dict[str, object]] | None
+
+
+def _tell(view: View, entry: e.Entry) -> tuple[View, Told]:
+    match entry.event:
+        case e.TextDelta(text):
+            if view.draft_from < 0:
+                view = replace(view, draft_from=entry.seq)
+            return view, ("message.delta", {"delta": text})
+        case e.MessageCompleted() as said:
+            return _message(view, said)
+        case e.AttemptStarted() if view.draft_from >= 0:
+            return replace(view, draft_from=-1), ("message.dropped", {"from_seq": view.draft_from})
+        case e.ToolStarted() as started:
+            return _started(view, entry, started)
+        case e.ToolFinished() as finished:
+            return _finished(view, finished)
+        case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted() as end:
+            return view, _end(view, end)
+        case _:
+            return view, None
+
+
+def _message(view: View, said: e.MessageCompleted) -> tuple[View, Told]:
+    told: Told = ("reasoning.available", {"text": said.reasoning}) if said.reasoning else None
+    if said.text and view.draft_from < 0:
+        told = ("message.delta", {"delta": said.text})
+    texts = (*view.texts, said.text) if said.text else view.texts
+    return replace(view, texts=texts, draft_from=-1, usage=view.usage.plus(said.usage)), told
+
+
+def _started(view: View, entry: e.Entry, started: e.ToolStarted) -> tuple[View, Told]:
+    call = started.call
+    if call.id in view.names or hidden(call.name):
+        return view, None
+    view = replace(view, names={**view.names, call.id: call.name})
+    return view, ("tool.started", {"tool": call.name, "toolCallId": call.id, "preview": started.label})
+
+
+def _finished(view: View, finished: e.ToolFinished) -> tuple[View, Told]:
+    name = view.names.get(finished.call_id)
+    if name is None:
+        return view, None
+    fields = {
+        "tool": name,
+        "toolCallId": finished.call_id,
+        "duration": finished.duration_ms / 1000,
+        "error": finished.is_error,
+        "outcome": finished.outcome,
+    }
+    return view, ("tool.completed", fields)
+
+
+def _end(view: View, end: e.Terminal) -> tuple[str, dict[str, object]]:
+    result: dict[str, object] = {"output": joined(view.texts), "usage": usage_object(view.usage)}
+    match end:
+        case e.RunCompleted():
+            return "run.completed", result
+        case e.RunFailed():
+            return "run.failed", {"error": f"{end.message} ({end.reason})" if end.reason else end.message}
+        case e.RunCancelled():
+            return "run.cancelled", {}
+        case e.RunInterrupted(reason):
+            return "run.incomplete", {"reason": reason, **result}

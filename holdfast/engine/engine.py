@@ -1,0 +1,382 @@
+"""Submit, attach, look, wait, cancel, delete: the one door to runs. Owns: which of the two stores a run lives in
+(durable, or memory for runs that the connection owns), the tasks of workers, admission to slots, and the order of a
+shutdown. There is one path for a run: stored or not, streamed or not. Refuses to know: dialects and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.agents.base import Agent
+from holdfast.core import codec
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError, ServerError
+from holdfast.core.events import AttemptStarted, RunAccepted
+from holdfast.core.spec import Resolved
+from holdfast.core.state import RunState, fold
+from holdfast.engine.base import Limits, Log, Order, Projection, Ticket
+from holdfast.engine.hub import Hub
+from holdfast.engine.keeper import Keeper, entry_of, read_state
+from holdfast.engine.live import Live
+from holdfast.engine.subscription import Subscription
+from holdfast.engine.worker import Stop, Worker
+from holdfast.engine.writer import Writer
+from holdfast.journal.base import Attached, Bell, Opened, Opening, Query, Row, Signal, Store, StoreUnavailable
+
+CANCEL_WAIT_S = 10.0
+
+
+class CutOff(Exception):
+    """The server stops: whoever waits is cut without an answer, so that it comes back."""
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What an engine is made of; chosen in cli.py."""
+
+    durable: Store
+    memory: Store
+    bell: Bell
+    agent: Agent
+    limits: Limits
+    log: Log
+    now_ms: Callable[[], int]
+    new_id: Callable[[], str]
+
+
+class Engine:
+    """One process's engine. `await start()` before use, `await stop()` at the end."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.limits = parts.limits
+        self.durable = parts.durable
+        self._hubs: dict[bool, Hub] = {}
+        self._writers: dict[bool, Writer] = {}
+        for stored, store in ((True, parts.durable), (False, parts.memory)):
+            self._hubs[stored] = Hub(store, parts.bell, parts.limits)
+            self._writers[stored] = Writer(store, parts.bell, parts.now_ms, parts.limits, parts.log)
+        self.keeper = Keeper(parts.durable, self._writers[True], self._drive, parts.limits, parts.log)
+        self.keeper.holder = parts.new_id()
+        self.keeper.now_ms = parts.now_ms
+        self.keeper.spawn = self._spawn
+        self._workers: dict[str, Worker] = {}
+        self._quiet = asyncio.Event()
+        """Set when the last worker lets go."""
+        self._orphans: set[str] = set()
+        """Owned runs whose caller is gone."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.draining = False
+
+    # life
+
+    async def start(self) -> None:
+        """Begin to write, tick, beat and recover."""
+        begun = asyncio.Event()
+        self._main = asyncio.create_task(self._run(begun), name="engine")
+        await begun.wait()
+
+    async def _run(self, begun: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for writer in self._writers.values():
+                tasks.create_task(writer.run(), name="writer")
+            for hub in self._hubs.values():
+                tasks.create_task(hub.tick(), name="hub ticker")
+            tasks.create_task(self.keeper.run(), name="keeper")
+            tasks.create_task(self.keeper.beat(), name="beat")
+            begun.set()
+            await self.keeper.recover()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        if self._tasks is None:
+            raise RuntimeError("the engine has not been started")
+        self._tasks.create_task(self._guard(work))
+
+    async def _guard(self, work: Awaitable[None]) -> None:
+        """The edge of every worker: one that fails must not take the others with it."""
+        try:
+            await work
+        except Exception as error:
+            self._parts.log.error("worker_failed", error=repr(error))
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new work; park stored runs at a safe point, end the others; flush; cut the streams."""
+        self.draining = self.keeper.stopping = True
+        for worker in list(self._workers.values()):
+            worker.drain()
+        await self._no_workers(seconds)
+        for worker in list(self._workers.values()):
+            worker.stop(Stop.SHUTDOWN if worker.live.owned else Stop.PARK)
+            self.keeper.urgent(worker.live.owner, worker.live.run)
+        await self._no_workers(3.0)
+        for writer in self._writers.values():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(writer.flushed(), 3.0)
+        self.cut()
+
+    async def _no_workers(self, seconds: float) -> None:
+        """Wait, bounded, until every worker has let go."""
+        self._quiet.clear()
+        if self._workers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), seconds)
+
+    def cut(self) -> None:
+        """Break off every stream and every wait."""
+        self._hubs[True].cut_all()
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_exception(CutOff())
+
+    async def stop(self) -> None:
+        """End all tasks."""
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+
+    # doors
+
+    async def submit(self, order: Order) -> Ticket:
+        """Admit a run, or attach to the one that its key names."""
+        stored = order.spec.store
+        self._refuse_when_stopping()
+        if stored:
+            self._writers[True].refuse_if_degraded()
+        slot = self.keeper.has_slot()
+        if not slot and self.keeper.queued >= self.limits.queue:
+            return await self._attach_or_refuse(order)
+        self.keeper.active += slot
+        try:
+            opened = await self._open(order, held=slot or not stored)
+        except BaseException:
+            self._return_slot(slot)
+            raise
+        if isinstance(opened, Attached):
+            self._return_slot(slot)
+            return await self._ticket(order.owner, opened.run)
+        self._begin(order.owner, opened, slot=slot, stored=stored)
+        return Ticket(opened.run, opened.resolved.session or "")
+
+    def _return_slot(self, slot: bool) -> None:
+        if slot:
+            self.keeper.release()
+
+    def _begin(self, owner: str, opened: Opened, *, slot: bool, stored: bool) -> None:
+        """Drive it now, or let it wait: a stored run unclaimed, an owned one in memory."""
+        if stored and not slot:
+            self.keeper.enqueue(owner, opened.run)
+            return
+        live = Live(fold(entry_of(opened.run, record) for record in opened.records), 1, owned=not stored)
+        self._register(live)
+        if slot:
+            self._spawn(self._fresh(live))
+        else:
+            self.keeper.enqueue(owner, opened.run, lambda: self._fresh(live))
+
+    def _refuse_when_stopping(self) -> None:
+        if self.draining:
+            raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
+
+    async def _open(self, order: Order, *, held: bool) -> Opened | Attached:
+        parts = self._parts
+        asked, spec = order.asked, order.spec
+        store, prepared = parts.durable, None
+        if not spec.store:
+            prepared = await parts.durable.resolve(asked)
+            store, asked = parts.memory, Asked(owner=order.owner, fingerprint="", store=False)
+
+        def accept(resolved: Resolved) -> list[bytes]:
+            accepted = RunAccepted(spec=spec, resolved=prepared or resolved, owner=order.owner)
+            return [codec.encode(accepted)] + ([codec.encode(AttemptStarted())] if held else [])
+
+        opening = Opening(
+            run=parts.new_id(),
+            at=parts.now_ms(),
+            dialect=spec.dialect,
+            model=spec.model,
+            asked=asked if asked.fresh_conversation else replace(asked, fresh_conversation=f"conv_{parts.new_id()}"),
+            accept=accept,
+            holder=self.keeper.holder if held else None,
+            metadata=msgspec.json.encode(spec.metadata),
+        )
+        try:
+            opened = await store.open(opening)
+        except StoreUnavailable as error:
+            raise ServerError("storage_full", f"The run cannot be stored: {error}.", retry_after=5) from error
+        if prepared is not None and isinstance(opened, Opened):
+            return Opened(opened.run, prepared, opened.records)
+        return opened
+
+    async def _attach_or_refuse(self, order: Order) -> Ticket:
+        """No room for a new run, but a known key is answered all the same (house rule 6.16)."""
+        if order.asked.key is not None:
+            rows = await self.durable.rows(Query(owner=order.owner, key=order.asked.key, limit=1))
+            if rows:
+                opened = await self._open(order, held=False)
+                return await self._ticket(order.owner, opened.run)
+        raise ClientError(
+            "too_many_runs",
+            f"{self.keeper.active} runs are active and {self.keeper.queued} wait. Try again in a moment.",
+            status=429,
+            retry_after=2,
+        )
+
+    async def _ticket(self, owner: str, run: str) -> Ticket:
+        row = await self.durable.find(owner, run)
+        return Ticket(run, row.session if row else "", attached=True)
+
+    def attach(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
+        """A new reader of a run."""
+        return self._hub_of(run).subscribe(owner, run, projection, after)
+
+    def _hub_of(self, run: str) -> Hub:
+        return self._hubs[False] if self._hubs[False].live(run) else self._hubs[True]
+
+    def readers(self, run: str | None = None) -> int:
+        """Open subscriptions, in all or of one run."""
+        return sum(hub.readers(run) for hub in self._hubs.values())
+
+    async def find(self, owner: str, run: str) -> Row | None:
+        """The catalog's row of a stored run."""
+        return await self.durable.find(owner, run)
+
+    async def look(self, owner: str, run: str) -> RunState | None:
+        """The committed state of a run now."""
+        for hub in self._hubs.values():
+            live = hub.live(run)
+            if live is not None:
+                return live.committed if live.owner == owner else None
+        return await read_state(self._parts.memory, owner, run) or await read_state(self.durable, owner, run)
+
+    async def wait(self, owner: str, run: str) -> RunState | None:
+        """The state of a run once it has ended; None where the owner has none. CutOff when the server stops."""
+        while True:
+            heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            unlisten = self._parts.bell.listen(run, lambda heard=heard: _done(heard))  # type: ignore[misc]
+            self._waiters.add(heard)
+            try:
+                state = await self.look(owner, run)
+                if state is None or state.ended:
+                    return state
+                await heard
+            finally:
+                unlisten()
+                self._waiters.discard(heard)
+
+    async def cancel(self, owner: str, run: str) -> RunState | None:
+        """Ask the holder to stop, wait (bounded) until it has; the state then. None: no such run."""
+        hub = self._hub_of(run)
+        wish = Signal(run, "cancel", "cancel")
+        if await hub.journal.signal(owner, wish):
+            live = hub.live(run)
+            if live is not None:
+                live.poke()
+            else:
+                self.keeper.urgent(owner, run)
+                self._parts.bell.ring([f"signal:{run}"])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_WAIT_S):
+                    return await self.wait(owner, run)
+        return await self.look(owner, run)
+
+    async def delete(self, owner: str, run: str) -> bool:
+        """Cancel it if it is active, then hide it for ever; False where there is none."""
+        row = await self.durable.find(owner, run)
+        if row is None:
+            return False
+        if not row.ended:
+            await self.cancel(owner, run)
+        gone = await self.durable.delete(owner, run)
+        live = self._hubs[True].live(run)
+        if live is not None:
+            live.lose()
+        self._hubs[True].vanish(run, "the run was deleted")
+        return gone
+
+    async def left(self, owner: str, run: str) -> None:
+        """A caller's request is over, however it ended: an owned run ends with it and is forgotten; one whose caller
+        stops by leaving ends after a grace."""
+        live = self._hub_of(run).live(run)
+        if live is None:
+            await self._parts.memory.delete(owner, run)
+        elif live.owned:
+            self._orphans.add(run)
+            self._stop_worker(run)
+            self.keeper.urgent(owner, run)
+        elif live.committed.facts.accepted.spec.on_disconnect == "cancel" and not self.draining:
+            self._spawn(self._cancel_unread(owner, run))
+
+    async def _cancel_unread(self, owner: str, run: str) -> None:
+        await asyncio.sleep(self.limits.grace_s)
+        if not self.readers(run) and not self.draining:
+            await self.cancel(owner, run)
+
+    # driving
+
+    def _register(self, live: Live) -> None:
+        hub = self._hubs[not live.owned]
+        hub.add(live)
+        live.poke = lambda: self._stop_worker(live.run)
+        worker = Worker(
+            live, self._parts.agent, self._writers[not live.owned], self.durable, self.limits, self._parts.log
+        )
+        self._workers[live.run] = worker
+        if self.draining:
+            worker.drain()
+
+    def _stop_worker(self, run: str) -> None:
+        worker = self._workers.get(run)
+        if worker is not None:
+            worker.stop(Stop.CANCEL)
+
+    async def _fresh(self, live: Live) -> None:
+        try:
+            await self._finish(live)
+        finally:
+            self.keeper.release()
+
+    async def _drive(self, live: Live) -> None:
+        """Drive a run that the keeper claimed."""
+        self._register(live)
+        if await self.durable.signals(live.run):
+            live.poke()
+        await self._finish(live)
+
+    async def _finish(self, live: Live) -> None:
+        hub = self._hubs[not live.owned]
+        try:
+            await self._workers[live.run].drive()
+        finally:
+            self._workers.pop(live.run, None)
+            if not self._workers:
+                self._quiet.set()
+            hub.remove(live)
+            if live.run in self._orphans:
+                self._orphans.discard(live.run)
+                await self._parts.memory.delete(live.owner, live.run)
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers for health and metrics."""
+        return {
+            "active": self.keeper.active,
+            "queued": self.keeper.queued,
+            "recovered": self.keeper.recovered,
+            "sealed": self.keeper.sealed,
+            "fenced": self._writers[True].fenced,
+            "entries": self._writers[True].entries + self._writers[False].entries,
+            "flushes": self._writers[True].flushes + self._writers[False].flushes,
+            "subscriptions": self.readers(),
+            "degraded": self._writers[True].degraded,
+        }
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,193 @@
+"""Finds runs that nobody drives and drives them. Owns: the queue of claimable runs, slots, recovery after a crash, the
+strikes rule, and the beat of this process's claims. Refuses to know: how a run is driven.
+
+Theory of operation. At start every run that has not ended is claimable: the process that held them is gone. Each is
+folded, then claimed with attempt + 1 (AttemptStarted is committed with the claim: the draft is dropped, facts stay),
+then driven like any other. A run that has died without a new fact twice or more may be the one that kills the server:
+such runs are tried one at a time, each until its first new event, so that a poison run is found alone; after `strikes`
+such deaths it is sealed as failed. A signal makes a run claimable out of turn, whatever the slots say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from holdfast.core import codec
+from holdfast.core.errors import Damaged
+from holdfast.core.events import AttemptStarted, Entry, RunFailed
+from holdfast.core.state import RunState, apply, start
+from holdfast.engine.base import Limits, Log
+from holdfast.engine.live import Live
+from holdfast.engine.writer import ClaimLost, Writer
+from holdfast.journal.base import Record, Store, StoreUnavailable
+
+Drive = Callable[[Live], Awaitable[None]]
+Work = Callable[[], Awaitable[None]]
+
+
+def entry_of(run: str, record: Record) -> Entry:
+    """A record with its meaning."""
+    return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
+
+
+async def read_state(store: Store, owner: str, run: str) -> RunState | None:
+    """Fold a run from the store, letting others run in between; None where the owner has no such run."""
+    state: RunState | None = None
+    while records := await store.read(owner, run, state.seq if state else -1):
+        for n, record in enumerate(records):
+            entry = entry_of(run, record)
+            state = start(entry) if state is None else apply(state, entry)
+            if n % 512 == 511:
+                await asyncio.sleep(0)
+    return state
+
+
+class Keeper:
+    """Claims and recovery for the durable store."""
+
+    def __init__(self, store: Store, writer: Writer, drive: Drive, limits: Limits, log: Log) -> None:
+        self._store = store
+        self._writer = writer
+        self._drive = drive
+        self._limits = limits
+        self._log = log
+        self._queue: deque[tuple[str, str, Work]] = deque()
+        self._kick = asyncio.Event()
+        self._alone = asyncio.Lock()
+        self.holder = ""
+        self.now_ms: Callable[[], int] = lambda: 0
+        self.spawn: Callable[[Awaitable[None]], None] = lambda work: None
+        self.active = 0
+        self.recovered = 0
+        self.sealed = 0
+        self.stopping = False
+
+    @property
+    def queued(self) -> int:
+        """How many wait for a slot."""
+        return len(self._queue)
+
+    def has_slot(self) -> bool:
+        """True when a run may begin at once: nobody waits before it."""
+        return self.active < self._limits.concurrent_runs and not self._queue
+
+    def enqueue(self, owner: str, run: str, work: Work | None = None) -> None:
+        """A run waits for a slot; `work` where it is claimed already."""
+        self._queue.append((owner, run, work or (lambda: self._take(owner, run))))
+        self._kick.set()
+
+    def release(self) -> None:
+        """A slot is free."""
+        self.active -= 1
+        self._kick.set()
+
+    def urgent(self, owner: str, run: str) -> None:
+        """A signal waits for a run that nobody drives: claim it out of turn."""
+        for waiting in self._queue:
+            if waiting[:2] == (owner, run):
+                self._queue.remove(waiting)
+                self.active += 1
+                self.spawn(waiting[2]())
+                return
+
+    async def recover(self) -> None:
+        """Queue every run that the last process left behind."""
+        for owner, run in await self._store.claimable(1_000_000):
+            self.enqueue(owner, run)
+        if self._queue:
+            self._log.info("recovery_started", runs=len(self._queue))
+
+    async def run(self) -> None:
+        """Give slots to the queue, until cancelled."""
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            while self._queue and self.active < self._limits.concurrent_runs and not self.stopping:
+                _owner, _run, work = self._queue.popleft()
+                self.active += 1
+                self.spawn(work())
+
+    async def beat(self) -> None:
+        """Keep the claims of this process fresh, until cancelled."""
+        while True:
+            await asyncio.sleep(self._limits.lease_s / 3)
+            try:
+                await self._store.beat(self.holder)
+            except StoreUnavailable as error:
+                self._log.warning("beat_failed", reason=str(error))
+
+    async def _take(self, owner: str, run: str) -> None:
+        try:
+            state = await read_state(self._store, owner, run)
+            if state is not None and not state.ended:
+                struck = state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1
+                if struck:
+                    await self._take_alone(owner, state)
+                else:
+                    await self._claim_and_drive(owner, state)
+        except (Damaged, StoreUnavailable) as error:
+            self._log.error("run_not_recovered", run=run, reason=str(error))
+        finally:
+            self.release()
+
+    async def _take_alone(self, owner: str, state: RunState) -> None:
+        """One suspect at a time, until its first new event."""
+        await self._alone.acquire()
+        live = await self._claim(owner, state)
+        if live is None:
+            self._alone.release()
+            return
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
+                self._alone.release()
+
+        live.progressed = release
+        try:
+            await self._drive(live)
+        finally:
+            release()
+
+    async def _claim_and_drive(self, owner: str, state: RunState) -> None:
+        live = await self._claim(owner, state)
+        if live is not None:
+            await self._drive(live)
+
+    async def _claim(self, owner: str, state: RunState) -> Live | None:
+        run = state.facts.run
+        claim = await self._store.claim(
+            run, self.holder, lambda attempt, clean: codec.encode(AttemptStarted(clean)), self.now_ms()
+        )
+        if claim is None:
+            return None
+        if claim.record.seq != state.seq + 1:
+            fresh = await read_state(self._store, owner, run)
+            if fresh is None:
+                return None
+            state = fresh
+        else:
+            state = apply(state, entry_of(run, claim.record))
+        live = Live(state, claim.attempt, owned=False)
+        if claim.attempt > 1:
+            self.recovered += 1
+            self._log.info("run_recovered", run=run, attempt=claim.attempt, strikes=state.facts.strikes)
+        if state.facts.strikes >= self._limits.strikes:
+            await self._seal(live)
+            return None
+        return live
+
+    async def _seal(self, live: Live) -> None:
+        """The run has killed the server too often: it is given up (G10)."""
+        self.sealed += 1
+        self._log.error("run_sealed", run=live.run, strikes=live.staged.facts.strikes)
+        message = f"The run was given up: {self._limits.strikes} attempts ended without any progress."
+        try:
+            await self._writer.fact(
+                live, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded")
+            )
+        except ClaimLost:
+            self._log.warning("claim_lost", run=live.run)

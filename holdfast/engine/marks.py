@@ -1,0 +1,32 @@
+"""What the end of a run changes beside its log. Owns: the Mark for a terminal state and for parking. Refuses to know:
+when it is written."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.history import turn_messages
+from holdfast.core.state import RunState, chainable
+from holdfast.journal.base import Mark
+
+
+def mark_for(state: RunState, *, stored: bool) -> Mark:
+    """The mark of a terminal state. A run that is not stored leaves a turn to its session only."""
+    facts = state.facts
+    spec_session = facts.accepted.resolved
+    remembers = spec_session.remember and chainable(state)
+    chains = chainable(state) and stored
+    turn = msgspec.json.encode(turn_messages(state)) if chains or remembers else b""
+    return Mark(
+        status=state.status,
+        at=facts.updated_at,
+        ended=True,
+        chains=chains,
+        turn=turn,
+        session=(spec_session.session or "") if remembers else "",
+    )
+
+
+def parked_mark(at: int) -> Mark:
+    """The run waits for the next holder, and that is nobody's fault."""
+    return Mark(status="queued", at=at, parked=True)

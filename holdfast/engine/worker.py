@@ -1,0 +1,153 @@
+"""Drives one run under one claim. Owns: the pump from the agent to the writer (facts are awaited, deltas may run ahead
+by a bound, G12), and the four ways it can be stopped: cancel, park, a reader that stalls, a lost claim. Refuses to
+know: where the run came from and who reads it.
+
+Theory of operation. The agent's generator runs in a task of its own, the pump, so that stopping it is a cancellation
+of that task alone: the generator's own `finally` blocks let go of sockets and processes before anything more is
+written. Only then does the worker, which still holds the claim, write what the stop means. Death at any line leaves
+the journal at the last committed fact; the keeper goes on from there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from enum import Enum
+
+import msgspec
+
+from holdfast.agents.base import Agent, Turn
+from holdfast.core.errors import AgentError, Damaged, HoldfastError, IllegalEvent
+from holdfast.core.events import CancelRequested, RunCancelled, RunFailed
+from holdfast.core.spec import Message
+from holdfast.core.state import DELTAS, between_steps, stopping
+from holdfast.engine.base import Limits, Log
+from holdfast.engine.live import Live
+from holdfast.engine.writer import ClaimLost, Writer
+from holdfast.journal.base import Catalog
+
+
+class Stop(Enum):
+    """Why a worker is asked to let go."""
+
+    CANCEL = "cancel"
+    PARK = "park"
+    SHUTDOWN = "shutdown"
+    """The server ends and the run is not stored: it fails."""
+    STALLED = "stalled"
+
+
+class Worker:
+    """One attempt at one run."""
+
+    def __init__(self, live: Live, agent: Agent, writer: Writer, catalog: Catalog, limits: Limits, log: Log) -> None:
+        # Six parts are joined here because a worker is where they meet; there is no smaller meeting place.
+        self.live = live
+        self._agent = agent
+        self._writer = writer
+        self._catalog = catalog
+        self._limits = limits
+        self._log = log
+        self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+        self._draining = False
+
+    def stop(self, why: Stop) -> None:
+        """Ask it to let go now; the first reason counts."""
+        if not self._stop.done():
+            self._stop.set_result(why)
+
+    def drain(self) -> None:
+        """Ask it to park at the next safe point: now, where no message and no tool is under way."""
+        self._draining = True
+        if not self.live.owned and between_steps(self.live.staged):
+            self.stop(Stop.PARK)
+
+    async def drive(self) -> None:
+        """Run the attempt to its end, its parking or the loss of its claim. Never raises but for cancellation."""
+        pump = asyncio.create_task(self._pump(), name=f"agent {self.live.run}")
+        try:
+            await asyncio.wait((pump, self._stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pump.cancel()
+            (result,) = await asyncio.gather(pump, return_exceptions=True)
+        try:
+            if self.live.staged.ended:
+                await self._writer.committed(self.live, self.live.staged.seq)
+            elif self._stop.done():
+                await self._write_stop(self._stop.result())
+            elif isinstance(result, BaseException):
+                await self._write_failure(result)
+        except ClaimLost:
+            self._log.warning("claim_lost", run=self.live.run, attempt=self.live.attempt)
+
+    async def _pump(self) -> None:
+        live, writer = self.live, self._writer
+        if stopping(live.staged):
+            self.stop(Stop.CANCEL)
+            return
+        if live.attempt > 1 and not self._agent.resumable:
+            raise AgentError("agent_not_resumable", "The server died during this run and its agent cannot go on.")
+        turn = Turn(live.staged, await self._history())
+        async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
+            async for event in events:
+                after = writer.stage(live, event)
+                if type(event) in DELTAS:
+                    if live.pending_bytes > self._limits.stage_bytes:
+                        await writer.room(live)
+                    if live.owned and live.backlog() >= self._limits.subscriber_bytes:
+                        await self._reader_drained()
+                    continue
+                await writer.committed(live, after.seq)
+                if after.ended:
+                    return
+                if self._draining and not live.owned and between_steps(after):
+                    self.stop(Stop.PARK)
+                    await asyncio.sleep(self._limits.stall_s)
+        raise AgentError("agent_ended_early", "The agent stopped without saying how its run ended.")
+
+    async def _history(self) -> tuple[Message, ...]:
+        accepted = self.live.staged.facts.accepted
+        turns = await self._catalog.turns(accepted.owner, accepted.resolved)
+        return tuple(message for turn in turns for message in msgspec.json.decode(turn, type=list[Message]))
+
+    async def _reader_drained(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.stall_s):
+                while self.live.backlog() >= self._limits.subscriber_bytes and not self.live.lost:
+                    await self.live.news()
+        except TimeoutError:
+            self.stop(Stop.STALLED)
+            await asyncio.sleep(self._limits.stall_s)
+
+    async def _write_stop(self, why: Stop) -> None:
+        match why:
+            case Stop.PARK:
+                await self._writer.park(self.live)
+            case Stop.SHUTDOWN:
+                message = "The server is shutting down. Send the request again."
+                await self._fail("server_error", message, "shutting_down", 503)
+            case Stop.CANCEL | Stop.STALLED:
+                if not stopping(self.live.staged):
+                    await self._writer.fact(self.live, CancelRequested(why.value))
+                await self._writer.fact(self.live, RunCancelled())
+
+    async def _write_failure(self, error: BaseException) -> None:
+        match error:
+            case ClaimLost():
+                raise error
+            case HoldfastError():
+                self._log.warning("run_failed", run=self.live.run, code=error.code, reason=error.message)
+                code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+                await self._fail(code, error.message, error.code, error.status)
+            case Damaged():
+                self._log.error("history_damaged", run=self.live.run, reason=str(error))
+                await self._fail("server_error", f"The history of this run cannot be read: {error}", "damaged", 500)
+            case IllegalEvent():
+                self._log.error("illegal_event", run=self.live.run, reason=str(error))
+                await self._fail("server_error", f"The agent broke its contract: {error}", "illegal_event", 500)
+            case _:
+                self._log.error("agent_crashed", run=self.live.run, error=repr(error))
+                name = type(error).__name__
+                await self._fail("server_error", f"The agent failed with {name}. See the log.", "agent_crashed", 500)
+
+    async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
+        await self._writer.fact(self.live, RunFailed(code=code, message=message, reason=reason, status=status))

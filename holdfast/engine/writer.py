@@ -1,0 +1,149 @@
+"""The only caller of append. Owns: the order "apply, append, tell", the group commit over all runs of one journal,
+and what happens when the store does not take a batch.
+
+Theory of operation. Workers stage events on their Live; the writer's one task takes everything that is staged, asks
+the journal to append it in one transaction and then tells. While an append is under way the next batch grows by
+itself: that is the whole of group commit. Death at any line: before append returns, nobody has seen anything; after
+it, everything told is in the journal. A full or busy store: the same batch is tried again, and workers stop at their
+byte bound. Any other failure: the writer stops writing for good (degraded), every run of it is lost to this process,
+and readers keep what is committed: never again as if written (promises 1.7, P13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from holdfast.core import codec
+from holdfast.core.errors import ServerError
+from holdfast.core.events import AnyEvent
+from holdfast.core.state import RunState
+from holdfast.engine.base import Limits, Log
+from holdfast.engine.live import Live
+from holdfast.engine.marks import mark_for, parked_mark
+from holdfast.journal.base import Bell, Journal, Slice, StoreUnavailable, Verdict
+
+RETRY_S = 0.25
+
+
+class ClaimLost(Exception):
+    """Another holder has the run: stop at once, write nothing."""
+
+
+class Writer:
+    """Group commit for one journal."""
+
+    def __init__(self, journal: Journal, bell: Bell, now_ms: Callable[[], int], limits: Limits, log: Log) -> None:
+        self._journal = journal
+        self._bell = bell
+        self._now_ms = now_ms
+        self._limits = limits
+        self._log = log
+        self._dirty: list[Live] = []
+        self._kick = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.degraded: str | None = None
+        """Why nothing is written now, for health."""
+        self.broken = False
+        self.fenced = 0
+        self.entries = 0
+        self.flushes = 0
+
+    def stage(self, live: Live, event: AnyEvent) -> RunState:
+        """Add an event to the next batch. IllegalEvent: refused. ClaimLost: not ours any more."""
+        if live.lost:
+            raise ClaimLost(live.run)
+        after = live.stage(event, codec.encode(event), self._now_ms())
+        if after.ended:
+            live.stage_mark(mark_for(after, stored=not live.owned))
+        self._enqueue(live)
+        return after
+
+    def _enqueue(self, live: Live) -> None:
+        if live.queued:
+            return
+        live.queued = True
+        self._dirty.append(live)
+        if len(self._dirty) == 1:
+            self._idle.clear()
+            self._kick.set()
+
+    async def fact(self, live: Live, event: AnyEvent) -> RunState:
+        """Add an event and wait until it is committed and told."""
+        after = self.stage(live, event)
+        await self.committed(live, after.seq)
+        return after
+
+    async def park(self, live: Live) -> None:
+        """Give the claim back cleanly, with everything staged before it."""
+        live.stage_mark(parked_mark(self._now_ms()))
+        self._enqueue(live)
+        while not live.lost and live.pending:
+            await live.news()
+
+    async def committed(self, live: Live, seq: int) -> None:
+        """Wait until the run is committed up to `seq`."""
+        while live.committed.seq < seq:
+            if live.lost:
+                raise ClaimLost(live.run)
+            await live.news()
+
+    async def room(self, live: Live) -> None:
+        """Wait while the run has more waiting for the disk than it may."""
+        while live.pending_bytes > self._limits.stage_bytes and not live.lost:
+            await live.news()
+
+    async def flushed(self) -> None:
+        """Wait until nothing is staged."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            while self._dirty:
+                batch, self._dirty = self._dirty, []
+                await self._flush([live for live in batch if not live.lost])
+            self._idle.set()
+
+    async def _flush(self, batch: Sequence[Live]) -> None:
+        taken = [live.take() for live in batch]
+        verdicts = await self._append([part for part, _, _ in taken])
+        self.flushes += 1
+        for live, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
+            if verdict is Verdict.FENCED:
+                self.fenced += 1
+                self._log.warning("run_fenced", run=live.run, attempt=part.attempt)
+                live.lose()
+                continue
+            self.entries += len(entries)
+            live.tell(entries, after)
+        self._bell.ring(live.run for live in batch)
+
+    async def _append(self, slices: list[Slice]) -> list[Verdict]:
+        while True:
+            try:
+                if self.broken:
+                    return [Verdict.FENCED] * len(slices)
+                verdicts = await self._journal.append(slices)
+            except StoreUnavailable as error:
+                if self.degraded is None:
+                    self._log.error("store_unavailable", reason=str(error), retried=error.full)
+                self.degraded = str(error)
+                self.broken = not error.full
+                await asyncio.sleep(RETRY_S)
+                continue
+            except Exception as error:
+                self._log.error("store_failed", error=repr(error))
+                self.degraded, self.broken = f"the store failed ({type(error).__name__})", True
+                continue
+            if self.degraded is not None:
+                self._log.info("store_available")
+                self.degraded = None
+            return verdicts
+
+    def refuse_if_degraded(self) -> None:
+        """503 for new work while the store takes nothing."""
+        if self.degraded is not None:
+            raise ServerError("storage_full", f"Nothing can be stored now: {self.degraded}. Try again.", retry_after=5)

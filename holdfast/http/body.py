@@ -1,0 +1,125 @@
+"""The body of a request. Owns: reading it within its bounds (bytes, time, depth) and the proof that it is one JSON
+object, so that whatever a dialect decodes later cannot blow up. Values are skipped, not built, while they are
+checked: a body of ten megabytes costs milliseconds and no objects. Refuses to know: what the object means."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from array import array
+from itertools import accumulate
+
+import msgspec
+from starlette.requests import Request
+
+from holdfast.core.errors import ClientError
+
+BODY_S = 120.0
+"""How long a body may take to arrive, in seconds."""
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_JSON_TYPE = re.compile(
+    r"application/(?:[\w.+-]+\+)?json\s*(?:;(?!.*charset)|;.*charset=\"?utf-?8\b|\Z)", re.IGNORECASE
+)
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+_NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+
+
+async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> bytes:
+    """The body, known to be one JSON object in UTF-8 of at most `max_depth` levels."""
+    _check_type(request)
+    body = await _read(request, max_bytes)
+    _check_object(body, max_depth)
+    return body
+
+
+async def read_json_optional(request: Request, *, max_bytes: int, max_depth: int) -> bytes:
+    """The same for routes that work without a body: none at all is an empty object."""
+    body = await _read(request, max_bytes)
+    if not body:
+        return b"{}"
+    _check_type(request)
+    _check_object(body, max_depth)
+    return body
+
+
+def _check_type(request: Request) -> None:
+    types = request.headers.getlist("content-type")
+    if len(types) != 1 or not _JSON_TYPE.match(types[0].strip()):
+        words = "The body must be JSON in UTF-8: send the header Content-Type: application/json"
+        raise ClientError("unsupported_media_type", words, status=415)
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        words = "The body must not be compressed: send it without Content-Encoding."
+        raise ClientError("unsupported_media_type", words, status=415)
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max_bytes:
+                    raise too_large(max_bytes)
+                chunks.append(chunk)
+    except TimeoutError as error:
+        words = f"The body did not arrive within {BODY_S:.0f} seconds: send it again over a better connection."
+        raise ClientError("request_timeout", words, status=408) from error
+    return b"".join(chunks)
+
+
+def too_large(max_bytes: int) -> ClientError:
+    """The answer to a body over the limit, declared or met on the way."""
+    words = f"The body is larger than {max_bytes} bytes: send less, or raise limits.body_bytes."
+    return ClientError("payload_too_large", words, status=413)
+
+
+def _check_object(body: bytes, max_depth: int) -> None:
+    try:
+        body.decode("utf-8")
+        _object.decode(body)
+    except UnicodeDecodeError as error:
+        raise _invalid(f"The body is not UTF-8 (byte {error.start}): encode it as UTF-8.") from error
+    except RecursionError as error:
+        raise _too_deep(max_depth) from error
+    except msgspec.ValidationError as error:
+        raise _invalid(f"The body must be a JSON object. {error}.") from error
+    except msgspec.DecodeError as error:
+        raise _invalid(_reason(body, str(error))) from error
+    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
+        raise _too_deep(max_depth)
+
+
+def _reason(body: bytes, told: str) -> str:
+    """Why a body is not JSON, in the words of its most likely cause."""
+    found = _AT_BYTE.search(told)
+    at = int(found[1]) if found else len(body)
+    if not body.strip():
+        return "The body is empty: send a JSON object."
+    if body.startswith(b"\xef\xbb\xbf"):
+        return "The body begins with a byte order mark: send plain UTF-8."
+    if body.startswith((b"NaN", b"Infinity"), at):
+        return f"NaN and Infinity are not JSON: send a number or null. {told}."
+    if any(word in told for word in ("surrogate", "truncated", "hex escape")) and _HALF_PAIR.search(body):
+        return "A text holds half of a surrogate pair (such as \\ud83d alone): send whole characters."
+    return f"The body is not valid JSON: {told}."
+
+
+def _depth(body: bytes) -> int:
+    """How deep a valid document nests, at the speed of C: drop escapes, keep quotes and brackets, drop strings
+    (`""` is a string without brackets, or the end of one and the begin of the next: both may go), add up."""
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = plain.translate(None, _NOT_MARKS).replace(b'""', b"")
+    steps = array("b", b"".join(marks.split(b'"')[::2]).translate(_STEPS))
+    return max(accumulate(steps), default=0)
+
+
+def _too_deep(max_depth: int) -> ClientError:
+    return _invalid(f"The body nests deeper than {max_depth} levels: flatten it, or raise limits.json_depth.")
+
+
+def _invalid(message: str) -> ClientError:
+    return ClientError("invalid_json", message)

@@ -1,0 +1,222 @@
+"""What routes of all dialects do alike. Owns: the parts that routes share (Desk of the house: engine, profile, limits), the
+caller's context, JSON answers, paging and resume positions, and the one way in which a created run is answered. Refuses
+to know: any one dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from holdfast.core.errors import ClientError, HoldfastError, not_found
+from holdfast.core.ids import run_of, run_of_any
+from holdfast.core.state import RunState
+from holdfast.dialects.asking import Context, Profile
+from holdfast.engine.base import Ended, Idle, Projection, Ticket
+from holdfast.engine.engine import CutOff, Engine
+from holdfast.http.body import read_json
+from holdfast.http.keys import Key
+from holdfast.http.stream import Broke, Left, RunStream, unless_gone
+from holdfast.journal.base import Query, Row
+
+Body = Callable[[RunState, dict[str, str] | None], dict[str, object]]
+
+
+class Parts(Struct, frozen=True):
+    """What the routes are made of."""
+
+    engine: Engine
+    profile: Profile
+    secret: bytes
+    max_body: int
+    max_depth: int
+    max_parts: int
+
+
+class Answering(Struct, frozen=True, kw_only=True):
+    """How a dialect answers a created run."""
+
+    projection: Projection
+    body: Body
+    refusal: Callable[[RunState], HoldfastError | None]
+    """The error in place of a body, for dialects that answer a failed run with a status."""
+    eager: bool
+    """Send headers at once; else wait for the first frame, so that an early failure has its status (B2)."""
+
+
+def no_refusal(state: RunState) -> HoldfastError | None:
+    """For dialects whose body tells of failures."""
+    return None
+
+
+def owner_of(request: Request) -> str:
+    """Whose rows this request may see."""
+    key: Key = request.state.key
+    return key.owner
+
+
+def context_of(request: Request, parts: Parts) -> Context:
+    """The request as a dialect sees it."""
+    headers = {name: value for name, value in request.headers.items()}
+    return Context(owner_of(request), headers, parts.profile, parts.secret)
+
+
+async def body_of(request: Request, parts: Parts) -> bytes:
+    """The request's JSON."""
+    return await read_json(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+
+
+def answer(body: object, status: int = 200, session: str = "") -> Response:
+    """A JSON answer."""
+    headers = {"x-hermes-session-id": session} if session else None
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering, *, stream: bool) -> ASGIApp:
+    """Answer a run that was just submitted: as a stream, or as a body when it has ended."""
+    owner = owner_of(request)
+    if stream:
+        return await streamed(request, parts, ticket, how, after=-1)
+    try:
+        state = await unless_gone(request.receive, parts.engine.wait(owner, ticket.run))
+    except Left:
+        await parts.engine.left(owner, ticket.run)
+        return Broke()
+    except CutOff:
+        return Broke()
+    if state is None:
+        raise not_found("run", ticket.run)
+    await parts.engine.left(owner, ticket.run)
+    if refused := how.refusal(state):
+        raise refused
+    return answer(how.body(state, None), session=ticket.session)
+
+
+async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answering, *, after: int) -> ASGIApp:
+    """A run as a stream."""
+    engine, owner = parts.engine, owner_of(request)
+    subscription = engine.attach(owner, ticket.run, how.projection, after)
+    headers = [(b"x-hermes-session-id", ticket.session.encode("latin-1", "replace"))] if ticket.session else []
+
+    async def left() -> None:
+        await engine.left(owner, ticket.run)
+
+    if how.eager:
+        return RunStream(subscription, headers, left)
+    try:
+        first = await unless_gone(request.receive, subscription.next())
+    except Left:
+        subscription.close()
+        await left()
+        return Broke()
+    state = await engine.look(owner, ticket.run)
+    refused = how.refusal(state) if state is not None and not state.facts.items else None
+    if refused is not None and not isinstance(first, Idle | Ended):
+        subscription.close()
+        await left()
+        raise refused
+    return RunStream(subscription, headers, left, first)
+
+
+def run_named(dialect: str, noun: str, shown: str) -> str:
+    """The run behind an id in a path; 404 where it cannot be one."""
+    run = run_of_any(shown) if dialect == "runs" else run_of(dialect, shown)
+    if run is None:
+        raise not_found(noun, shown)
+    return run
+
+
+async def row_named(request: Request, parts: Parts, dialect: str, noun: str) -> Row:
+    """The caller's run that the path names; the same 404 for unknown, deleted and foreign ones."""
+    shown = request.path_params["id"]
+    row = await parts.engine.find(owner_of(request), run_named(dialect, noun, shown))
+    if row is None or (dialect != "runs" and row.dialect != dialect):
+        raise not_found(noun, shown)
+    return row
+
+
+async def state_named(request: Request, parts: Parts, row: Row, noun: str) -> RunState:
+    """The committed state of a row's run."""
+    state = await parts.engine.look(row.owner, row.run)
+    if state is None:
+        raise not_found(noun, request.path_params["id"])
+    return state
+
+
+def metadata_of(row: Row) -> dict[str, str]:
+    """The owner's notes on a run."""
+    return msgspec.json.decode(row.metadata, type=dict[str, str])
+
+
+def position(request: Request, *names: str) -> int:
+    """Where a reader wants to go on: a query parameter, or Last-Event-ID; -1 for the beginning."""
+    for name in names:
+        if (given := request.query_params.get(name)) is not None:
+            return _whole(given, name)
+    given = request.headers.get("last-event-id")
+    return _whole(given, "Last-Event-ID") if given else -1
+
+
+def _whole(given: str, name: str) -> int:
+    if not given.isascii() or not given.isdigit() or len(given) > 15:
+        raise ClientError("invalid_value", f"{name} must be a whole number from 0 on.", param=name)
+    return int(given)
+
+
+def wants_stream(request: Request) -> bool:
+    """?stream=true."""
+    given = request.query_params.get("stream", "false").lower()
+    if given not in ("true", "false", "1", "0"):
+        raise ClientError("invalid_value", "stream must be true or false.", param="stream")
+    return given in ("true", "1")
+
+
+def page_query(request: Request, dialect: str | None, noun: str) -> Query:
+    """limit, order and after."""
+    limit = _whole(request.query_params.get("limit", "20"), "limit")
+    if not 1 <= limit <= 100:
+        raise ClientError("invalid_value", "limit must be from 1 to 100.", param="limit")
+    order = request.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise ClientError("invalid_value", "order must be asc or desc.", param="order")
+    after = request.query_params.get("after")
+    return Query(
+        owner=owner_of(request),
+        dialect=dialect,
+        after=run_named(dialect or "runs", noun, after) if after else None,
+        limit=limit + 1,
+        ascending=order == "asc",
+    )
+
+
+def page(items: list[dict[str, object]], limit: int, key: str = "id") -> dict[str, object]:
+    """A list object; `items` may hold one more than fits."""
+    shown = items[:limit]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0][key] if shown else None,
+        "last_id": shown[-1][key] if shown else None,
+        "has_more": len(items) > limit,
+    }
+
+
+def listed(request: Request, items: list[dict[str, object]]) -> dict[str, object]:
+    """A page of a list that is all in memory: limit, order and after by item id."""
+    limit = _whole(request.query_params.get("limit", "20"), "limit")
+    order = request.query_params.get("order", "desc")
+    if not 1 <= limit <= 100 or order not in ("asc", "desc"):
+        name = "limit" if order in ("asc", "desc") else "order"
+        raise ClientError("invalid_value", "limit must be from 1 to 100, order asc or desc.", param=name)
+    if order == "desc":
+        items = items[::-1]
+    if (after := request.query_params.get("after")) is not None:
+        place = next((n for n, item in enumerate(items) if item["id"] == after), None)
+        if place is None:
+            raise ClientError("invalid_value", f"There is no item {after} here.", param="after")
+        items = items[place + 1 :]
+    return page(items, limit)

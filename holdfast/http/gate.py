@@ -1,0 +1,221 @@
+"""The gate in front of every route. Owns: what a request must be before a route may see it (asked for under a right
+name, from a right page, with a right key, of a right size) and what every answer carries (request id, the three
+fixed headers, CORS), streams and errors included. Deny is the default: a route is closed unless its path is listed
+as open. An error that a route raises becomes its JSON here; a bug becomes a logged 500 without its cause. Refuses to
+know: routes, bodies, and what a key may do."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import Struct
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.config import is_loopback
+from holdfast.core.errors import ClientError, HoldfastError
+from holdfast.engine.base import Log
+from holdfast.http.body import too_large
+from holdfast.http.errors import Headers, error_response, internal_error
+from holdfast.http.keys import Key, Keyring
+
+_FIXED: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"vary", b"Origin"),
+]
+_METHODS = b"GET, POST, PATCH, DELETE, OPTIONS"
+_EXPOSED = b"X-Hermes-Session-Id, x-request-id, Retry-After"
+_CALLER_HEADERS = (
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "last-event-id",
+    "x-hermes-session-id",
+    "x-hermes-session-key",
+)
+_STAINLESS = re.compile(r"x-stainless-[a-z0-9-]{1,64}")
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_POLICY_VIOLATION = 1008
+
+Seen = Mapping[bytes, list[bytes]]
+"""The few headers that the gate reads, each with all its values: doubles must be noticed."""
+
+_READ = frozenset(
+    {b"host", b"origin", b"authorization", b"content-length", b"access-control-request-headers"},
+)
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What the gate is told once. `loopback`: the server listens on this machine only. Paths are open for GET and
+    HEAD; a prefix ends with a slash."""
+
+    loopback: bool
+    max_body: int
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    open_paths: frozenset[str] = frozenset()
+    open_prefixes: tuple[str, ...] = ()
+
+
+class _Answer:
+    """One answer on its way out. Only its first message is touched; the rest costs one call."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.headers: Headers = [*_FIXED, (b"x-request-id", request_id.encode("ascii"))]
+        self.started = False
+
+    def tell(self, message: Message) -> Awaitable[None]:
+        """Send on; the first message gets the headers, which win over the app's own of the same name."""
+        self.started = True
+        if message["type"] in _STARTS:
+            ours = {name for name, _ in self.headers if name != b"vary"}
+            theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
+            message = {**message, "headers": theirs + self.headers}
+        return self._send(message)
+
+    async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
+        """Send a complete answer."""
+        await self.tell({"type": f"{prefix}http.response.start", "status": status, "headers": headers})
+        await self.tell({"type": f"{prefix}http.response.body", "body": body})
+
+
+class Gate:
+    """Pure ASGI middleware. It goes inside Starlette's error page: Starlette(middleware=[Middleware(Gate, ...)])."""
+
+    def __init__(self, app: ASGIApp, *, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._rules = rules
+        self._origins = frozenset(origin.encode("ascii", "replace") for origin in rules.cors_origins)
+        self._hosts = frozenset(host.lower() for host in rules.allowed_hosts)
+        self._new_id = new_id
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here. scope["state"] gets request_id and key (None on open paths)."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        request_id = self._new_id()
+        scope.setdefault("state", {}).update(request_id=request_id, key=None)
+        answer = _Answer(send, request_id)
+        try:
+            await self._enter(scope, receive, answer)
+        except ClientDisconnect:
+            self._log.info("client_left", **_fields(scope))
+        except HoldfastError as error:
+            tell = self._log.warning if error.status >= 500 or answer.started else self._log.info
+            tell("request_refused", **_fields(scope), code=error.code, status=error.status)
+            if answer.started:
+                raise
+            await _refuse(scope, answer, error)
+        except Exception as error:
+            self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
+            if answer.started:
+                raise
+            await _refuse(scope, answer, internal_error(request_id))
+
+    async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        seen = _seen(scope)
+        answer.headers += self._cors(seen)
+        self._check_host(seen)
+        if scope.get("method") == "OPTIONS":
+            await answer.whole(204, self._preflight(seen), b"")
+            return
+        scope["state"]["key"] = self._key(scope, seen)
+        self._check_size(seen)
+        await self._app(scope, receive, answer.tell)
+
+    def _cors(self, seen: Seen) -> Headers:
+        """What the page that asks is told. A page of another origin that is not listed starts nothing."""
+        origins = seen.get(b"origin", [])
+        if not origins:
+            return []
+        origin = origins[0]
+        if len(origins) == 1 and (b"*" in self._origins or origin in self._origins):
+            shown = b"*" if b"*" in self._origins else origin
+            return [(b"access-control-allow-origin", shown), (b"access-control-expose-headers", _EXPOSED)]
+        if len(origins) == 1 and _is_own_page(origin, seen):
+            return []
+        words = "This page's origin may not call the server: add it to server.cors_origins (API_SERVER_CORS_ORIGINS)."
+        raise ClientError("origin_not_allowed", words, status=403)
+
+    def _preflight(self, seen: Seen) -> Headers:
+        """Patterns are not legal in a preflight's answer, so the allowed names that it asks for are told back."""
+        headers: Headers = [(b"allow", _METHODS)]
+        if b"origin" in seen and self._origins:
+            asked = b",".join(seen.get(b"access-control-request-headers", [])).decode("latin-1").lower().split(",")
+            names = [name.strip() for name in asked]
+            told = [name for name in names if name in _CALLER_HEADERS or _STAINLESS.fullmatch(name)]
+            headers += [
+                (b"access-control-allow-methods", _METHODS),
+                (b"access-control-allow-headers", ", ".join(told or _CALLER_HEADERS).encode("ascii")),
+                (b"access-control-max-age", b"600"),
+            ]
+        return headers
+
+    def _check_host(self, seen: Seen) -> None:
+        """On loopback a foreign name means that some page pointed its own name here (DNS rebinding)."""
+        if not self._rules.loopback:
+            return
+        hosts = seen.get(b"host", [])
+        found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        name = found[1].decode("ascii").lower().strip("[]").rstrip(".") if found else ""
+        if not (name and (is_loopback(name) or name in self._hosts)):
+            words = f"This server does not answer for the host {name!r:.100}: add it to server.allowed_hosts."
+            raise ClientError("host_not_allowed", words, status=421)
+
+    def _key(self, scope: Scope, seen: Seen) -> Key | None:
+        authorization = seen.get(b"authorization", [])
+        return self._keyring.match(authorization) if self._is_open(scope) else self._keyring.find(authorization)
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        listed = path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
+        return listed and scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+
+    def _check_size(self, seen: Seen) -> None:
+        """A declared size is judged before a byte is read; one that is not declared, while reading (body.py)."""
+        for length in seen.get(b"content-length", []):
+            if not length.isdigit():
+                raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
+            if len(length) > 18 or int(length) > self._rules.max_body:
+                raise too_large(self._rules.max_body)
+
+
+def _seen(scope: Scope) -> Seen:
+    seen: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        if name in _READ:
+            seen.setdefault(name, []).append(value)
+    return seen
+
+
+def _is_own_page(origin: bytes, seen: Seen) -> bool:
+    """True where the page came from this very server: https too, as a proxy in front may speak it."""
+    hosts = seen.get(b"host", [])
+    return len(hosts) == 1 and origin.lower() in (b"http://" + hosts[0].lower(), b"https://" + hosts[0].lower())
+
+
+def _fields(scope: Scope) -> dict[str, object]:
+    """What a log line says of a request: the key by its id only, and no headers."""
+    state = scope["state"]
+    key: Key | None = state["key"]
+    method = scope.get("method", "WEBSOCKET")
+    return {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
+
+
+async def _refuse(scope: Scope, answer: _Answer, error: HoldfastError) -> None:
+    """Answer with an error. A websocket that is not open yet gets an HTTP answer where the server can send one."""
+    if scope["type"] == "http":
+        await answer.whole(*error_response(error))
+    elif "websocket.http.response" in (scope.get("extensions") or {}):
+        await answer.whole(*error_response(error), prefix="websocket.")
+    else:
+        await answer.tell({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})

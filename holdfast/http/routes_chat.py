@@ -1,0 +1,100 @@
+"""Chat Completions over HTTP. Owns: its routes. Refuses to know: what a chunk looks like."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from holdfast.core.errors import ClientError
+from holdfast.core.ids import wire_id
+from holdfast.dialects import fields
+from holdfast.dialects.chat import body, frames, parse
+from holdfast.engine.base import Order, Ticket
+from holdfast.http import calls
+from holdfast.http.calls import Answering, Parts
+
+NOUN = "completion"
+HOW = Answering(projection=frames.ChatProjection(), body=body.body, refusal=body.refusal, eager=False)
+
+
+class MetadataUpdate(msgspec.Struct):
+    """The one field that can be changed."""
+
+    metadata: fields.Metadata | None = None
+
+
+class ChatRoutes:
+    """/v1/chat/completions."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        base = "/v1/chat/completions"
+        return [
+            Route(base, self.create, methods=["POST"]),
+            Route(base, self.list, methods=["GET"]),
+            Route(base + "/{id}", self.retrieve, methods=["GET"]),
+            Route(base + "/{id}", self.update, methods=["POST"]),
+            Route(base + "/{id}", self.delete, methods=["DELETE"]),
+            Route(base + "/{id}/messages", self.messages, methods=["GET"]),
+        ]
+
+    async def create(self, request: Request) -> ASGIApp:
+        """POST: begin a run, or attach by key."""
+        context = calls.context_of(request, self._parts)
+        parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
+        ticket = await self._parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
+        return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
+
+    async def retrieve(self, request: Request) -> ASGIApp:
+        """GET one, as a body or as a stream from a position."""
+        row = await calls.row_named(request, self._parts, "chat", NOUN)
+        state = await calls.state_named(request, self._parts, row, NOUN)
+        if not calls.wants_stream(request):
+            return calls.answer(body.body(state, calls.metadata_of(row)), session=row.session)
+        after = calls.position(request, "starting_after")
+        if any(first <= after <= last for first, last in state.facts.dropped):
+            raise ClientError(
+                "draft_dropped",
+                "The text up to there was dropped when the server failed. Leave starting_after out to replay.",
+                status=409,
+                param="starting_after",
+            )
+        return await calls.streamed(request, self._parts, Ticket(row.run, row.session), HOW, after=after)
+
+    async def list(self, request: Request) -> Response:
+        """GET the stored ones."""
+        query = calls.page_query(request, "chat", NOUN)
+        shown: list[dict[str, object]] = []
+        for row in await self._parts.engine.durable.rows(query):
+            state = await self._parts.engine.look(row.owner, row.run)
+            if state is not None:
+                shown.append(body.body(state, calls.metadata_of(row)))
+        return calls.answer(calls.page(shown, query.limit - 1))
+
+    async def update(self, request: Request) -> Response:
+        """POST new metadata."""
+        row = await calls.row_named(request, self._parts, "chat", NOUN)
+        update = fields.decode(await calls.body_of(request, self._parts), MetadataUpdate)
+        metadata = fields.required(update.metadata, "metadata")
+        await self._parts.engine.durable.annotate(row.owner, row.run, msgspec.json.encode(metadata))
+        state = await calls.state_named(request, self._parts, row, NOUN)
+        return calls.answer(body.body(state, metadata), session=row.session)
+
+    async def delete(self, request: Request) -> Response:
+        """DELETE one: an active run is cancelled first."""
+        row = await calls.row_named(request, self._parts, "chat", NOUN)
+        await self._parts.engine.delete(row.owner, row.run)
+        shown = wire_id("chat", row.run)
+        return calls.answer({"id": shown, "object": "chat.completion.deleted", "deleted": True})
+
+    async def messages(self, request: Request) -> Response:
+        """GET the messages that were sent."""
+        row = await calls.row_named(request, self._parts, "chat", NOUN)
+        state = await calls.state_named(request, self._parts, row, NOUN)
+        return calls.answer(calls.listed(request, body.stored_messages(state)), session=row.session)

@@ -1,0 +1,86 @@
+"""Runs over HTTP. Owns: its routes. Refuses to know: what an event looks like."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from holdfast.core.errors import ClientError, not_found
+from holdfast.core.ids import wire_id
+from holdfast.dialects import runs
+from holdfast.engine.base import Order, Ticket
+from holdfast.http import calls
+from holdfast.http.calls import Answering, Parts
+
+NOUN = "run"
+STATUSES = tuple(dict.fromkeys(runs.STATUS.values()))
+HOW = Answering(
+    projection=runs.RunsProjection(),
+    body=lambda state, metadata: runs.body(state),
+    refusal=calls.no_refusal,
+    eager=True,
+)
+
+
+class RunsRoutes:
+    """/v1/runs."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        base = "/v1/runs"
+        return [
+            Route(base, self.create, methods=["POST"]),
+            Route(base, self.list, methods=["GET"]),
+            Route(base + "/{id}", self.retrieve, methods=["GET"]),
+            Route(base + "/{id}/events", self.events, methods=["GET"]),
+            Route(base + "/{id}/stop", self.stop, methods=["POST"]),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        """POST: begin a run; it goes on by itself."""
+        context = calls.context_of(request, self._parts)
+        parsed = runs.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
+        ticket = await self._parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
+        shown = {"run_id": wire_id("runs", ticket.run), "status": "started"}
+        return calls.answer(shown, 202, ticket.session)
+
+    async def list(self, request: Request) -> Response:
+        """GET the caller's runs, by status or by key."""
+        status, key = request.query_params.get("status"), request.query_params.get("idempotency_key")
+        if status is not None and status not in STATUSES:
+            raise ClientError("invalid_value", f"status must be one of {', '.join(STATUSES)}.", param="status")
+        query = calls.page_query(request, None, NOUN)
+        query = replace(query, statuses=(status,) if status else (), key=key)
+        shown: list[dict[str, object]] = []
+        for row in await self._parts.engine.durable.rows(query):
+            state = await self._parts.engine.look(row.owner, row.run)
+            if state is not None:
+                shown.append(runs.body(state))
+        return calls.answer(calls.page(shown, query.limit - 1, "run_id"))
+
+    async def retrieve(self, request: Request) -> Response:
+        """GET one."""
+        row = await calls.row_named(request, self._parts, "runs", NOUN)
+        state = await calls.state_named(request, self._parts, row, NOUN)
+        return calls.answer(runs.body(state), session=row.session)
+
+    async def events(self, request: Request) -> ASGIApp:
+        """GET its events, from a position, to the end."""
+        row = await calls.row_named(request, self._parts, "runs", NOUN)
+        after = calls.position(request, "after", "starting_after")
+        return await calls.streamed(request, self._parts, Ticket(row.run, row.session), HOW, after=after)
+
+    async def stop(self, request: Request) -> Response:
+        """POST stop: the run ends soon."""
+        row = await calls.row_named(request, self._parts, "runs", NOUN)
+        state = await self._parts.engine.cancel(row.owner, row.run)
+        if state is None:
+            raise not_found(NOUN, request.path_params["id"])
+        status = runs.STATUS[state.phase] if row.ended else "stopping"
+        return calls.answer({"run_id": wire_id("runs", row.run), "status": status}, session=row.session)

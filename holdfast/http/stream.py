@@ -1,0 +1,127 @@
+"""From a subscription to an HTTP body: the one function that does it. Owns: sending whole frames, keepalives, big frames in
+slices, noticing that the reader has gone, and breaking off without an end when the server stops. Refuses to know: what is
+in a frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from holdfast.dialects.sse import KEEPALIVE, data_frame
+from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News
+from holdfast.engine.engine import CutOff
+from holdfast.engine.subscription import Subscription
+
+T = TypeVar("T")
+SLICE = 64 * 1024
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Left(Exception):
+    """The caller is gone."""
+
+
+class RunStream:
+    """An ASGI response that streams one subscription."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        headers: list[tuple[bytes, bytes]],
+        left: Callable[[], Awaitable[None]],
+        first: News | None = None,
+    ) -> None:
+        self._subscription = subscription
+        self._headers = headers
+        self._left = left
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the run ends, the reader leaves or the server stops."""
+        watching = asyncio.create_task(self._watch(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers})
+            await self._pump(scope, send)
+        finally:
+            watching.cancel()
+            self._subscription.close()
+            await self._left()
+
+    async def _watch(self, receive: Receive) -> None:
+        await gone(receive)
+        self._subscription.cut()
+
+    async def _pump(self, scope: Scope, send: Send) -> None:
+        news = self._first or await self._subscription.next()
+        while True:
+            match news:
+                case Chunk(data):
+                    await _send(send, data)
+                case Idle():
+                    await _send(send, KEEPALIVE)
+                case Ended():
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+                case Broken(reason):
+                    error = {"message": reason, "type": "server_error", "param": None, "code": "stream_broken"}
+                    await _send(send, data_frame({"error": error}))
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+                case Cut():
+                    abort(scope)
+                    return
+            news = await self._subscription.next()
+
+
+async def _send(send: Send, data: bytes) -> None:
+    if len(data) <= SLICE:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        return
+    view = memoryview(data)
+    for start in range(0, len(data), SLICE):
+        await send({"type": "http.response.body", "body": bytes(view[start : start + SLICE]), "more_body": True})
+
+
+def abort(scope: Scope) -> None:
+    """Break the connection: no final chunk, so that the caller knows to come back (A9)."""
+    breaking = scope.get("extensions", {}).get("holdfast.abort")
+    if breaking is not None:
+        breaking()
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the caller has closed its side."""
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`; Left as soon as the caller is gone. CutOff passes through."""
+    doing = asyncio.ensure_future(work)
+    watching = asyncio.create_task(gone(receive))
+    try:
+        await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise Left
+    finally:
+        doing.cancel()
+        watching.cancel()
+        await asyncio.gather(doing, watching, return_exceptions=True)
+
+
+class Broke:
+    """An ASGI response that is none: the connection is broken off."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See abort()."""
+        abort(scope)
+
+
+__all__ = ["Broke", "CutOff", "Left", "RunStream", "gone", "unless_gone"]

@@ -1,0 +1,246 @@
+"""What a journal is. Owns: the Protocols Journal (the truth of runs), Catalog (the rows beside it) and Bell ("there
+is news"), and the values they exchange. Every backend passes the contract suite in holdfast/testing.py. Refuses to
+know: what an event means. An entry is a Record of bytes here; what its writing changes beside the log (status,
+claim, conversation, session) comes as a Mark in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from holdfast.core.admission import Asked
+from holdfast.core.spec import Resolved
+
+SignalKind = Literal["cancel"]
+
+
+class Record(Struct, frozen=True, gc=False):
+    """An entry as it is stored."""
+
+    seq: int
+    attempt: int
+    at: int
+    data: bytes
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """What a slice changes beside the log."""
+
+    status: str
+    at: int
+    ended: bool = False
+    """Nothing follows: the claim, the conversation's active slot and pending signals go."""
+    parked: bool = False
+    """The claim is given back cleanly: the next attempt is no strike."""
+    chains: bool = False
+    """Later runs may follow this one; it becomes its conversation's latest_completed."""
+    turn: bytes = b""
+    """The turn's messages, a cache for chains (JSON list)."""
+    session: str = ""
+    """The session that takes the turn, where one was named by the caller."""
+
+
+class Slice(Struct, frozen=True):
+    """Consecutive records of one run, written by one attempt."""
+
+    run: str
+    attempt: int
+    records: list[Record]
+    mark: Mark | None = None
+
+
+class Verdict(Enum):
+    """What became of a slice. A fenced slice never fails another."""
+
+    WRITTEN = "written"
+    FENCED = "fenced"
+
+
+class Opening(Struct, frozen=True, kw_only=True):
+    """A run that wants to begin."""
+
+    run: str
+    at: int
+    dialect: str
+    model: str
+    asked: Asked
+    accept: Callable[[Resolved], list[bytes]]
+    """The data of the first records, made in the transaction: RunAccepted, and AttemptStarted when it is claimed
+    at once."""
+    holder: str | None = None
+    """Who claims it at once; None leaves it queued."""
+    metadata: bytes = b"{}"
+
+
+class Opened(Struct, frozen=True):
+    """The run exists now, with these records."""
+
+    run: str
+    resolved: Resolved
+    records: list[Record]
+
+
+class Attached(Struct, frozen=True):
+    """The idempotency key named a run that exists already."""
+
+    run: str
+
+
+class Claim(Struct, frozen=True):
+    """The right to write for a while; `record` is the AttemptStarted that is committed with it."""
+
+    owner: str
+    run: str
+    attempt: int
+    record: Record
+
+
+class Signal(Struct, frozen=True):
+    """A wish of somebody who does not hold the run: its holder turns it into entries."""
+
+    run: str
+    kind: SignalKind
+    key: str
+    payload: bytes = b""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A run as the catalog lists it: a cache of its journal but for metadata, which is its owner's."""
+
+    owner: str
+    run: str
+    dialect: str
+    model: str
+    status: str
+    ended: bool
+    created_at: int
+    updated_at: int
+    session: str
+    conversation: str | None
+    previous: str | None
+    key: str | None
+    metadata: bytes
+    last_seq: int
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which rows, newest first unless `ascending`; `after` is the run that the page before ended with."""
+
+    owner: str
+    dialect: str | None = None
+    statuses: tuple[str, ...] = ()
+    key: str | None = None
+    after: str | None = None
+    limit: int = 20
+    ascending: bool = False
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be written now. `full`: space may come back, so the same batch is tried again."""
+
+    def __init__(self, message: str, *, full: bool) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+PAGE_BYTES = 256 * 1024
+"""A replay reads pages of at most about this many bytes (house rule 6.10)."""
+
+
+class Journal(Protocol):
+    """Where entries live. Nothing that returned can be lost; a call that raised may or may not have happened only
+    where it says so."""
+
+    async def open(self, opening: Opening) -> Opened | Attached:
+        """Decide (core.admission) and write the run row, key, conversation slot and first records in ONE
+        transaction. Raises the ClientError of the decision and leaves no trace then."""
+        ...
+
+    async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        """Write all slices in one transaction, one verdict each. A slice is written only if its attempt holds the
+        run, the run has not ended and its first seq follows the last: else FENCED. Raises StoreUnavailable with
+        nothing written."""
+        ...
+
+    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+        """Take a run that has not ended and that nobody holds (never claimed, parked, lease lapsed): its attempt
+        goes up by one and the record `first(attempt, clean)` is appended, in one transaction."""
+        ...
+
+    async def beat(self, holder: str) -> None:
+        """Renew the lease of every run that `holder` holds."""
+        ...
+
+    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+        """Records with seq > after, in order, about PAGE_BYTES of them; empty at the end or where the owner has no
+        such run. Raises Damaged at a gap or a broken checksum."""
+        ...
+
+    async def signal(self, owner: str, signal: Signal) -> bool:
+        """Leave a durable wish for the holder; False where the run has ended or is not the owner's. The same
+        (run, kind, key) is kept once."""
+        ...
+
+    async def delete(self, owner: str, run: str) -> bool:
+        """Hide the run for ever: fence it, free its key and conversation, move latest_completed back to the nearest
+        ancestor that is not deleted. Its turn stays for descendants. False where there is none."""
+        ...
+
+
+class Catalog(Protocol):
+    """Rows beside the journal. Every query names its owner."""
+
+    async def find(self, owner: str, run: str) -> Row | None:
+        """One run that is not deleted."""
+        ...
+
+    async def rows(self, query: Query) -> list[Row]:
+        """A page of runs."""
+        ...
+
+    async def resolve(self, asked: Asked) -> Resolved:
+        """Decide as open() would, without writing: for runs that are not stored. Raises as open() does."""
+        ...
+
+    async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
+        """The cached turns that come before a run: its chain, or its session. Raises Damaged where one is gone."""
+        ...
+
+    async def remember(self, owner: str, session: str, at: int, turn: bytes) -> None:
+        """Add a turn to a session: for runs that are not stored."""
+        ...
+
+    async def claimable(self, limit: int) -> list[tuple[str, str]]:
+        """(owner, run) that have not ended and that nobody holds, oldest first."""
+        ...
+
+    async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
+        """Replace the metadata of a run."""
+        ...
+
+
+class Pending(Protocol):
+    """The wishes that wait for a holder."""
+
+    async def signals(self, run: str) -> list[Signal]:
+        """Those of one run."""
+        ...
+
+
+class Bell(Protocol):
+    """Says that there is news of a run; never what. A lost ring must cost time only."""
+
+    def ring(self, runs: Iterable[str]) -> None:
+        """There is news of these runs."""
+        ...
+
+    def listen(self, run: str, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` at each ring for `run`, until the returned function is called."""
+        ...
+
+
+class Store(Journal, Catalog, Pending, Protocol):
+    """A backend has all three."""

@@ -1,0 +1,161 @@
+-- name: key
+-- An idempotency key of an owner.
+SELECT run, fingerprint FROM keys WHERE owner = ? AND key = ?;
+
+-- name: previous
+-- What a chain needs to know of a run that is not deleted.
+SELECT chains, session FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
+
+-- name: conversation
+-- A conversation by id or by name.
+SELECT id, latest, active FROM conversations WHERE owner = ?1 AND (id = ?2 OR name = ?2);
+
+-- name: session_length
+-- How many turns a session has.
+SELECT COUNT(*) FROM session_turns WHERE owner = ? AND session = ?;
+
+-- name: insert_run
+-- A run begins.
+INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, last_seq, created_at, updated_at, session,
+  conversation, previous, idem, metadata)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n;
+
+-- name: insert_key
+-- A key is used.
+INSERT INTO keys (owner, key, fingerprint, run) VALUES (?, ?, ?, ?);
+
+-- name: insert_conversation
+-- A conversation is made by its first run.
+INSERT INTO conversations (owner, id, name, active, created_at) VALUES (?, ?, ?, ?, ?);
+
+-- name: take_conversation
+-- A run becomes the active one.
+UPDATE conversations SET active = ?3 WHERE owner = ?1 AND id = ?2;
+
+-- name: claim_run
+-- A new attempt begins.
+UPDATE runs SET attempt = ?2, parked = 0, status = 'running', last_seq = ?3, updated_at = ?4 WHERE n = ?1;
+
+-- name: mark_run
+-- A run is parked or ends.
+UPDATE runs SET status = ?2, parked = ?3, ended = ?4, chains = ?5, last_seq = ?6, updated_at = ?7, turn = ?8
+WHERE n = ?1;
+
+-- name: free_conversation
+-- The active run ended; a completed one becomes the latest.
+UPDATE conversations SET active = NULL, latest = CASE WHEN ?4 THEN ?3 ELSE latest END
+WHERE owner = ?1 AND id = ?2 AND active = ?3;
+
+-- name: add_turn
+-- A session takes a finished turn.
+INSERT INTO session_turns (owner, session, n, at, run, turn)
+SELECT ?1, ?2, 1 + COALESCE(MAX(n), 0), ?3, ?4, ?5 FROM session_turns WHERE owner = ?1 AND session = ?2;
+
+-- name: drop_signals
+-- A run ended: nobody waits for its holder any more.
+DELETE FROM signals WHERE run = ?;
+
+-- name: insert_signal
+-- A wish is left for the holder.
+INSERT INTO signals (owner, run, kind, key, payload) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- name: signals
+-- The wishes for one run.
+SELECT run, kind, key, payload FROM signals WHERE run = ? ORDER BY kind, key;
+
+-- name: run_for_delete
+-- What deleting a run must clean up.
+SELECT n, conversation, previous, idem FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
+
+-- name: hide_run
+-- A tombstone: the row stays so that no zombie brings the run back, and its turn for descendants.
+UPDATE runs SET hidden = 1, ended = 1, status = 'deleted', idem = NULL, metadata = x'7b7d', updated_at = ?2,
+  sealed_seq = last_seq WHERE n = ?1;
+
+-- name: delete_segments
+-- The log of a deleted run goes.
+DELETE FROM segments WHERE run = ?;
+
+-- name: delete_key
+-- A key is free again.
+DELETE FROM keys WHERE owner = ? AND key = ?;
+
+-- name: ancestor
+-- One step back in a chain.
+SELECT previous, hidden FROM runs WHERE owner = ? AND id = ?;
+
+-- name: move_latest
+-- The latest completed run was deleted.
+UPDATE conversations SET active = CASE WHEN active = ?3 THEN NULL ELSE active END,
+  latest = CASE WHEN latest = ?3 THEN ?4 ELSE latest END WHERE owner = ?1 AND id = ?2;
+
+-- name: find
+-- One run of an owner.
+SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
+  metadata, last_seq FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
+
+-- name: rows_down
+-- A page of runs, newest first.
+SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
+  metadata, last_seq FROM runs
+WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?3 = '' OR instr(?3, ',' || status || ','))
+  AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n < (SELECT n FROM runs WHERE owner = ?1 AND id = ?5))
+ORDER BY n DESC LIMIT ?6;
+
+-- name: rows_up
+-- A page of runs, oldest first.
+SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
+  metadata, last_seq FROM runs
+WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?3 = '' OR instr(?3, ',' || status || ','))
+  AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n > (SELECT n FROM runs WHERE owner = ?1 AND id = ?5))
+ORDER BY n ASC LIMIT ?6;
+
+-- name: chain
+-- The turns of a chain, oldest first; deleted ancestors still lend theirs.
+WITH RECURSIVE line (id, previous, turn, depth) AS (
+  SELECT id, previous, turn, 0 FROM runs WHERE owner = ?1 AND id = ?2
+  UNION ALL
+  SELECT runs.id, runs.previous, runs.turn, line.depth + 1 FROM line JOIN runs ON runs.owner = ?1 AND runs.id = line.previous
+)
+SELECT id, previous, turn FROM line ORDER BY depth DESC;
+
+-- name: session
+-- The first turns of a session, oldest first.
+SELECT turn FROM session_turns WHERE owner = ? AND session = ? ORDER BY n LIMIT ?;
+
+-- name: annotate
+-- The owner's own notes on a run.
+UPDATE runs SET metadata = ?3 WHERE owner = ?1 AND id = ?2 AND hidden = 0 RETURNING n;
+
+-- name: segment
+-- The segment that holds the first record after a place.
+SELECT segments.crc, segments.data FROM segments
+JOIN runs ON runs.n = segments.run
+WHERE runs.owner = ?1 AND runs.id = ?2 AND runs.hidden = 0 AND segments.last_seq > ?3
+ORDER BY segments.first_seq LIMIT 1;
+
+-- name: insert_segment
+-- Records leave the hot table, packed.
+INSERT INTO segments (run, first_seq, last_seq, crc, data)
+SELECT ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0;
+
+-- name: seal_run
+-- How far a run is packed.
+UPDATE runs SET sealed_seq = ?2, sealed_crc = ?3 WHERE n = ?1;
+
+-- name: trim
+-- A slice of rows that no live run needs leaves the hot table.
+DELETE FROM entries WHERE id IN (SELECT id FROM entries WHERE id < ? ORDER BY id LIMIT 2000);
+
+-- name: open_runs
+-- All runs that have not ended.
+SELECT owner, id, n, attempt, parked, sealed_seq, sealed_crc, conversation FROM runs WHERE ended = 0 ORDER BY n;
+
+-- name: hot_runs
+-- Ended runs that still have rows in the hot table.
+SELECT owner, id, n, sealed_seq, sealed_crc FROM runs
+WHERE ended = 1 AND hidden = 0 AND sealed_seq < last_seq ORDER BY n;
+
+-- name: hot_rows
+-- The hot table, in the order of writing.
+SELECT id, run, seq, attempt, at, crc, data FROM entries ORDER BY id;

@@ -1,0 +1,338 @@
+"""The journal on one machine: SQLite through apsw. Owns: the database file, its three threads (writer, reader,
+upkeep), the tails of runs in memory and the sealing of runs into segments. Refuses to know: what an event means.
+
+Theory of operation. All writes go over one desk (desk.py), whose batches are transactions. The hot table `entries`
+is append-only and has no index on (run, seq): a reader finds the newest records of a run in its Tail in memory and
+older ones in segments; only a start reads the hot table, once, in the order of writing. When a run ends, is parked or
+its tail grows long, its records are packed into segments by the upkeep thread and written by the writer; then the
+tail forgets them. Rows below the lowest id that any tail needs are deleted in slices. The order "segment committed,
+then tail forgets" means a reader that misses the tail finds the segment. Checkpoints run on the upkeep connection
+(wal_autocheckpoint is 0 on the writer), and on the writer itself, between two batches, once the WAL is past its
+bound. No read transaction lives across an await: each is one job on the reader's desk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import apsw
+from msgspec.structs import replace
+
+from holdfast.core import admission
+from holdfast.core.errors import Damaged
+from holdfast.core.spec import Resolved
+from holdfast.journal import sqlite_rows
+from holdfast.journal.base import (
+    Attached,
+    Claim,
+    Opened,
+    Opening,
+    Query,
+    Record,
+    Row,
+    Signal,
+    Slice,
+    Verdict,
+)
+from holdfast.journal.desk import Desk
+from holdfast.journal.segments import SEGMENT_BYTES, pack, unpack
+from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma
+from holdfast.journal.sqlite_rows import SQL, Fences
+from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from
+
+T = TypeVar("T")
+Durability = Literal["normal", "full"]
+WAL_PAGES = 4000
+HOT_ROWS = 200_000
+UPKEEP_S = 0.25
+
+
+class SqliteStore:
+    """Journal, Catalog and Pending in one database file. Make one with `await SqliteStore.open_at(...)`."""
+
+    def __init__(self, path: Path, durability: Durability, clock: Callable[[], float], lease_s: float) -> None:
+        self._path = path
+        self._durability = durability
+        self._clock = clock
+        self._lease_s = lease_s
+        self._fences = Fences()
+        self._tails: dict[str, Tail] = {}
+        self._end_id = 1
+        self._trimmed = 0
+        self._wal_pages = 0
+        self._checkpointing = threading.Lock()
+        self._dirty = asyncio.Event()
+        self._to_seal: list[str] = []
+        self._writer: Desk[Any] = Desk(
+            "holdfast-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self._fences.rollback
+        )
+        self._reader: Desk[Any]
+        self._keeping: Desk[Any]
+        self._upkeep: asyncio.Task[None]
+
+    @classmethod
+    async def open_at(
+        cls, path: Path, durability: Durability, clock: Callable[[], float], lease_s: float = 15.0
+    ) -> SqliteStore:
+        """Open or create the database, migrate it, verify and load what is hot, start the threads."""
+        store = cls(path, durability, clock, lease_s)
+        await store._writer.ready()
+        await store._writer.ask(store._load)
+        store._reader = Desk("holdfast-reader", store._connect_other, "BEGIN")
+        store._keeping = Desk("holdfast-upkeep", store._connect_other, "SELECT 1")
+        await store._reader.ready()
+        await store._keeping.ready()
+        store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
+        return store
+
+    async def close(self) -> None:
+        """Commit what waits, stop the threads. What was not sealed is sealed at the next start."""
+        self._upkeep.cancel()
+        await asyncio.gather(self._upkeep, return_exceptions=True)
+        for desk in (self._writer, self._reader, self._keeping):
+            await desk.close()
+
+    # Journal
+
+    async def open(self, opening: Opening) -> Opened | Attached:
+        """See Journal.open."""
+        until = self._clock() + self._lease_s
+        done = await self._write(lambda db: sqlite_rows.open_run(db, self._fences, opening, until))
+        if isinstance(done, Attached):
+            return done
+        opened, n, first_id = done
+        tail = Tail(opening.asked.owner, n, [], 0, first_id)
+        tail.add(opened.records, first_id)
+        self._tails[opened.run] = tail
+        self._end_id = max(self._end_id, first_id + len(opened.records))
+        return opened
+
+    async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        """See Journal.append."""
+        written = await self._write(lambda db: sqlite_rows.append(db, self._fences, slices))
+        place = written.first_id
+        for part, verdict in zip(slices, written.verdicts, strict=True):
+            if verdict is Verdict.FENCED:
+                continue
+            tail = self._tails[part.run]
+            tail.add(part.records, place)
+            place += len(part.records)
+            if part.mark or tail.size > SPILL_BYTES:
+                tail.ended = bool(part.mark and part.mark.ended)
+                self._to_seal.append(part.run)
+        self._end_id = max(self._end_id, place)
+        return list(written.verdicts)
+
+    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+        """See Journal.claim."""
+        now = self._clock()
+        lease = (now, now + self._lease_s)
+        done = await self._write(lambda db: sqlite_rows.claim(db, self._fences, (run, holder, at), lease, first))
+        if done is None:
+            return None
+        claim, written = done
+        self._tails[run].add([claim.record], written.first_id)
+        self._end_id = max(self._end_id, written.first_id + 1)
+        return claim
+
+    async def beat(self, holder: str) -> None:
+        """See Journal.beat. Leases live in memory: with the process, all of them are over."""
+        now = self._clock()
+        await self._write(lambda db: self._renew(holder, now))
+
+    def _renew(self, holder: str, now: float) -> None:
+        for run, fence in list(self._fences.settled.items()):
+            if fence.holder == holder and fence.lease_until > now:
+                self._fences.put(run, replace(self._fences.get(run) or fence, lease_until=now + self._lease_s))
+
+    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+        """See Journal.read."""
+        tail = self._tails.get(run)
+        if tail is not None:
+            if tail.owner != owner:
+                return []
+            page = tail.page(after)
+            if page is not None:
+                return page
+        page = await self._query(lambda db: _read_segment(db, owner, run, after))
+        if page and page[0].seq != after + 1:
+            raise Damaged(f"run {run}: entries {after + 1} to {page[0].seq - 1} are gone")
+        return page
+
+    async def signal(self, owner: str, signal: Signal) -> bool:
+        """See Journal.signal."""
+        return await self._write(lambda db: sqlite_rows.signal(db, self._fences, owner, signal))
+
+    async def delete(self, owner: str, run: str, at: int = 0) -> bool:
+        """See Journal.delete."""
+        gone = await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at))
+        if gone:
+            self._tails.pop(run, None)
+            self._dirty.set()
+        return gone
+
+    # Catalog and Pending
+
+    async def find(self, owner: str, run: str) -> Row | None:
+        """See Catalog.find."""
+        return await self._query(lambda db: next(sqlite_rows.rows_of(db, "find", (owner, run)), None))
+
+    async def rows(self, query: Query) -> list[Row]:
+        """See Catalog.rows."""
+        statuses = f",{','.join(query.statuses)}," if query.statuses else ""
+        values = (query.owner, query.dialect, statuses, query.key, query.after, query.limit)
+        name = "rows_up" if query.ascending else "rows_down"
+        return await self._query(lambda db: list(sqlite_rows.rows_of(db, name, values)))
+
+    async def resolve(self, asked: admission.Asked) -> Resolved:
+        """See Catalog.resolve."""
+        decision = await self._query(lambda db: admission.decide(asked, sqlite_rows.found(db, asked)))
+        if not isinstance(decision, admission.Accept):
+            raise ValueError("a request that is not stored has no idempotency key")
+        return decision.resolved
+
+    async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
+        """See Catalog.turns."""
+        if resolved.previous is None and resolved.session_turns is None:
+            return []
+        return await self._query(lambda db: sqlite_rows.turns(db, owner, resolved))
+
+    async def remember(self, owner: str, session: str, at: int, turn: bytes) -> None:
+        """See Catalog.remember."""
+        await self._write(lambda db: db.execute(SQL["add_turn"], (owner, session, at, None, turn)) and None)
+
+    async def claimable(self, limit: int) -> list[tuple[str, str]]:
+        """See Catalog.claimable."""
+        now = self._clock()
+        return await self._write(lambda db: self._free(limit, now))
+
+    def _free(self, limit: int, now: float) -> list[tuple[str, str]]:
+        free = [
+            (fence.n, fence.owner, run)
+            for run, fence in self._fences.settled.items()
+            if fence.holder is None or fence.lease_until <= now
+        ]
+        return [(owner, run) for _, owner, run in sorted(free)[:limit]]
+
+    async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
+        """See Catalog.annotate."""
+        row = await self._write(lambda db: db.execute(SQL["annotate"], (owner, run, metadata)).fetchone())
+        return row is not None
+
+    async def signals(self, run: str) -> list[Signal]:
+        """See Pending.signals."""
+        rows: list[Any] = await self._query(lambda db: db.execute(SQL["signals"], (run,)).fetchall())
+        return [Signal(*row) for row in rows]
+
+    # Threads and connections
+
+    async def _write(self, job: Callable[[apsw.Connection], T]) -> T:
+        result: T = await self._writer.ask(job)
+        self._dirty.set()
+        return result
+
+    async def _query(self, job: Callable[[apsw.Connection], T]) -> T:
+        result: T = await self._reader.ask(job)
+        return result
+
+    def _connect_writer(self) -> apsw.Connection:
+        db = connect(self._path)
+        pragma(db, "journal_mode", "wal")
+        pragma(db, "synchronous", {"normal": 1, "full": 2}[self._durability])
+        db.set_wal_hook(self._note_pages)
+        migrate(db)
+        self._path.chmod(0o600)
+        return db
+
+    def _connect_other(self) -> apsw.Connection:
+        return connect(self._path)
+
+    def _note_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return 0
+
+    def _after_commit(self, db: apsw.Connection) -> None:
+        self._fences.commit()
+        if self._wal_pages > WAL_PAGES:
+            with self._checkpointing:
+                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _load(self, db: apsw.Connection) -> None:
+        loaded = Loaded(db)
+        self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
+        self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
+
+    # Upkeep
+
+    async def _keep_up(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            runs, self._to_seal = self._to_seal, []
+            if self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
+                runs.append(min(self._tails, key=lambda run: self._tails[run].first_id))
+            for run in dict.fromkeys(runs):
+                await self._seal(run)
+            await self._trim()
+            if self._wal_pages:
+                await self._keeping.ask(self._checkpoint)
+            await asyncio.sleep(UPKEEP_S)
+
+    async def _seal(self, run: str) -> None:
+        """Pack what the tail holds; the tail forgets it once the segments are committed."""
+        tail = self._tails.get(run)
+        if tail is None or not tail.records:
+            return
+        records, crc, ended, end_id = list(tail.records), tail.crc, tail.ended, self._end_id
+        segments = await self._keeping.ask(lambda db: _pack_all(records, crc))
+        after = segments[-1][3]
+        await self._writer.ask(lambda db: _store_segments(db, tail.n, segments))
+        tail.forget(len(records), after, end_id)
+        if ended and self._tails.get(run) is tail:
+            del self._tails[run]
+
+    async def _trim(self) -> None:
+        floor = needed_from(self._tails, self._end_id)
+        while floor > self._trimmed:
+            gone = await self._writer.ask(lambda db: _trim_slice(db, floor))
+            if gone < 2000:
+                self._trimmed = floor
+
+    def _checkpoint(self, db: apsw.Connection) -> None:
+        with self._checkpointing:
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+
+def _read_segment(db: apsw.Connection, owner: str, run: str, after: int) -> list[Record]:
+    rows: list[tuple[Any, ...]] = db.execute(SQL["segment"], (owner, run, after)).fetchall()
+    if not rows:
+        return []
+    crc, blob = rows[0]
+    return [record for record in unpack(blob, crc, run) if record.seq > after]
+
+
+def _pack_all(records: list[Record], crc: int) -> list[tuple[int, int, int, int, bytes]]:
+    """(first seq, last seq, checksum before, checksum after, blob) for slices of about SEGMENT_BYTES."""
+    segments = []
+    start = size = 0
+    for place, record in enumerate(records):
+        size += len(record.data)
+        if size >= SEGMENT_BYTES or place == len(records) - 1:
+            blob, after = pack(records[start : place + 1], crc)
+            segments.append((records[start].seq, record.seq, crc, after, blob))
+            start, size, crc = place + 1, 0, after
+    return segments
+
+
+def _store_segments(db: apsw.Connection, n: int, segments: list[tuple[int, int, int, int, bytes]]) -> None:
+    for first, last, before, _after, blob in segments:
+        db.execute(SQL["insert_segment"], (n, first, last, before, blob))
+    db.execute(SQL["seal_run"], (n, segments[-1][1], segments[-1][3]))
+
+
+def _trim_slice(db: apsw.Connection, floor: int) -> int:
+    db.execute(SQL["trim"], (floor,))
+    return db.changes()

@@ -1,0 +1,97 @@
+"""Opening a SQLite store. Owns: connections and their pragmas, migrations, and the one scan of the hot table at start
+that verifies checksums and rebuilds fences and tails. Refuses to know: threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+from msgspec.structs import replace
+
+from holdfast.core.errors import Damaged
+from holdfast.journal import queries
+from holdfast.journal.base import Record
+from holdfast.journal.segments import link
+from holdfast.journal.sqlite_rows import SQL, Fence
+from holdfast.journal.tails import Tail
+
+
+class NewerStore(Exception):
+    """The database was written by a newer release."""
+
+
+def connect(path: Path) -> apsw.Connection:
+    """A connection that waits for others and never checkpoints by itself."""
+    db = apsw.Connection(str(path))
+    db.set_busy_timeout(5000)
+    pragma(db, "wal_autocheckpoint", 0)
+    return db
+
+
+def pragma(db: apsw.Connection, name: str, value: str | int) -> None:
+    """Set one pragma, read it back, and make sure that it took."""
+    db.pragma(name, value)
+    seen = db.pragma(name)
+    if seen != value:
+        raise RuntimeError(f"SQLite refused {name} = {value}: it says {seen}")
+
+
+def migrate(db: apsw.Connection) -> None:
+    """Bring the schema up, one numbered step at a time, each in its own transaction."""
+    steps = queries.migrations()
+    version: Any = db.pragma("user_version")
+    if version > steps[-1][0]:
+        raise NewerStore(
+            f"the store has schema {version}, this release knows {steps[-1][0]}: upgrade holdfast (nothing was touched)"
+        )
+    for number, script in steps:
+        if number > version:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(script)
+            db.pragma("user_version", number)
+            db.execute("COMMIT")
+
+
+def rows(db: apsw.Connection, query: str) -> list[tuple[Any, ...]]:
+    """All rows of a named query without parameters."""
+    return db.execute(SQL[query]).fetchall()
+
+
+class Loaded:
+    """What a start finds in the store."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self.fences: dict[str, Fence] = {}
+        self.tails: dict[str, Tail] = {}
+        self.end_id = 1
+        places: dict[int, tuple[str, int]] = {}
+        for owner, run, n, attempt, parked, sealed, crc, conversation in rows(db, "open_runs"):
+            self.fences[run] = Fence(owner, n, attempt, sealed, crc, bool(parked), conversation=conversation)
+            self.tails[run] = Tail(owner, n, [], crc, 1)
+            places[n] = (run, sealed)
+        for owner, run, n, sealed, crc in rows(db, "hot_runs"):
+            self.tails[run] = Tail(owner, n, [], crc, 1, ended=True)
+            places[n] = (run, sealed)
+        self._scan(db, places)
+
+    def _scan(self, db: apsw.Connection, places: dict[int, tuple[str, int]]) -> None:
+        crcs = {run: tail.crc for run, tail in self.tails.items()}
+        hot: Any = db.execute(SQL["hot_rows"])
+        for row_id, n, seq, attempt, at, told, data in hot:
+            self.end_id = row_id + 1
+            run, sealed = places.get(n, ("", 0))
+            if not run or seq <= sealed:
+                continue
+            tail = self.tails[run]
+            record = Record(seq, attempt, at, data)
+            crcs[run] = link(crcs[run], record)
+            expected = tail.records[-1].seq + 1 if tail.records else sealed + 1
+            if crcs[run] != told or seq != expected:
+                raise Damaged(f"run {run}: the checksum of entry {seq} does not hold")
+            tail.add([record], row_id)
+        for run, fence in self.fences.items():
+            if records := self.tails[run].records:
+                last = records[-1]
+                attempt = max(fence.attempt, last.attempt)
+                self.fences[run] = replace(fence, attempt=attempt, seq=last.seq, crc=crcs[run])

@@ -1,0 +1,61 @@
+"""The newest records of runs, in memory. Owns: which records of a run are still in the hot table, so that a reader
+of a live run needs no index there, and from which rowid on the hot table is needed at all. A cache of the hot table,
+rebuilt from it at start. Refuses to know: SQL."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.journal.base import PAGE_BYTES, Record
+
+SPILL_BYTES = 1024 * 1024
+"""A tail longer than this is packed into segments, while its run goes on."""
+
+
+class Tail(Struct):
+    """The records of one run that are not in a segment yet."""
+
+    owner: str
+    n: int
+    records: list[Record]
+    crc: int
+    """The checksum before the first record."""
+    first_id: int
+    """No row of this run below this id is needed."""
+    size: int = 0
+    ended: bool = False
+    sealing: bool = False
+
+    def add(self, records: list[Record], first_id: int) -> None:
+        """New records were committed, the first at `first_id` or later."""
+        if not self.records:
+            self.first_id = first_id
+        self.records.extend(records)
+        self.size += sum(len(record.data) for record in records)
+
+    def page(self, after: int) -> list[Record] | None:
+        """Records after `after`; None where some of them are in segments."""
+        if not self.records:
+            return None
+        start = after + 1 - self.records[0].seq
+        if start < 0:
+            return None
+        page, size = [], 0
+        for record in self.records[start : start + 4096]:
+            page.append(record)
+            size += len(record.data)
+            if size > PAGE_BYTES:
+                break
+        return page
+
+    def forget(self, count: int, crc: int, first_id: int) -> None:
+        """The first `count` records are in segments now."""
+        self.size -= sum(len(record.data) for record in self.records[:count])
+        del self.records[:count]
+        self.crc = crc
+        self.first_id = first_id
+
+
+def needed_from(tails: dict[str, Tail], end: int) -> int:
+    """The lowest rowid that some tail still needs."""
+    return min((tail.first_id for tail in tails.values() if tail.records), default=end)

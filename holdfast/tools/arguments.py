@@ -1,0 +1,116 @@
+"""What a model wrote as the arguments of a call. Owns: the way from that text to a checked object, with refusals that
+say what to send instead, and the way from a Struct to a schema and back. Knows the simple part of JSON Schema that
+tools use (type, enum, minimum, maximum, required, properties); the rest of a schema is for the tool itself to check.
+Refuses to know: any tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+import msgspec
+
+from holdfast.tools.base import ToolRefused
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+def schema_of(struct: type[msgspec.Struct]) -> dict[str, object]:
+    """The schema of a flat Struct, without what a model has no use for."""
+    _, components = msgspec.json.schema_components([struct])
+    whole = cast(dict[str, object], components[struct.__name__])
+    fields = cast(dict[str, dict[str, object]], whole["properties"])
+    for field in fields.values():
+        field.pop("default", None)
+        if "enum" in field:
+            field["type"] = "string"  # some upstreams want the type of an enum said
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": whole.get("required", []),
+        "additionalProperties": False,
+    }
+
+
+def taken(struct: type[S], arguments: Mapping[str, object]) -> S:
+    """The arguments as the Struct behind their schema."""
+    try:
+        return msgspec.convert(arguments, struct)
+    except msgspec.ValidationError as error:
+        raise ToolRefused(f"The arguments are wrong: {error}.") from error
+
+
+def parsed(raw: str, schema: Mapping[str, object]) -> dict[str, object]:
+    """The checked arguments in `raw`. No text is an empty object; null for an optional field is its absence."""
+    try:
+        value = msgspec.json.decode(raw.encode("utf-8", "surrogatepass") if raw.strip() else b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ToolRefused(f"The arguments are not valid JSON ({error}). Send one JSON object.") from error
+    if not isinstance(value, dict):
+        raise ToolRefused(f"The arguments must be a JSON object, not {_named(value)}.")
+    return checked(value, schema)
+
+
+def checked(arguments: dict[str, object], schema: Mapping[str, object]) -> dict[str, object]:
+    """The same arguments, each of the type that the schema wants; ToolRefused with all that is wrong with them."""
+    fields = cast(Mapping[str, Mapping[str, object]], schema.get("properties", {}))
+    required = cast(list[str], schema.get("required", []))
+    given = {key: value for key, value in arguments.items() if value is not None or key in required}
+    wrong = [f"{key} is missing" for key in required if key not in given]
+    fitting: dict[str, object] = {}
+    for key, value in given.items():
+        if key in fields:
+            fitting[key] = _exact(value, fields[key])
+            wrong += _faults(key, fitting[key], fields[key])
+        elif schema.get("additionalProperties", False):
+            fitting[key] = value
+        else:
+            wrong.append(f"there is no field {key[:64]!r}")
+    if wrong:
+        known = ", ".join(f"{key}{'' if key in required else ' (optional)'}" for key in fields) or "none"
+        raise ToolRefused(f"The arguments are wrong: {'; '.join(wrong[:8])}. Fields: {known}.")
+    return fitting
+
+
+def _exact(value: object, field: Mapping[str, object]) -> object:
+    """JSON knows one kind of number: 10.0 is the integer 10."""
+    if field.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _faults(key: str, value: object, field: Mapping[str, object]) -> list[str]:
+    wanted = field.get("type", [])
+    names = [wanted] if isinstance(wanted, str) else cast(list[str], wanted)
+    if names and not any(_is(value, name) for name in names):
+        return [f"{key} must be of type {' or '.join(names)}, not {_named(value)}"]
+    options = field.get("enum")
+    if isinstance(options, list) and value not in options:
+        return [f"{key} must be one of {', '.join(map(str, options))}"]
+    if isinstance(value, (int, float)):
+        least, most = field.get("minimum"), field.get("maximum")
+        if isinstance(least, (int, float)) and value < least:
+            return [f"{key} must be at least {least}"]
+        if isinstance(most, (int, float)) and value > most:
+            return [f"{key} must be at most {most}"]
+    return []
+
+
+def _is(value: object, name: str) -> bool:
+    if isinstance(value, bool):
+        return name == "boolean"
+    return isinstance(value, _TYPES.get(name, (object,)))
+
+
+def _named(value: object) -> str:
+    return next((name for name in _TYPES if _is(value, name)), type(value).__name__)

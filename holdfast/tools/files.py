@@ -1,0 +1,223 @@
+"""The file tools: read_file, write_file and search_files, all within one workspace. Owns: their arguments, bounds and
+words. Refuses to know: how a path is kept inside (workspace.py), how a search is done (search.py) and in which thread
+any of it happens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from typing import Annotated, BinaryIO, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from holdfast.tools import search
+from holdfast.tools.arguments import schema_of, taken
+from holdfast.tools.base import Output, Place, Tool, ToolRefused
+from holdfast.tools.child import Collected, spawn
+from holdfast.tools.function import FunctionTool
+from holdfast.tools.threads import Threads
+from holdfast.tools.workspace import inside, make_folder, open_file
+
+READ_BYTES = 262_144
+"""The most that one read_file shows."""
+LINE_BYTES = 4_000
+SCAN_BYTES = 64 * 1_048_576
+"""How far into a file a line is looked for."""
+SEARCH_S = 10.0
+PATTERN_CHARS = 2_000
+ANSWER_BYTES = 2 * 1_048_576
+
+# Isolated, and without the site packages that would cost as much time as the search.
+_PYTHON = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8")
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH = Meta(description="Path in the workspace.")
+
+
+class _Read(Struct, forbid_unknown_fields=True):
+    path: Annotated[str, _PATH]
+    offset: Annotated[int, Meta(ge=1, description="First line, from 1.")] = 1
+    limit: Annotated[int, Meta(ge=1, description="Number of lines; 2000 if left out.")] = 2000
+
+
+class _Write(Struct, forbid_unknown_fields=True):
+    path: Annotated[str, _PATH]
+    content: str
+
+
+class _Search(Struct, forbid_unknown_fields=True):
+    pattern: Annotated[str, Meta(description="content: Python regex; names: glob or part of the path.")]
+    path: Annotated[str, Meta(description="Folder or file to search; the workspace if left out.")] = "."
+    kind: Literal["content", "names"] = "content"
+
+
+def file_tools(threads: Threads) -> list[Tool]:
+    """The three tools; their blocking work is done in `threads`."""
+
+    async def read_file(arguments: dict[str, object], place: Place) -> Output:
+        asked = taken(_Read, arguments)
+        return await _told(asked.path, threads.run(_read, asked, place))
+
+    async def write_file(arguments: dict[str, object], place: Place) -> Output:
+        asked = taken(_Write, arguments)
+        return await _told(asked.path, threads.run(_write, asked, place))
+
+    async def search_files(arguments: dict[str, object], place: Place) -> Output:
+        asked = taken(_Search, arguments)
+        return await _told(asked.path, _search(threads, asked, place))
+
+    return [
+        FunctionTool(
+            name="read_file",
+            description="Read a text file. Gives numbered lines.",
+            schema=schema_of(_Read),
+            fn=read_file,
+            effect="read",
+            label="Reading a file",
+            emoji="📄",
+        ),
+        FunctionTool(
+            name="write_file",
+            description="Write a whole text file, replacing what was there. Missing folders are made.",
+            schema=schema_of(_Write),
+            fn=write_file,
+            effect="idempotent",
+            label="Writing a file",
+            emoji="📝",
+        ),
+        FunctionTool(
+            name="search_files",
+            description="Search the lines of files (file:line: text) or the names of files.",
+            schema=schema_of(_Search),
+            fn=search_files,
+            effect="read",
+            label="Searching files",
+            emoji="🔍",
+        ),
+    ]
+
+
+async def _told(path: str, work: Awaitable[Output]) -> Output:
+    """What the system says against it is for the model to read."""
+    try:
+        return await work
+    except OSError as error:
+        return Output(f"{path}: {error.strerror or error}", is_error=True)
+
+
+def _read(asked: _Read, place: Place) -> Output:
+    with open_file(place.workspace, inside(place.workspace, asked.path)) as file:
+        size = os.fstat(file.fileno()).st_size
+        if b"\0" in file.read(8192):
+            return Output(f"{asked.path} is a binary file of {size} bytes and is not shown.", is_error=True)
+        file.seek(0)
+        return Output(_shown(file, asked, min(READ_BYTES, place.output_bytes) - 200))
+
+
+def _shown(file: BinaryIO, asked: _Read, room: int) -> str:
+    """The lines asked for, as far as there is room, and where to read on."""
+    shown: list[str] = []
+    number = 0
+    for number, line in _lines(file):
+        if number < asked.offset:
+            continue
+        text = f"{number}\t{line}\n"
+        room -= len(text.encode())
+        if len(shown) == asked.limit or (shown and room < 0):
+            return "".join(shown) + f"[more follows: read on with offset {number}]"
+        shown.append(text)
+    if file.read(1):
+        return "".join(shown) + f"[not read further than {SCAN_BYTES} bytes: use the terminal for what follows]"
+    if not shown:
+        return f"[the file has {number} lines]" if number else "[the file is empty]"
+    return "".join(shown)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Number and text of each line up to SCAN_BYTES; of a line that is too long, its beginning."""
+    number, begins, scanned = 0, True, 0
+    while scanned < SCAN_BYTES and (piece := file.readline(LINE_BYTES)):
+        scanned += len(piece)
+        ends = piece.endswith(b"\n")
+        if begins:
+            number += 1
+            cut = " [line cut]" if not ends and len(piece) == LINE_BYTES else ""
+            yield number, piece.decode("utf-8", "replace").rstrip("\r\n") + cut
+        begins = ends
+
+
+def _write(asked: _Write, place: Place) -> Output:
+    path = inside(place.workspace, asked.path)
+    if asked.path.endswith("/") or path == inside(place.workspace, "."):
+        raise ToolRefused(f"{asked.path!r} names a folder. Give the path of a file.")
+    data = asked.content.encode("utf-8", "replace")
+    # Named after the call: what a crash leaves is found again and replaced when the call is made again.
+    draft = f".holdfast-{hashlib.sha256(place.call_id.encode()).hexdigest()[:16]}.tmp"
+    folder = make_folder(place.workspace, path.parent)
+    try:
+        _replace(folder, path.name, draft, data)
+    finally:
+        os.close(folder)
+    return Output(f"{len(data)} bytes written to {asked.path}")
+
+
+def _replace(folder: int, name: str, draft: str, data: bytes) -> None:
+    """Readers see the old file or the new one, never a part. What may be done with the file stays as it was."""
+    with suppress(FileNotFoundError):
+        os.unlink(draft, dir_fd=folder)
+    with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
+        try:
+            with suppress(FileNotFoundError):
+                before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                os.fchmod(file.fileno(), before.st_mode & 0o777)
+            file.write(data)
+            file.flush()
+            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            os.unlink(draft, dir_fd=folder)
+            raise
+
+
+async def _search(threads: Threads, asked: _Search, place: Place) -> Output:
+    if not asked.pattern or len(asked.pattern) > PATTERN_CHARS or "\0" in asked.pattern:
+        raise ToolRefused(f"The pattern must have from 1 to {PATTERN_CHARS} characters and no NUL.")
+    seconds = min(SEARCH_S, place.timeout_s * 0.8)
+    home = await threads.run(inside, place.workspace, ".")
+    top = await threads.run(inside, place.workspace, asked.path)
+    request = search.Request(str(home), str(top.relative_to(home)), asked.pattern, asked.kind, seconds)
+    argv = (*_PYTHON, search.__file__, msgspec.json.encode(request._asdict()).decode())
+    child = spawn(argv, {}, home, subprocess.DEVNULL)
+    return _result(await child.collect(ANSWER_BYTES, seconds * 1.1), seconds)
+
+
+class _Found(Struct):
+    """The answer of search.py."""
+
+    found: list[str]
+    too_big: int
+    folders: int
+    stopped: str
+    error: str
+
+
+def _result(collected: Collected, seconds: float) -> Output:
+    if collected.code != 0 or collected.total > ANSWER_BYTES:
+        last = collected.kept[-200:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+        why = f"took longer than {seconds:g} s" if collected.code is None else f"failed ({last})"
+        return Output(f"The search {why}. Use a simpler pattern or search less.", is_error=True)
+    result = msgspec.json.decode(collected.kept, type=_Found)
+    if result.error:
+        return Output(f"The search was not made: {result.error}.", is_error=True)
+    notes = []
+    if result.stopped:
+        notes.append(f"[stopped: {result.stopped}; there may be more]")
+    if result.too_big:
+        notes.append(f"[{result.too_big} files of more than {search.MAX_FILE_BYTES} bytes were not searched]")
+    if result.folders:
+        notes.append(f"[{result.folders} folders were left out, such as .git and node_modules]")
+    return Output("\n".join([*(result.found or ["[nothing found]"]), *notes]))

@@ -1,0 +1,127 @@
+"""Rules of the parser of an upstream's answer: pure, no network."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.events import Usage
+from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
+from holdfast.models.chunks import Answer, Lines
+
+
+def event(delta: dict[str, object] | None = None, finish: str | None = None, **more: object) -> bytes:
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}] if delta is not None or finish else []
+    return b"data: " + msgspec.json.encode({"choices": choices, **more}) + b"\n\n"
+
+
+def parse(*pieces: bytes) -> list[Part]:
+    answer = Answer()
+    lines = Lines(answer, 1 << 20)
+    parts: list[Part] = []
+    for piece in (*(piece for piece in pieces if piece), b""):
+        if not answer.done:
+            lines.feed(piece, parts)
+    return parts
+
+
+PIECE = {"function": {"arguments": "1"}}
+FIRST = {"id": "x", "function": {"name": "f", "arguments": None}}
+NUMBERING = {
+    "index tells calls apart though ids repeat": (
+        [{"index": 0, **FIRST}, {"index": 1, **FIRST}, {"index": 0, **PIECE}],
+        [CallPiece(0, "f", ""), CallPiece(1, "f", ""), CallPiece(0, "", "1")],
+    ),
+    "without index a new id opens a call": (
+        [FIRST, PIECE, {"id": "y", "function": {"name": "f"}}, PIECE],
+        [CallPiece(0, "f", ""), CallPiece(0, "", "1"), CallPiece(1, "f", ""), CallPiece(1, "", "1")],
+    ),
+    "without index and id a name opens a call": (
+        [{"function": {"name": "f"}}, PIECE, {"function": {"name": "g", "arguments": "2"}}],
+        [CallPiece(0, "f", ""), CallPiece(0, "", "1"), CallPiece(1, "g", "2")],
+    ),
+    "without index the same id goes on": (
+        [FIRST, {"id": "x", "function": {"name": "f", "arguments": "1"}}],
+        [CallPiece(0, "f", ""), CallPiece(0, "", "1")],
+    ),
+    "one index for all calls: a new id with a name opens a call": (
+        [{"index": 0, **FIRST}, {"index": 0, "id": "y", "function": {"name": "g"}}, {"index": 0, **PIECE}],
+        [CallPiece(0, "f", ""), CallPiece(1, "g", ""), CallPiece(1, "", "1")],
+    ),
+    "a new id at every piece of one index is the same call": (
+        [{"index": 0, **FIRST}, {"index": 0, "id": "y", **PIECE}],
+        [CallPiece(0, "f", ""), CallPiece(0, "", "1")],
+    ),
+    "numbers are ours and begin at 0": ([{"index": 7, **FIRST}], [CallPiece(0, "f", "")]),
+    "arguments may be an object": (
+        [{"function": {"name": "f", "arguments": {"a": 1}}}],
+        [CallPiece(0, "f", '{"a":1}')],
+    ),
+}
+
+
+@pytest.mark.parametrize(("pieces", "told"), NUMBERING.values(), ids=NUMBERING)
+def test_pieces_of_calls_are_numbered(pieces: list[dict[str, object]], told: list[Part]) -> None:
+    events = [event({"tool_calls": [piece]}) for piece in pieces]
+    assert parse(*events, event({}, "tool_calls")) == [*told, Finished("tool_calls", Usage())]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("tool_calls", "tool_calls"),
+        ("function_call", "tool_calls"),
+        ("eos", "stop"),
+    ],
+)
+def test_finish_reasons_are_mapped_and_unknown_ones_are_stop(said: str, meant: str) -> None:
+    assert parse(event({}, said))[-1].reason == meant  # type: ignore[union-attr]
+
+
+def test_stop_after_calls_means_tool_calls() -> None:
+    assert parse(event({"tool_calls": [FIRST]}), event({}, "stop"))[-1] == Finished("tool_calls", Usage())
+
+
+def test_comments_event_lines_nulls_and_empty_strings_say_nothing() -> None:
+    null = {"content": None, "tool_calls": None, "reasoning_content": "", "role": "assistant", "unknown": [{}]}
+    stream = b": hi\n\nevent: x\nid: 1\nretry: 5\ndata:\n\n" + event(null) + event({"content": ""}) + event(None)
+    assert parse(stream, event({}, "stop")) == [Finished("stop", Usage())]
+
+
+STREAM = (
+    ": wärme\r\n\r\nevent: message\r\n"
+    'data:   {"choices":[{"index":0,"delta":{"content":"héllo"}}]}\r\n\r\n'
+    'data:{"choices":[{"delta":{"reasoning":"…"}}]}\n\n'
+    'data: {"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]}}]}\n\n'
+    'data: {"choices":[{"delta":{},"finish_reason":"tool_calls"}]}\n\n'
+    'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\r\n\r\ndata: [DONE]\r\n\r\n'
+).encode()
+
+
+def test_the_parts_are_the_same_wherever_the_bytes_are_cut() -> None:
+    told = [Text("héllo"), Thinking("…"), CallPiece(0, "f", "{}"), Finished("tool_calls", Usage(3, 4))]
+    assert parse(STREAM) == told
+    assert parse(*(STREAM[n : n + 1] for n in range(len(STREAM)))) == told
+    for place in range(len(STREAM)):
+        assert parse(STREAM[:place], STREAM[place:]) == told
+
+
+@settings(database=None, max_examples=60, deadline=None)
+@given(texts=st.lists(st.text(min_size=1), max_size=6), cuts=st.lists(st.integers(0, 2000), max_size=12))
+def test_any_text_survives_any_cuts(texts: list[str], cuts: list[int]) -> None:
+    stream = b"".join(event({"content": text}) for text in texts) + event({}, "stop")
+    places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    pieces = [stream[start:end] for start, end in itertools.pairwise(places)]
+    assert parse(*pieces) == [*(Text(text) for text in texts), Finished("stop", Usage())]
+
+
+def test_reasoning_has_two_names() -> None:
+    assert parse(event({"reasoning": "r"}), event({}, "stop"))[0] == Thinking("r")
+    assert parse(event({"reasoning_content": "r"}), event({}, "stop"))[0] == Thinking("r")

@@ -1,0 +1,432 @@
+"""Rules of holdfast/config.py (requirements A4, A8, F1, G16)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import OPTIONS, ConfigError, Loaded, Settings, ensure_key, is_loopback, load, weakness
+
+GOOD_KEY = "test-key-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def empty_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def given(
+    text: str | None = None, env: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
+) -> Loaded:
+    """Settings from a file with this text, this environment and these flags, and from nothing else."""
+    path = None
+    if text is not None:
+        path = Path("given.toml")
+        path.write_text(text, "utf-8")
+    return load(path, {"HOME": str(Path("home").absolute()), **(env or {})}, flags or {})
+
+
+def value(loaded: Loaded, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(loaded.settings, section), name)
+
+
+def refusal(*args: Any, **more: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        given(*args, **more)
+    return str(caught.value)
+
+
+# Defaults and docs
+
+DEFAULTS: dict[str, object] = {
+    "server.host": "127.0.0.1",
+    "server.port": 8642,
+    "server.key": None,
+    "server.cors_origins": (),
+    "server.data_dir": "~/.local/share/holdfast",
+    "server.allowed_hosts": (),
+    "server.model_name": "hermes-agent",
+    "server.unknown_model": "error",
+    "store.url": "",
+    "store.durability": "normal",
+    "store.max_responses": 1000,
+    "model.url": "",
+    "model.api_key": None,
+    "agent.max_rounds": 50,
+    "agent.max_message_bytes": 4 * 1024 * 1024,
+    "agent.tool_progress": "compatible",
+    "agent.tool_items": "auto",
+    "agent.output_event_bytes": 16384,
+    "agent.durable_chat": False,
+    "tools.sandbox": "auto",
+    "tools.workspace": "owner",
+    "limits.concurrent_runs": 256,
+    "limits.queue": 1024,
+    "limits.body_bytes": 10_000_000,
+    "limits.json_depth": 64,
+    "limits.parts": 2048,
+    "limits.keepalive_s": 15.0,
+    "limits.drain_s": 10.0,
+    "limits.tool_timeout_s": 60.0,
+    "limits.tool_output_bytes": 1024 * 1024,
+    "limits.subscriber_bytes": 1024 * 1024,
+    "limits.stall_s": 60.0,
+    "limits.disconnect_grace_s": 5.0,
+    "limits.chores": 8,
+}
+
+
+@pytest.mark.parametrize(("key", "default"), DEFAULTS.items())
+def test_nothing_given_is_the_documented_default(key: str, default: object) -> None:
+    loaded = given()
+    assert value(loaded, key) == default
+    assert loaded.origins[key] == "default"
+    assert loaded.settings == Settings()
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS.keys())
+def test_every_option_has_one_line_of_doc_what_it_takes_and_its_unit(option: Any) -> None:
+    assert option.doc.endswith(".")
+    assert "\n" not in option.doc
+    assert option.allowed
+    for ending, unit in (("_s", "seconds"), ("_bytes", "bytes")):
+        assert not option.name.endswith(ending) or unit in option.doc
+
+
+def test_the_data_directory_knows_home() -> None:
+    assert Settings().server.data_path == Path.home() / ".local/share/holdfast"
+
+
+# Where values come from
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "flags", "port", "origin"),
+    [
+        (None, {}, {}, 8642, "default"),
+        ("[server]\nport = 1", {}, {}, 1, "file given.toml"),
+        ("[server]\nport = 1", {"API_SERVER_PORT": "2"}, {}, 2, "env API_SERVER_PORT"),
+        (None, {"API_SERVER_PORT": "2", "HOLDFAST_SERVER_PORT": "3"}, {}, 3, "env HOLDFAST_SERVER_PORT"),
+        ("[server]\nport = 1", {"HOLDFAST_SERVER_PORT": "3"}, {"server.port": 4}, 4, "command line"),
+        ("[server]\nport = 1", {"HOLDFAST_SERVER_PORT": ""}, {"server.port": None}, 1, "file given.toml"),
+        (None, {}, {"server.port": "0"}, 0, "command line"),
+    ],
+)
+def test_flags_win_over_env_over_file_over_default(
+    text: str | None, env: dict[str, str], flags: dict[str, object], port: int, origin: str
+) -> None:
+    loaded = given(text, env, flags)
+    assert (value(loaded, "server.port"), loaded.origins["server.port"]) == (port, origin)
+
+
+ENV = [
+    ("HOLDFAST_MODEL_URL", "http://127.0.0.1:11434/v1", "model.url", "http://127.0.0.1:11434/v1"),
+    ("HOLDFAST_MODEL_API_KEY", "null", "model.api_key", "null"),
+    ("HOLDFAST_TOOLS_SANDBOX", "landlock", "tools.sandbox", "landlock"),
+    ("HOLDFAST_TOOLS_APPROVAL", "on-write", "tools.approval", "on-write"),
+    ("HOLDFAST_LIMITS_CONCURRENT_RUNS", " 7 ", "limits.concurrent_runs", 7),
+    ("HOLDFAST_LIMITS_KEEPALIVE_S", "0.5", "limits.keepalive_s", 0.5),
+    ("HOLDFAST_AGENT_DURABLE_CHAT", "true", "agent.durable_chat", True),
+    ("HOLDFAST_AGENT_DURABLE_CHAT", "0", "agent.durable_chat", False),
+    (
+        "HOLDFAST_SERVER_CORS_ORIGINS",
+        "https://a.b, http://c:1,",
+        "server.cors_origins",
+        ("https://a.b", "http://c:1"),
+    ),
+    ("HOLDFAST_SERVER_ALLOWED_HOSTS", "box.lan", "server.allowed_hosts", ("box.lan",)),
+    ("HOLDFAST_STORE_MAX_RESPONSES", "5", "store.max_responses", 5),
+    ("API_SERVER_KEY", GOOD_KEY, "server.key", GOOD_KEY),
+    ("API_SERVER_HOST", "localhost", "server.host", "localhost"),
+    ("API_SERVER_PORT", "9000", "server.port", 9000),
+    ("API_SERVER_CORS_ORIGINS", "*", "server.cors_origins", ("*",)),
+    ("API_SERVER_MODEL_NAME", "my-agent", "server.model_name", "my-agent"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "key", "expected"), ENV)
+def test_the_environment_is_read_by_name(name: str, text: str, key: str, expected: object) -> None:
+    loaded = given(env={name: text})
+    assert (value(loaded, key), loaded.origins[key]) == (expected, f"env {name}")
+
+
+def test_every_option_can_be_given_in_the_environment() -> None:
+    assert OPTIONS["limits.tool_timeout_s"].env == "HOLDFAST_LIMITS_TOOL_TIMEOUT_S"
+    assert len({option.env for option in OPTIONS.values()}) == len(OPTIONS)
+
+
+def test_a_file_gives_values_of_every_type() -> None:
+    loaded = given(
+        """
+        [server]
+        cors_origins = ["https://a.b"]
+        [store]
+        durability = "full"
+        [limits]
+        drain_s = 3
+        queue = 0
+        [agent]
+        durable_chat = true
+        [tools]
+        """
+    )
+    assert value(loaded, "server.cors_origins") == ("https://a.b",)
+    assert value(loaded, "store.durability") == "full"
+    assert value(loaded, "limits.drain_s") == 3.0
+    assert value(loaded, "limits.queue") == 0
+    assert value(loaded, "agent.durable_chat") is True
+
+
+def test_a_path_on_the_command_line_is_taken(tmp_path: Path) -> None:
+    assert given(flags={"server.data_dir": tmp_path}).settings.server.data_path == tmp_path
+
+
+def write(path: str, port: int) -> Path:
+    place = Path(path).absolute()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"[server]\nport = {port}\n")
+    return place
+
+
+def test_the_file_is_the_named_one_then_that_of_the_directory_then_that_of_home() -> None:
+    write("home/.config/holdfast/holdfast.toml", 1)
+    assert value(given(), "server.port") == 1
+    write("holdfast.toml", 2)
+    assert value(given(), "server.port") == 2
+    named = write("named.toml", 3)
+    assert value(given(env={"HOLDFAST_CONFIG": str(named)}), "server.port") == 3
+    assert value(load(write("flag.toml", 4), {"HOLDFAST_CONFIG": str(named)}, {}), "server.port") == 4
+
+
+# What is refused
+
+UNKNOWN = [
+    ("[server]\nprot = 1", {}, "server.prot", "server.port", "given.toml"),
+    ("[serve]\nport = 1", {}, "serve.port", "server.port", "given.toml"),
+    ("[limits]\nport = 1", {}, "limits.port", "server.port", "given.toml"),
+    ("port = 1", {}, "port", "server.port", "given.toml"),
+    ("server = 1", {}, "server", "server.host", "given.toml"),
+    ("[limits]\ntimeout_s = 1", {}, "limits.timeout_s", "limits.tool_timeout_s", "given.toml"),
+    ("[zzzz]", {}, "zzzz", "config show", "given.toml"),
+    (None, {"HOLDFAST_SERVER_PROT": "1"}, "HOLDFAST_SERVER_PROT", "HOLDFAST_SERVER_PORT", "environment"),
+    (None, {"HOLDFAST_MODEL_URI": "1"}, "HOLDFAST_MODEL_URI", "HOLDFAST_MODEL_URL", "environment"),
+    (None, {"HOLDFAST_PORT": ""}, "HOLDFAST_PORT", "HOLDFAST_SERVER_PORT", "environment"),
+]
+
+
+@pytest.mark.parametrize(("text", "env", "name", "meant", "where"), UNKNOWN)
+def test_an_unknown_name_is_refused_with_what_was_meant_and_where_it_stands(
+    text: str | None, env: dict[str, str], name: str, meant: str, where: str
+) -> None:
+    message = refusal(text, env)
+    assert f"no option {name} " in message
+    assert meant in message.partition(")")[2]
+    assert where in message
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    assert "server.port" in refusal(flags={"server.prot": 1})
+
+
+def test_other_variables_are_none_of_our_business() -> None:
+    assert given(env={"API_SERVER_ENABLED": "true", "PATH": "/bin", "OPENAI_API_KEY": "x"}).settings == Settings()
+
+
+WRONG = [
+    ('[server]\nport = "8642"', {}, ("server.port", "'8642'", "given.toml", "whole number")),
+    ("[server]\nport = 70000", {}, ("server.port", "70000", "at most 65535")),
+    ("[server]\nport = true", {}, ("server.port", "True")),
+    ("[server]\ncors_origins = 'https://a.b'", {}, ("server.cors_origins", "exact origins")),
+    ("[server]\ncors_origins = ['https://a.b/']", {}, ("server.cors_origins", "without a path")),
+    ("[server]\ncors_origins = ['a.b']", {}, ("server.cors_origins",)),
+    ("[server]\ncors_origins = ['https://*.a.b']", {}, ("server.cors_origins",)),
+    ("[server]\nallowed_hosts = ['http://box.lan']", {}, ("server.allowed_hosts", "without scheme and port")),
+    ("[server]\nhost = ''", {}, ("server.host", "not empty")),
+    ("[server]\nhost = {a = 1}", {}, ("server.host",)),
+    ("[store]\ndurability = 'half'", {}, ("store.durability", "'half'", "one of normal, full")),
+    ("[model]\nurl = 'localhost:11434'", {}, ("model.url", "http://")),
+    ("[limits]\nkeepalive_s = nan", {}, ("limits.keepalive_s", "seconds")),
+    ("[limits]\nkeepalive_s = inf", {}, ("limits.keepalive_s", "seconds")),
+    ("[limits]\nkeepalive_s = 0", {}, ("limits.keepalive_s", "more than 0")),
+    ("[limits]\nbody_bytes = 1.5", {}, ("limits.body_bytes", "1.5", "bytes")),
+    (None, {"HOLDFAST_SERVER_PORT": "abc"}, ("server.port", "'abc'", "env HOLDFAST_SERVER_PORT")),
+    (None, {"API_SERVER_PORT": "-1"}, ("server.port", "'-1'", "env API_SERVER_PORT", "at least 0")),
+    (None, {"HOLDFAST_AGENT_DURABLE_CHAT": "maybe"}, ("agent.durable_chat", "true or false")),
+    (None, {"HOLDFAST_TOOLS_SANDBOX": "docker"}, ("tools.sandbox", "one of auto, landlock, off")),
+    (None, {"HOLDFAST_LIMITS_QUEUE": "9" * 5000}, ("limits.queue",)),
+    (None, {"HOLDFAST_MODEL_NAME": "\udcff"}, ("model.name",)),
+]
+
+
+@pytest.mark.parametrize(("text", "env", "words"), WRONG)
+def test_a_wrong_value_is_refused_with_its_name_value_origin_and_what_is_allowed(
+    text: str | None, env: dict[str, str], words: tuple[str, ...]
+) -> None:
+    message = refusal(text, env)
+    assert "Allowed: " in message
+    assert "(from " in message
+    assert [word for word in words if word not in message] == []
+
+
+def test_a_wrong_value_is_refused_even_where_another_one_wins() -> None:
+    assert "given.toml" in refusal("[server]\nport = 'x'", {"HOLDFAST_SERVER_PORT": "1"})
+
+
+def test_a_wrong_secret_is_not_told() -> None:
+    assert "12345" not in refusal("[server]\nkey = 12345678901234567")
+    assert "hunter2" not in refusal("[model]\nurl = 'ftp://me:hunter2@host/'")
+
+
+@pytest.mark.parametrize("content", [b"[server", b"[server]\nport = 1\nport = 2", b"\xff\xfe"])
+def test_a_file_that_is_not_toml_is_refused_by_name(content: bytes) -> None:
+    Path("holdfast.toml").write_bytes(content)
+    assert "holdfast.toml cannot be read" in refusal()
+
+
+def test_a_named_file_must_exist() -> None:
+    with pytest.raises(ConfigError, match=r"gone\.toml"):
+        load(Path("gone.toml"), {}, {})
+    assert "other.toml" in refusal(env={"HOLDFAST_CONFIG": "other.toml"})
+
+
+# The key (A4)
+
+WEAK = {
+    "short": "k" * 3 + "abcdefghijkl",
+    "one character": "a" * 32,
+    "few characters": "abababababababab",
+    "changeme": "changeme-changeme",
+    "change-me": "please-change-me-now",
+    "your-api-key": "your-api-key-goes-here",
+    "YOUR_API_KEY": "<YOUR_API_KEY>!!",
+    "sk-xxxx": "sk-xxxxxxxxxxxxxxxx",
+    "sk-xxxx and more": "sk-xxxx-1234567890",
+    "placeholder": "placeholder-012345",
+    "password": "password12345678",
+    "space": "a key with spaces in it",
+    "not ASCII": "schlüssel-0123456789",
+    "overlong": secrets.token_hex(300),
+}
+
+
+@pytest.mark.parametrize("key", WEAK.values(), ids=WEAK.keys())
+@pytest.mark.parametrize("name", ["API_SERVER_KEY", "HOLDFAST_SERVER_KEY"])
+def test_a_weak_key_is_refused_with_how_to_make_one(name: str, key: str) -> None:
+    message = refusal(env={name: key})
+    assert f"env {name}" in message
+    assert "token_urlsafe" in message
+    assert key not in message
+
+
+@pytest.mark.parametrize("key", [GOOD_KEY, "sk-proj-9f8a7b6c5d4e3f2a", "0123456789abcdef", secrets.token_urlsafe(32)])
+def test_a_decent_key_is_taken(key: str) -> None:
+    assert given(env={"API_SERVER_KEY": key}).settings.server.key == key
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", "localhost.example.org"])
+def test_beyond_loopback_a_key_must_be_given(host: str) -> None:
+    message = refusal(flags={"server.host": host})
+    assert host in message
+    assert "API_SERVER_KEY" in message
+    assert given(flags={"server.host": host, "server.key": GOOD_KEY}).settings.server.host == host
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("LOCALHOST", True),
+        ("0.0.0.0", False),
+        ("127.1", False),
+        ("", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback_is_this_machine_only(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+# The key file
+
+
+def test_without_a_key_one_is_made_once_for_the_owner_of_the_data_directory_only(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "data"
+    key, created = ensure_key(Settings(), place)
+    assert (created, weakness(key)) == (True, None)
+    assert stat.S_IMODE((place / "key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert ensure_key(Settings(), place) == (key, False)
+
+
+def test_a_given_key_leaves_no_file(tmp_path: Path) -> None:
+    settings = given(env={"API_SERVER_KEY": GOOD_KEY}).settings
+    assert ensure_key(settings, tmp_path / "data") == (GOOD_KEY, False)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o622, 0o777])
+def test_a_key_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
+    ensure_key(Settings(), tmp_path)
+    (tmp_path / "key").chmod(mode)
+    with pytest.raises(ConfigError, match=r"chmod 600 .*key"):
+        ensure_key(Settings(), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"short\n", b"changeme-changeme\n", b"\xff\xfe" * 20])
+def test_a_key_file_without_a_good_key_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="key"):
+        ensure_key(Settings(), tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_a_place_that_cannot_hold_a_key_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "key").mkdir(mode=0o700)
+    (tmp_path / "link").mkdir()
+    os.symlink(tmp_path / "nowhere", tmp_path / "link" / "key")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", tmp_path, tmp_path / "link"):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            ensure_key(Settings(), place)
+
+
+# What is shown
+
+
+def test_config_show_has_a_row_for_every_option_with_its_origin_and_doc() -> None:
+    rows = {row.key: row for row in given(env={"API_SERVER_CORS_ORIGINS": "https://a.b,https://c.d"}).describe()}
+    assert set(rows) == set(OPTIONS)
+    assert rows["server.cors_origins"].value == "https://a.b,https://c.d"
+    assert rows["server.cors_origins"].origin == "env API_SERVER_CORS_ORIGINS"
+    assert rows["limits.drain_s"].doc.endswith("(seconds).")
+    assert rows["server.key"].value == ""
+
+
+SECRETS = {
+    "HOLDFAST_SERVER_KEY": f"{GOOD_KEY}-hunter2",
+    "HOLDFAST_MODEL_API_KEY": "hunter2",
+    "HOLDFAST_STORE_URL": "postgresql://me:hunter2@db:5432/holdfast?password=hunter2&sslmode=require",
+    "HOLDFAST_MODEL_URL": "http://me:hunter2@host/v1",
+}
+
+
+def test_no_secret_is_shown_in_rows_or_in_a_repr() -> None:
+    loaded = given(env=SECRETS)
+    rows = {row.key: row.value for row in loaded.describe()}
+    assert rows["server.key"] == rows["model.api_key"] == "********"
+    assert rows["store.url"] == "postgresql://me:********@db:5432/holdfast?password=********&sslmode=require"
+    assert rows["model.url"] == "http://me:********@host/v1"
+    assert "hunter2" not in f"{loaded!r} {loaded.settings} {loaded.settings.server} {rows}"
+    assert loaded.settings.model.api_key == "hunter2"

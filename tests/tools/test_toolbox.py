@@ -1,0 +1,178 @@
+"""Rules of the toolbox: how a model's words become a call."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from holdfast.tools.base import Output, Place, Tool, ToolRefused
+from holdfast.tools.function import FunctionTool
+from holdfast.tools.registry import Toolbox, builtin_tools, label_for
+from holdfast.tools.text import bounded
+
+
+async def _echo(arguments: dict[str, object], place: Place) -> str:
+    return msgspec.json.encode(arguments).decode()
+
+
+def _tool(name: str = "echo", **fields: object) -> FunctionTool:
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string"},
+            "count": {"type": "integer", "minimum": 1, "maximum": 9},
+            "ratio": {"type": "number"},
+            "flag": {"type": "boolean"},
+            "mode": {"type": "string", "enum": ["a", "b"]},
+            "either": {"type": ["string", "null"]},
+            "free": {},
+        },
+        "required": ["text"],
+    }
+    made = FunctionTool(name=name, description="Echo.", schema=schema, fn=_echo, label="Echoing", emoji="🔊")
+    return msgspec.structs.replace(made, **fields)
+
+
+def test_the_terminal_is_there_only_where_no_sandbox_is_wanted() -> None:
+    files = {"read_file", "write_file", "search_files"}
+    assert {tool.name for tool in builtin_tools("off")} == files | {"terminal"}
+    for sandbox in ("auto", "landlock", "", "OFF"):
+        assert {tool.name for tool in builtin_tools(sandbox)} == files
+
+
+def test_effects_are_declared_by_what_a_repetition_would_do() -> None:
+    effects = {tool.name: tool.effect for tool in builtin_tools("off")}
+    assert effects == {
+        "terminal": "write",
+        "read_file": "read",
+        "write_file": "idempotent",
+        "search_files": "read",
+    }
+
+
+def test_schemas_are_those_of_chat_completions_and_small() -> None:
+    toolbox = Toolbox(builtin_tools("off"))
+    assert toolbox.schemas() is toolbox.schemas()
+    assert len(msgspec.json.encode(toolbox.schemas())) < 3_000
+    for schema in toolbox.schemas():
+        assert schema["type"] == "function"
+        function = msgspec.convert(schema["function"], dict[str, object])
+        assert set(function) == {"name", "description", "parameters"}
+        assert msgspec.convert(function["parameters"], dict[str, object])["type"] == "object"
+
+
+def test_two_tools_cannot_have_one_name_nor_a_name_that_upstreams_refuse() -> None:
+    with pytest.raises(ValueError):
+        Toolbox([_tool(), _tool()])
+    for name in ("", "a b", "é", "x" * 65, "a\n"):
+        with pytest.raises(ValueError):
+            Toolbox([_tool(name)])
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ("{", "not valid JSON"),
+        ("not json", "not valid JSON"),
+        ('{"text": "a"} {"text": "b"}', "not valid JSON"),
+        ('{"text": "\\ud800"}', "not valid JSON"),
+        ('{"text": "\ud800"}', "not valid JSON"),
+        ('{"text": NaN}', "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "must be a JSON object, not array"),
+        ("null", "must be a JSON object, not null"),
+        ('"{}"', "must be a JSON object, not string"),
+        ("", "text is missing. Fields: text, count (optional)"),
+        ("{}", "text is missing"),
+        ('{"text": null}', "text must be of type string, not null"),
+        ('{"text": 1}', "text must be of type string, not integer"),
+        ('{"text": "", "txt": 1}', "there is no field 'txt'"),
+        ('{"text": "", "count": "1"}', "count must be of type integer, not string"),
+        ('{"text": "", "count": 1.5}', "count must be of type integer, not number"),
+        ('{"text": "", "count": true}', "count must be of type integer, not boolean"),
+        ('{"text": "", "count": 0}', "count must be at least 1"),
+        ('{"text": "", "count": 10}', "count must be at most 9"),
+        ('{"text": "", "flag": 1}', "flag must be of type boolean, not integer"),
+        ('{"text": "", "mode": "c"}', "mode must be one of a, b"),
+        ('{"text": "", "either": 1}', "either must be of type string or null"),
+        ('{"count": 0, "x": 1}', "text is missing; count must be at least 1; there is no field 'x'"),
+    ],
+)
+async def test_wrong_arguments_are_refused_with_words_to_act_on(raw: str, says: str, place: Place) -> None:
+    with pytest.raises(ToolRefused) as refused:
+        await Toolbox([_tool()]).prepare("echo", raw, place)
+    assert says in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("raw", "given"),
+    [
+        ('{"text": "é"}', {"text": "é"}),
+        (' {"text": "", "count": 2.0, "ratio": 1}', {"text": "", "count": 2, "ratio": 1}),
+        ('{"text": "", "count": null, "flag": false}', {"text": "", "flag": False}),
+        ('{"text": "", "mode": "a", "free": [1, {}]}', {"text": "", "mode": "a", "free": [1, {}]}),
+    ],
+)
+async def test_right_arguments_reach_the_tool(raw: str, given: dict[str, object], place: Place) -> None:
+    deed = await Toolbox([_tool()]).prepare("echo", raw, place)
+    assert msgspec.json.decode((await deed.run()).text) == given
+
+
+async def test_a_tool_that_does_not_exist_is_refused_with_those_that_do(place: Place) -> None:
+    toolbox = Toolbox([_tool("one"), _tool("two")])
+    assert toolbox.names() == ("one", "two")
+    assert toolbox.get("one") is not None and toolbox.get("three") is None
+    with pytest.raises(ToolRefused, match=r"There is no tool 'three'. Tools: one, two\."):
+        await toolbox.prepare("three", "{}", place)
+
+
+def test_a_label_is_the_first_line_of_what_the_call_is_about() -> None:
+    toolbox = Toolbox(builtin_tools("off"))
+    assert toolbox.label("terminal", '{"command": "\\n make test\\nrm x"}') == "make test"
+    assert toolbox.label("terminal", '{"command": "echo \\u001b[31m"}') == "echo  [31m"
+    assert toolbox.label("read_file", '{"path": "a/b.txt"}') == "a/b.txt"
+    assert toolbox.label("search_files", '{"pattern": "x+"}') == "x+"
+    assert toolbox.label("read_file", "{broken") == "Reading a file"
+    assert toolbox.label("none", "{}") == "none"
+    long = toolbox.label("terminal", msgspec.json.encode({"command": "x" * 500}).decode())
+    assert len(long) == 80 and long.endswith("…")
+    tool: Tool = _tool()
+    assert label_for(tool, {"text": "  "}) == "Echoing"
+    assert label_for(_tool(label=""), {}) == "echo"
+
+
+async def test_a_function_keeps_the_bounds_of_its_place(place: Place) -> None:
+    async def flood(arguments: dict[str, object], place: Place) -> str:
+        return "é" * 10_000
+
+    async def hang(arguments: dict[str, object], place: Place) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def refuse(arguments: dict[str, object], place: Place) -> Output:
+        raise ToolRefused("not so")
+
+    async def slow_elsewhere(arguments: dict[str, object], place: Place) -> str:
+        raise TimeoutError("the function's own")
+
+    small = msgspec.structs.replace(place, output_bytes=1001, timeout_s=0.05)
+    output = await (await _tool(fn=flood).prepare({}, small)).run()
+    assert output.text == "é" * 500 + "\n[output cut: the first 1001 bytes of 20000 are shown]"
+    output = await (await _tool(fn=hang).prepare({}, small)).run()
+    assert output == Output("[stopped: it was not done after 0.05 s]", is_error=True)
+    output = await (await _tool(fn=refuse).prepare({}, small)).run()
+    assert output == Output("not so", is_error=True)
+    with pytest.raises(TimeoutError, match="own"):
+        await (await _tool(fn=slow_elsewhere).prepare({}, small)).run()
+
+
+def test_text_of_any_bytes_stays_within_its_bound() -> None:
+    for data in (bytes(range(256)) * 10, b"\0" * 2560, "日本語".encode() * 300, b"\xff" * 2560):
+        text = bounded(data, 1000)
+        shown, _, note = text.rpartition("\n")
+        assert len(shown.encode()) <= 1000 and note.startswith("[output cut")
+        assert "\0" not in text and len(msgspec.json.encode(text)) < 2000
+    assert bounded(b"tab\tesc\x1b[0m\r\n", 100) == "tab\tesc\x1b[0m\r\n"
