@@ -1,6 +1,5 @@
-"""What routes of all dialects do alike. Owns: the parts that routes share (Desk of the house: engine, profile, limits), the
-caller's context, JSON answers, paging and resume positions, and the one way in which a created run is answered. Refuses
-to know: any one dialect."""
+"""What routes of all dialects do alike. Owns: the parts that they share, the caller's context, JSON answers, paging and
+resume positions, and the one way in which a created run is answered. Refuses to know: any one dialect."""
 
 from __future__ import annotations
 

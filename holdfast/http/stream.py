@@ -1,6 +1,6 @@
-"""From a subscription to an HTTP body: the one function that does it. Owns: sending whole frames, keepalives, big frames in
-slices, noticing that the reader has gone, and breaking off without an end when the server stops. Refuses to know: what is
-in a frame."""
+"""From a subscription to an HTTP body: the one place that does it. Owns: sending whole frames, keepalives, big frames
+in slices, noticing that the reader has gone, and breaking off without an end when the server stops. Refuses to know:
+what is in a frame."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+"""The application. Owns: putting routes and gate together. Refuses to know: which parts were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from holdfast.engine.base import Log
+from holdfast.http.errors import on_http_exception
+from holdfast.http.gate import Gate, Rules
+from holdfast.http.keys import Keyring
+from holdfast.http.routes_chat import ChatRoutes
+from holdfast.http.routes_responses import ResponsesRoutes
+from holdfast.http.routes_runs import RunsRoutes
+from holdfast.http.routes_server import About, ServerRoutes
+
+
+def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
+    """The whole server as an ASGI application."""
+    parts = about.parts
+    return Starlette(
+        routes=[
+            *ServerRoutes(about).routes(),
+            *ChatRoutes(parts).routes(),
+            *ResponsesRoutes(parts).routes(),
+            *RunsRoutes(parts).routes(),
+        ],
+        middleware=[Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log)],
+        exception_handlers={HTTPException: on_http_exception},
+    )

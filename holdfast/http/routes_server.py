@@ -1,0 +1,133 @@
+"""What the server says of itself. Owns: health, models, capabilities, toolsets (A1-A3). Refuses to know: runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast import __version__
+from holdfast.core.errors import ClientError
+from holdfast.engine.engine import Engine
+from holdfast.http.calls import Parts, answer
+from holdfast.http.keys import Key
+
+Described = dict[str, object]
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/health/detailed"})
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """What only the composition root knows."""
+
+    parts: Parts
+    store: Described
+    limits: Described
+    toolset: list[Described]
+    started_at: float
+    now: Callable[[], float]
+    upstream: Callable[[], Awaitable[Described]]
+    created: int
+
+
+class ServerRoutes:
+    """/health, /v1/models, /v1/capabilities, /v1/toolsets."""
+
+    def __init__(self, about: About) -> None:
+        self._about = about
+        self._engine: Engine = about.parts.engine
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [
+            Route("/health", self.health, methods=["GET"]),
+            Route("/v1/health", self.health, methods=["GET"]),
+            Route("/health/detailed", self.detailed, methods=["GET"]),
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{id:path}", self.model, methods=["GET"]),
+            Route("/v1/capabilities", self.capabilities, methods=["GET"]),
+            Route("/v1/toolsets", self.toolsets, methods=["GET"]),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        """Tiny and open: the process answers."""
+        return answer({"status": "ok", "platform": "holdfast"})
+
+    async def detailed(self, request: Request) -> Response:
+        """Open, and without any secret, path or pid unless an admin asks; 503 when a part is degraded."""
+        about, stats = self._about, self._engine.stats()
+        upstream = await about.upstream()
+        degraded = stats["degraded"] is not None or self._engine.draining
+        status = "draining" if self._engine.draining else "degraded" if degraded else "ok"
+        shown: Described = {
+            "status": status,
+            "version": __version__,
+            "uptime_s": round(about.now() - about.started_at, 3),
+            "store": {
+                "kind": about.store["kind"],
+                "durability": about.store["durability"],
+                "writable": stats["degraded"] is None,
+            },
+            "runs": {"active": stats["active"], "queued": stats["queued"]},
+            "readers": stats["subscriptions"],
+            "limits": about.limits,
+            "upstream": upstream,
+            "recovery": {"recovered": stats["recovered"], "sealed": stats["sealed"], "fenced": stats["fenced"]},
+        }
+        if _is_admin(request):
+            shown["admin"] = {**about.store, "degraded": stats["degraded"], "entries": stats["entries"]}
+        return answer(shown, 503 if degraded else 200)
+
+    def _model(self) -> Described:
+        name = self._about.parts.profile.name
+        return {"id": name, "object": "model", "created": self._about.created, "owned_by": "holdfast"}
+
+    async def models(self, request: Request) -> Response:
+        """One model per profile."""
+        return answer({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """One of them."""
+        shown, name = request.path_params["id"], self._about.parts.profile.name
+        if shown != name:
+            message = f"The model '{shown}' does not exist. Known models: {name}."
+            raise ClientError("model_not_found", message, status=404, param="model")
+        return answer(self._model())
+
+    async def capabilities(self, request: Request) -> Response:
+        """What this server does, for programs."""
+        about = self._about
+        endpoints = sorted({f"{method} {route.path}" for route in request.app.routes for method in route.methods or ()})
+        return answer(
+            {
+                "object": "capabilities",
+                "version": __version__,
+                "model": about.parts.profile.name,
+                "dialects": ["chat", "responses", "runs"],
+                "endpoints": endpoints,
+                "tool_items": ["auto", "function_call", "mcp_call"],
+                "tool_progress": ["compatible", "bare", "off"],
+                "store": {"kind": about.store["kind"], "durability": about.store["durability"]},
+                "features": {
+                    "idempotency_key": True,
+                    "resume": True,
+                    "background": True,
+                    "conversations": True,
+                    "sessions": True,
+                    "sandbox": about.store["sandbox"],
+                },
+                "limits": about.limits,
+            }
+        )
+
+    async def toolsets(self, request: Request) -> Response:
+        """The tools of each profile."""
+        shown = {"profile": self._about.parts.profile.name, "tools": self._about.toolset}
+        return answer({"object": "list", "data": [shown]})
+
+
+def _is_admin(request: Request) -> bool:
+    key: Key | None = request.state.key
+    return key is not None and "admin" in key.scopes

@@ -1,0 +1,112 @@
+"""uvicorn, owned. Owns: the listening socket, the connection's abort for streams that must break off, and the order of
+a shutdown: refuse, park, flush, cut, then uvicorn (which otherwise waits for open streams before it calls anybody).
+Refuses to know: what the application does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+def listen(host: str, port: int, user_timeout_s: float) -> socket.socket:
+    """A bound and listening socket: half-open clients are noticed within `user_timeout_s` (P9)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(user_timeout_s * 1000))
+    sock.bind((host, port))
+    sock.listen(2048)
+    return sock
+
+
+class _Quiet(logging.Filter):
+    """uvicorn calls it an error when a stream is broken off on purpose."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "returned without" not in record.getMessage()
+
+
+def _abortable(base: type[Any]) -> type[Any]:
+    """A protocol whose connection the application can break."""
+
+    class Abortable(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            inner: ASGIApp = self.app  # noqa: B009: the base class is known only at run time
+
+            async def app(scope: Scope, receive: Receive, send: Send) -> None:
+                scope.setdefault("extensions", {})["holdfast.abort"] = self.transport.abort
+                await inner(scope, receive, send)
+
+            self.app = app
+
+    return Abortable
+
+
+def _protocol() -> type[Any]:
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        return _abortable(H11Protocol)
+    return _abortable(HttpToolsProtocol)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours: uvicorn would raise them again at the end."""
+        yield
+
+
+class Serving:
+    """Serves until a signal; the first drains, the second ends at once."""
+
+    def __init__(self, app: ASGIApp, sock: socket.socket, drain: Callable[[], Awaitable[None]]) -> None:
+        logging.getLogger("uvicorn.error").addFilter(_Quiet())
+        config = uvicorn.Config(
+            app,
+            http=_protocol(),
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=75,
+            server_header=False,
+            date_header=True,
+            ws="none",
+        )
+        self._server = _Server(config)
+        self._sock = sock
+        self._drain = drain
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serve until told to stop and drained."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self._server.serve(sockets=[self._sock])
+
+    def stop(self) -> None:
+        """Begin to drain; called again: end the process now."""
+        if self._draining is not None:
+            os._exit(1)
+        self._draining = asyncio.get_running_loop().create_task(self._wind_down())
+
+    async def _wind_down(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            self._server.should_exit = True
