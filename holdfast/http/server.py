@@ -40,6 +40,8 @@ def _abortable(base: type[Any]) -> type[Any]:
     """A protocol whose connection the application can break."""
 
     class Abortable(base):  # type: ignore[misc]
+        app: Any
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             inner: ASGIApp = self.app  # noqa: B009: the base class is known only at run time
@@ -48,7 +50,7 @@ def _abortable(base: type[Any]) -> type[Any]:
                 scope.setdefault("extensions", {})["holdfast.abort"] = self.transport.abort
                 await inner(scope, receive, send)
 
-            self.app = app
+            self.app = abortable
 
     return Abortable
 
