@@ -44,9 +44,9 @@ def _abortable(base: type[Any]) -> type[Any]:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            inner: ASGIApp = self.app  # noqa: B009: the base class is known only at run time
+            inner: ASGIApp = self.app
 
-            async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            async def abortable(scope: Scope, receive: Receive, send: Send) -> None:
                 scope.setdefault("extensions", {})["holdfast.abort"] = self.transport.abort
                 await inner(scope, receive, send)
 
