@@ -491,7 +491,7 @@ typedef struct {
 static struct {
     const char *url, *path, *key, *mode, *model, *extra, *seconds;
     unsigned streams, n, rounds, ramp_ms, pace_us, whole; /* whole: not streamed */
-} want = {.path = "/v1/chat/completions", .key = "", .mode = "paced", .model = "bench", .extra = "{}",
+} want = {.path = "/v1/chat/completions", .key = "", .mode = "paced", .model = "hermes-agent", .extra = "{}",
           .streams = 1, .n = 400, .rounds = 1, .pace_us = 20000, .seconds = "30"};
 
 static struct {
@@ -756,7 +756,7 @@ static void make_request(void) {
                                 : "\"messages\":[{\"role\":\"user\",\"content\":\"%s%u pace_us=%u]]\"}]",
                "[[bench n=", want.n, want.pace_us);
     buf_printf(&body, "%s%s", extra > 2 ? "," : "", want.extra + 1);
-    buf_printf(&request, "POST %s HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
+    buf_printf(&request, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
                want.path, body.len);
     if (*want.key) buf_printf(&request, "Authorization: Bearer %s\r\n", want.key);
     buf_printf(&request, "\r\n%s", body.p);
