@@ -1,0 +1,325 @@
+"""A real server process and a real fake upstream process for the story tests, and a small blocking client that sees
+raw frames. Owns: starting (wait for the line that says so), stopping by PID, cutting a stream in the middle, and waiting
+on conditions with a deadline. Refuses to know: what any test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+KEY = "story-key-0123456789abcdef"
+Json = dict[str, Any]
+
+
+def wait_until(true: Callable[[], Any], what: str, seconds: float = 10.0, every: float = 0.01) -> Any:
+    """The first true value of a condition; an assertion with `what` when the deadline passes."""
+    deadline = time.monotonic() + seconds
+    while not (value := true()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(every)
+    return value
+
+
+@dataclass
+class Answer:
+    """What came back. Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def error(self) -> Json:
+        """The inner error object; fails where the body is not exactly one (A7)."""
+        (inner,) = self.json().values()
+        assert set(inner) == {"message", "type", "param", "code"}, inner
+        return dict(inner)
+
+
+@dataclass
+class Frame:
+    """One server-sent event. `data` is parsed; the end mark is the text [DONE]."""
+
+    name: str
+    data: Any
+    raw: bytes
+
+    @property
+    def number(self) -> int:
+        return int(self.data["sequence_number"])
+
+
+def frame_of(block: bytes) -> Frame | None:
+    """A block between blank lines; None for comments."""
+    name, data = "", None
+    for line in block.split(b"\n"):
+        assert not line.startswith(b"id:"), "no id line is ever written (G6)"
+        if line.startswith(b"event: "):
+            name = line[7:].decode()
+        elif line.startswith(b"data: "):
+            data = line[6:].decode()
+    if data is None:
+        return None
+    return Frame(name, data if data == "[DONE]" else json.loads(data), block)
+
+
+class Stream:
+    """A stream that is being read. `ended`: None so far, "whole" after a proper end, "cut" after a broken one."""
+
+    def __init__(self, connection: HTTPConnection, response: HTTPResponse) -> None:
+        self._connection, self._response = connection, response
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.comments: list[bytes] = []
+        self.ended: str | None = None
+        self._text = b""
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the socket, whatever is under way."""
+        sock = self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._response.close()
+        self._connection.close()
+
+    def __iter__(self) -> Iterator[Frame]:
+        while (frame := self.next()) is not None:
+            yield frame
+
+    def next(self) -> Frame | None:
+        """The next frame; None at the end."""
+        while True:
+            block, mark, rest = self._text.partition(b"\n\n")
+            if not mark:
+                if not self._more():
+                    return None
+                continue
+            self._text = rest
+            if (frame := frame_of(block)) is not None:
+                return frame
+            self.comments.append(block)
+
+    def _more(self) -> bool:
+        if self.ended is not None:
+            return False
+        try:
+            data = self._response.read1(1 << 20)
+        except (IncompleteRead, ConnectionError, ValueError):
+            self.ended = "cut"
+            return False
+        if not data:
+            self.ended = "whole"
+            return False
+        self._text += data
+        return True
+
+    def until(self, wanted: str) -> list[Frame]:
+        """Frames up to and with the first of a type (a responses event's type, an SSE name or [DONE])."""
+        frames: list[Frame] = []
+        for frame in self:
+            frames.append(frame)
+            if frame.data == wanted or frame.name == wanted:
+                return frames
+        raise AssertionError(f"no {wanted} in {[f.name or f.data for f in frames]}")
+
+    def rest(self) -> list[Frame]:
+        """All frames up to the end, without [DONE], which must come last and once where the stream is whole."""
+        frames = list(self)
+        ends = [n for n, frame in enumerate(frames) if frame.data == "[DONE]"]
+        assert ends in ([], [len(frames) - 1]), "one [DONE], at the end"
+        self.done = bool(ends)
+        return frames[:-1] if ends else frames
+
+    done: bool = False
+
+
+@dataclass
+class Process:
+    """A child process with its output in files."""
+
+    child: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def stop(self) -> int:
+        """Ask it to end, and see that it did."""
+        if self.child.poll() is None:
+            self.child.terminate()
+        try:
+            return self.child.wait(15)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait(5)
+            raise
+
+
+def _start(args: list[str], env: dict[str, str], where: Path, name: str) -> Process:
+    where.mkdir(parents=True, exist_ok=True)
+    out, err = where / f"{name}.out", where / f"{name}.err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        child = subprocess.Popen(
+            [sys.executable, *args], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+        )
+    return Process(child, out, err)
+
+
+def _said(process: Process, pattern: str) -> str:
+    """What the process prints once it is ready."""
+
+    def look() -> re.Match[str] | None:
+        told = re.search(pattern, process.out.read_text())
+        if told is None and process.child.poll() is not None:
+            raise AssertionError(f"it ended at once: {process.err.read_text()}")
+        return told
+
+    return str(wait_until(look, f"{pattern} from {process.child.args}", 20.0)[1])
+
+
+class Client:
+    """Blocking HTTP to one place, a new connection per request."""
+
+    def __init__(self, port: int, headers: dict[str, str]) -> None:
+        self.port = port
+        self._headers = headers
+
+    def _send(
+        self, method: str, path: str, body: Any, headers: dict[str, str] | None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        sent = {**self._headers, **(headers or {})}
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            sent = {"content-type": "application/json", **sent}
+        try:
+            connection.request(method, path, body, sent)
+            return connection, connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        """One request and its whole answer."""
+        connection, response = self._send(method, path, body, headers)
+        try:
+            told = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, told, response.read())
+        finally:
+            response.close()
+            connection.close()
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Answer:
+        return self.call("GET", path, headers=headers)
+
+    def post(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
+        return self.call("POST", path, body, headers)
+
+    def delete(self, path: str) -> Answer:
+        return self.call("DELETE", path)
+
+    def stream(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None, *, status: int = 200
+    ) -> Stream:
+        """A stream: POST where there is a body, else GET."""
+        connection, response = self._send("POST" if body is not None else "GET", path, body, headers)
+        stream = Stream(connection, response)
+        if stream.status != status:
+            told = response.read()
+            stream.leave()
+            raise AssertionError(f"{stream.status} {told!r}")
+        return stream
+
+
+class Upstream(Client):
+    """The fake upstream in its own process."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(int(_said(process, r"^(\d+)\n")), {})
+        self.process = process
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+
+    def stats(self) -> Json:
+        return dict(self.get("/_stats").json())
+
+    def asked(self, marker: str) -> list[Json]:
+        """The requests in which `marker` stands, oldest first."""
+        return [request for request in self.get("/_requests").json() if marker in json.dumps(request["messages"])]
+
+
+@dataclass
+class Server:
+    """A server process and a client that holds its key."""
+
+    process: Process
+    port: int
+    data: Path
+    client: Client = field(init=False)
+    anonymous: Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = Client(self.port, {"authorization": f"Bearer {KEY}"})
+        self.anonymous = Client(self.port, {})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> str:
+        return self.process.err.read_text()
+
+    def health(self) -> Json:
+        return dict(self.anonymous.get("/health/detailed").json())
+
+    def rss_kb(self) -> int:
+        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1])  # type: ignore[index]
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def fds(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def stop(self) -> int:
+        return self.process.stop()
+
+
+def start_upstream(where: Path) -> Upstream:
+    """A fake upstream that is ready."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return Upstream(_start(["-m", "tests.fake_upstream", "--port", "0"], env, where, "upstream"))
+
+
+def start_server(where: Path, model_url: str, **settings: str) -> Server:
+    """A server that listens. `settings` are environment variables."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
+    env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where), **settings}
+    data = where / "data"
+    args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
+    process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")
+    port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
+    return Server(process, port, data)
