@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -24,7 +24,7 @@ def events_page() -> str:
     """Every event kind, its fields and what it means."""
     lines = [MADE + "# Events\n", "A run is its journal: these events, in the order they happened, numbered from 0.\n"]
     for kind in get_args(events.AnyEvent):
-        info = msgspec.inspect.type_info(kind)
+        info: Any = msgspec.inspect.type_info(kind)
         provisional = " *(provisional)*" if kind in DELTAS else ""
         lines.append(f"## {kind.__name__}{provisional}\n\n`{info.tag}`: {_first_sentence(kind.__doc__)}\n")
         hints = kind.__annotations__

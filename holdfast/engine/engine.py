@@ -258,8 +258,10 @@ class Engine:
     async def wait(self, owner: str, run: str) -> RunState | None:
         """The state of a run once it has ended; None where the owner has none. CutOff when the server stops."""
         while True:
-            heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            unlisten = self._parts.bell.listen(run, lambda heard=heard: _done(heard))  # type: ignore[misc]
+            live = self._hub_of(run).live(run)
+            if live is not None and live.committed.ended:
+                return live.committed if live.owner == owner else None
+            heard, unlisten = self._news_of(run, live)
             self._waiters.add(heard)
             try:
                 state = await self.look(owner, run)
@@ -269,6 +271,13 @@ class Engine:
             finally:
                 unlisten()
                 self._waiters.discard(heard)
+
+    def _news_of(self, run: str, live: Live | None) -> tuple[asyncio.Future[None], Callable[[], None]]:
+        """A future for the end of a run that is driven here, else for the next ring of its bell."""
+        if live is not None:
+            return live.until_over(), lambda: None
+        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return heard, self._parts.bell.listen(run, lambda: _done(heard))
 
     async def cancel(self, owner: str, run: str) -> RunState | None:
         """Ask the holder to stop, wait (bounded) until it has; the state then. None: no such run."""

@@ -38,6 +38,10 @@ class Reader(Protocol):
         """Bytes that wait to be sent."""
         ...
 
+    def vanish(self, reason: str) -> None:
+        """There is nothing left that could be read."""
+        ...
+
 
 class Lane:
     """All readers of one run in one dialect."""
@@ -85,6 +89,7 @@ class Live:
         self.pending_bytes = 0
         self.flushing = False
         self.queued = False
+        self._watchers: list[asyncio.Future[None]] = []
         self._entries: list[Entry] = []
         self._records: list[Record] = []
         self._mark: Mark | None = None
@@ -129,6 +134,7 @@ class Live:
             for lane in self.lanes.values():
                 for reader in lane.readers:
                     reader.finish()
+            self._over()
         self.wake()
 
     def lose(self) -> None:
@@ -139,7 +145,27 @@ class Live:
             for reader in lane.readers:
                 reader.detach(lane.view, self.committed.seq)
         self.lanes.clear()
+        self._over()
         self.wake()
+
+    def break_off(self, reason: str) -> None:
+        """A dialect could not render what is committed: its readers end with an error, the run goes on."""
+        for lane in self.lanes.values():
+            for reader in lane.readers:
+                reader.vanish(reason)
+        self.lanes.clear()
+
+    def until_over(self) -> asyncio.Future[None]:
+        """Done when the run has ended, or is not driven here any more."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(future)
+        return future
+
+    def _over(self) -> None:
+        watchers, self._watchers = self._watchers, []
+        for future in watchers:
+            if not future.done():
+                future.set_result(None)
 
     def wake(self) -> None:
         """Let the worker look again."""

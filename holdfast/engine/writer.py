@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core import codec
 from holdfast.core.errors import ServerError
-from holdfast.core.events import AnyEvent
+from holdfast.core.events import AnyEvent, Entry
 from holdfast.core.state import RunState
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
@@ -118,8 +118,16 @@ class Writer:
                 live.lose()
                 continue
             self.entries += len(entries)
-            live.tell(entries, after)
+            self._tell(live, entries, after)
         self._bell.ring(live.run for live in batch)
+
+    def _tell(self, live: Live, entries: list[Entry], after: RunState) -> None:
+        try:
+            live.tell(entries, after)
+        except Exception as error:  # a projection's bug must not stop the writer of all runs
+            self._log.error("tell_failed", run=live.run, error=repr(error))
+            live.break_off("the stream cannot be rendered")
+            live.tell([], after)
 
     async def _append(self, slices: list[Slice]) -> list[Verdict]:
         while True:
