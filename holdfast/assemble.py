@@ -46,12 +46,11 @@ PROMPT = (
     "You are a helpful agent. You have tools that work in a workspace which keeps its files between conversations. "
     "Use them when they help, and say briefly what you did."
 )
-_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def new_id() -> str:
-    """24 random characters: 124 bits."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(24))
+    """24 random characters: 96 bits."""
+    return secrets.token_hex(12)
 
 
 def now_ms() -> int:
@@ -174,6 +173,7 @@ def _places(settings: Settings, data: Path) -> Callable[[RunState, str], Place]:
             session=session,
             call_id=call_id,
             workspace=workspace_for(root, name),
+            state=workspace_for(data / "tools", accepted.owner),
             timeout_s=settings.limits.tool_timeout_s,
             output_bytes=settings.limits.tool_output_bytes,
         )

@@ -120,8 +120,9 @@ def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Re
             error = not_found("conversation", name)
             error.param = "conversation"
             raise error
-        made = asked.fresh_conversation
-        return Resolved(conversation=made, session=asked.session or made, remember=asked.session is not None)
+        made = asked.fresh_conversation if asked.store else None  # a turn that is not stored makes nothing
+        session = asked.session or made or asked.derived_session
+        return Resolved(conversation=made, session=session, remember=asked.session is not None)
     if conversation.active is not None and asked.store:
         raise ClientError(
             "conversation_response_not_completed",

@@ -90,8 +90,8 @@ class ChatRoutes:
         """DELETE one: an active run is cancelled first."""
         row = await calls.row_named(request, self._parts, "chat", NOUN)
         await self._parts.engine.delete(row.owner, row.run)
-        shown = wire_id("chat", row.run)
-        return calls.answer({"id": shown, "object": "chat.completion.deleted", "deleted": True})
+        shown = {"id": wire_id("chat", row.run), "object": "chat.completion.deleted", "deleted": True}
+        return calls.answer(shown, session=row.session)
 
     async def messages(self, request: Request) -> Response:
         """GET the messages that were sent."""

@@ -65,7 +65,8 @@ class ResponsesRoutes:
         """DELETE one: an active run is cancelled first."""
         row = await calls.row_named(request, self._parts, "responses", NOUN)
         await self._parts.engine.delete(row.owner, row.run)
-        return calls.answer({"id": wire_id("responses", row.run), "object": "response.deleted", "deleted": True})
+        shown = {"id": wire_id("responses", row.run), "object": "response.deleted", "deleted": True}
+        return calls.answer(shown, session=row.session)
 
     async def cancel(self, request: Request) -> Response:
         """POST cancel: idempotent; a finished one is answered with its state."""

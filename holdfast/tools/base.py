@@ -20,6 +20,10 @@ class Place(Struct, frozen=True):
     call_id: str
     """Also the idempotency key: the same on every attempt at this call."""
     workspace: Path
+    state: Path = Path("/nonexistent")
+    """A directory of this owner for what tools remember (memory, todo, cwd): outside of the workspace."""
+    memory_scope: str = ""
+    """Whose memory it is, where the caller narrows it (X-Hermes-Session-Key)."""
     timeout_s: float = 60.0
     output_bytes: int = 1_048_576
     progress: Callable[[str], None] = lambda text: None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,10 @@ class Stream:
         self._text += data
         return True
 
+    def take(self, n: int) -> list[Frame]:
+        """The next n frames."""
+        return list(islice(self, n))
+
     def until(self, wanted: str) -> list[Frame]:
         """Frames up to and with the first of a type (a responses event's type, an SSE name or [DONE])."""
         frames: list[Frame] = []
@@ -232,6 +237,15 @@ class Client:
         finally:
             response.close()
             connection.close()
+
+    def left_waiting(self, path: str, body: Any, headers: dict[str, str] | None = None) -> socket.socket:
+        """A POST that was sent and whose answer nobody has read: the caller closes the socket."""
+        sent = {**self._headers, "content-type": "application/json", "host": "127.0.0.1", **(headers or {})}
+        text = json.dumps(body).encode()
+        head = "".join(f"{name}: {value}\r\n" for name, value in {**sent, "content-length": len(text)}.items())
+        sock = socket.create_connection(("127.0.0.1", self.port), 10)
+        sock.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + text)
+        return sock
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> Answer:
         return self.call("GET", path, headers=headers)
