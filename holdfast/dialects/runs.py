@@ -163,6 +163,10 @@ class RunsProjection:
         """See Projection.live."""
         return replace(view, after=-1), []
 
+    def over(self, view: View) -> bool:
+        """See Projection.over: only the run's end ends this stream."""
+        return False
+
     def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
         """See Projection.step."""
         seen = entry.seq <= view.after and not isinstance(entry.event, e.Terminal)

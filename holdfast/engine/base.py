@@ -31,6 +31,10 @@ class Projection(Protocol):
         """The reader has reached the live edge: a view that all live readers share, and frames held back so far."""
         ...
 
+    def over(self, view: Any) -> bool:
+        """True when this dialect has nothing more to say, though the run may go on: the stream ends here."""
+        ...
+
 
 class Log(Protocol):
     """Where the engine says what happened: one event name and fields."""

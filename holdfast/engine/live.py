@@ -66,6 +66,9 @@ class Lane:
         for reader in full:
             self.readers.remove(reader)
             reader.detach(before, entries[0].seq - 1)
+        if self.projection.over(view):
+            for reader in self.readers:
+                reader.finish()
 
 
 class Live:

@@ -184,6 +184,8 @@ class Subscription:
         pause = asyncio.get_running_loop().time() + SLICE_S
         for record in records:
             self._step(Entry(self.run, record.seq, record.at, record.attempt, codec.decode(record.data)))
+            if self._ended:
+                return
             if asyncio.get_running_loop().time() > pause:
                 await asyncio.sleep(0)
                 pause = asyncio.get_running_loop().time() + SLICE_S
@@ -214,7 +216,7 @@ class Subscription:
     def _step(self, entry: Entry) -> None:
         self._view, frames = self._projection.step(self._view, entry)
         self._seq = entry.seq
-        self._ended = isinstance(entry.event, Terminal)
+        self._ended = isinstance(entry.event, Terminal) or self._projection.over(self._view)
         self._add(frames)
 
     def _add(self, frames: list[bytes]) -> None:

@@ -70,6 +70,10 @@ class ChatProjection:
         shown = view.texts > 0
         return replace(view, replaying=False, held=(), shown=shown, after=-1), list(view.held)
 
+    def over(self, view: View) -> bool:
+        """See Projection.over: a stream that was told stream_restarted ends there."""
+        return view.over
+
     def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
         """See Projection.step."""
         if view.over:

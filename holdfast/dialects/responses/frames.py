@@ -64,6 +64,10 @@ class ResponsesProjection:
         """See Projection.live."""
         return replace(view, after=-1), []
 
+    def over(self, view: View) -> bool:
+        """See Projection.over: only the run's end ends this stream."""
+        return False
+
     def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
         """See Projection.step."""
         event = entry.event
