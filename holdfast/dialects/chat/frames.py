@@ -8,6 +8,8 @@ stream ends with the error `stream_restarted`, because what it saw cannot be tak
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -33,6 +35,19 @@ class Fixed(Struct, frozen=True):
     identity: dict[str, object]
 
 
+Held = tuple[Any, bytes] | None  # Any: see core.state.Rope
+"""Frames of a draft as cells (rest, frame), so that holding one more is O(1)."""
+
+
+def _released(held: Held) -> list[bytes]:
+    frames = []
+    while held is not None:
+        held, frame = held
+        frames.append(frame)
+    frames.reverse()
+    return frames
+
+
 class View(Struct, frozen=True):
     """Where a reader stands."""
 
@@ -41,7 +56,8 @@ class View(Struct, frozen=True):
     replaying: bool = True
     begun: bool = False
     """The role chunk was sent."""
-    held: tuple[bytes, ...] = ()
+    held: Held = None
+    role_held: bool = False
     shown: bool = False
     """Text of the current message is visible."""
     texts: int = 0
@@ -68,7 +84,7 @@ class ChatProjection:
         if not view.replaying:
             return view, []
         shown = view.texts > 0
-        return replace(view, replaying=False, held=(), shown=shown, after=-1), list(view.held)
+        return replace(view, replaying=False, held=None, shown=shown, after=-1), _released(view.held)
 
     def over(self, view: View) -> bool:
         """See Projection.over: a stream that was told stream_restarted ends there."""
@@ -136,7 +152,8 @@ def _show(
         _chunk(fixed, delta, finish if n == last else b"null", entry.seq if stored and n == last else None)
         for n, delta in enumerate(deltas)
     ]
-    return _give(replace(view, begun=True), entry, frames, draft=draft)
+    role_held = view.role_held or (draft and not view.begun)
+    return _give(replace(view, begun=True, role_held=role_held), entry, frames, draft=draft)
 
 
 def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tuple[View, list[bytes]]:
@@ -144,9 +161,12 @@ def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tu
         return view, frames
     if entry.seq <= view.after:
         frames = []
-    if draft:
-        return replace(view, held=(*view.held, *frames)), []
-    return replace(view, held=()), [*view.held, *frames]
+    if not draft:
+        return replace(view, held=None, role_held=False), [*_released(view.held), *frames]
+    held = view.held
+    for frame in frames:
+        held = (held, frame)
+    return replace(view, held=held), []
 
 
 def _text(view: View, entry: e.Entry, text: str) -> tuple[View, list[bytes]]:
@@ -170,15 +190,17 @@ def _message(view: View, entry: e.Entry, said: e.MessageCompleted) -> tuple[View
         view, frames = _give(view, entry, [], draft=False)
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap
-    view = replace(view, texts=0, shown=False, gap=gap, usage=view.usage.plus(said.usage), client_calls=client, held=())
+    view = replace(
+        view, texts=0, shown=False, gap=gap, usage=view.usage.plus(said.usage), client_calls=client, held=None
+    )
     return view, frames
 
 
 def _restart(view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
     """A new attempt: what a replay held back is gone; what a live reader saw cannot be taken back (G3)."""
     if view.replaying or not view.texts:
-        role_held = bool(view.held) and ROLE in view.held[0]
-        return replace(view, held=(), texts=0, shown=False, begun=view.begun and not role_held), []
+        begun = view.begun and not view.role_held
+        return replace(view, held=None, role_held=False, texts=0, shown=False, begun=begun), []
     message = "The run was taken over after a failure and its text starts again. Reattach to replay it."
     error = {"message": message, "type": "server_error", "param": None, "code": "stream_restarted"}
     return replace(view, over=True), [data_frame({"error": error})]
