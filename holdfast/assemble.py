@@ -136,6 +136,7 @@ def _limits(settings: Settings) -> Limits:
     return Limits(
         concurrent_runs=chosen.concurrent_runs,
         queue=chosen.queue,
+        chores=chosen.chores,
         subscriber_bytes=chosen.subscriber_bytes,
         keepalive_s=chosen.keepalive_s,
         stall_s=chosen.stall_s,

@@ -13,7 +13,8 @@ from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
 class Incoming:
     """Feed it parts; it yields deltas and in the end knows the message."""
 
-    def __init__(self, run: str, calls_before: int, max_bytes: int) -> None:
+    def __init__(self, run: str, calls_before: int, max_bytes: int, client_tools: frozenset[str]) -> None:
+        self._client_tools = client_tools
         self._run = run
         self._calls_before = calls_before
         self._room = max_bytes
@@ -56,8 +57,10 @@ class Incoming:
         usage = self._finished.usage if self._finished else e.Usage()
         calls: tuple[e.Call, ...] = ()
         if finish in ("stop", "tool_calls"):
-            calls = tuple(
-                e.Call(call_id(self._run, self._calls_before + n), self._names[index], "".join(self._arguments[index]))
-                for n, index in enumerate(sorted(self._names))
-            )
+            calls = tuple(self._call(n, index) for n, index in enumerate(sorted(self._names)))
         return e.MessageCompleted("".join(self._text), calls, usage, "".join(self._thinking), finish)
+
+    def _call(self, n: int, index: int) -> e.Call:
+        name = self._names[index]
+        made = call_id(self._run, self._calls_before + n)
+        return e.Call(made, name, "".join(self._arguments[index]), name in self._client_tools)

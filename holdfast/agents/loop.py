@@ -41,6 +41,12 @@ class LoopSettings(Struct, frozen=True):
     max_message_bytes: int = 4 * 1024 * 1024
 
 
+def tool_name(tool: dict[str, object]) -> str:
+    """The name in a tool's schema."""
+    function = tool.get("function")
+    return str(function.get("name", "")) if isinstance(function, dict) else ""
+
+
 class Talk:
     """What is settled so far, as the loop needs it."""
 
@@ -53,7 +59,9 @@ class Talk:
         self.calls = facts.calls
         self.spent = facts.usage.output_tokens
         self.ended = False
-        self._before = ask_messages(settings.system_prompt, self.spec, turn.history)
+        self.client_tools = frozenset(tool_name(tool) for tool in self.spec.client_tools)
+        prompt = "" if self.spec.chore else settings.system_prompt
+        self._before = ask_messages(prompt, self.spec, turn.history)
 
     def note(self, event: e.AnyEvent) -> None:
         """A fact was committed."""
@@ -81,7 +89,17 @@ class Talk:
         options = dict(self.spec.sampling)
         if self.spec.max_output_tokens is not None:
             options["max_tokens"] = self.spec.max_output_tokens - self.spent
+        choice = self.spec.tool_choice
+        if choice == "none" or (choice is not None and not self.said):  # a forced call is forced once, not for ever
+            options["tool_choice"] = choice
         return options
+
+    def tools(self, own: tuple[dict[str, object], ...]) -> tuple[dict[str, object], ...]:
+        """What the model may call: ours and the caller's; the caller's wins where both have a name."""
+        if self.spec.chore:
+            return ()
+        theirs = self.client_tools
+        return (*(tool for tool in own if tool_name(tool) not in theirs), *self.spec.client_tools)
 
     def end(self, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
         """How the run ends now, if it does."""
@@ -90,7 +108,7 @@ class Talk:
             return e.RunInterrupted("max_output_tokens")
         if last is not None and last.finish == "content_filter":
             return e.RunInterrupted("content_filter")
-        if last is not None and not last.calls:
+        if last is not None and (not last.calls or any(call.client for call in last.calls)):
             return e.RunCompleted()
         if self.spec.max_output_tokens is not None and self.spent >= self.spec.max_output_tokens:
             return e.RunInterrupted("max_output_tokens")
@@ -144,8 +162,13 @@ class LoopAgent:
 
     async def _message(self, talk: Talk) -> Steps:
         """Ask the model once."""
-        incoming = Incoming(talk.state.facts.run, talk.calls, self._settings.max_message_bytes)
-        ask = Ask(talk.messages(), self._toolbox.schemas(), talk.options())
+        run, limit = talk.state.facts.run, self._settings.max_message_bytes
+        incoming = Incoming(run, talk.calls, limit, talk.client_tools)
+        tools = talk.tools(self._toolbox.schemas())
+        options = talk.options()
+        if not tools:
+            options.pop("tool_choice", None)
+        ask = Ask(talk.messages(), tools, options)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
                 for delta in incoming.feed(parts):

@@ -34,6 +34,11 @@ def item_id(kind: str, run: str, seq: int) -> str:
     return f"{kind}_{run}{seq:06x}"
 
 
+def handed_id(call: str) -> str:
+    """The item id of a call that is handed back: several may share one entry, so it is named by the call."""
+    return "fc_" + call.removeprefix("call_")
+
+
 def call_id(run: str, n: int) -> str:
     """Call ids are ours: upstreams repeat theirs (E3)."""
     return f"call_{run}{n:04x}"

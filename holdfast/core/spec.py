@@ -29,6 +29,11 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     instructions: str | None = None
     sampling: dict[str, object] = {}
     """Fields that reach the upstream as they are (temperature, stop, response_format ...)."""
+    client_tools: tuple[dict[str, object], ...] = ()
+    """Tools that the caller runs itself, in the form of Chat Completions."""
+    tool_choice: str | dict[str, object] | None = None
+    chore: bool = False
+    """A front end's own errand (a title, tags): one plain model call, no tools, no session (B7)."""
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, str] = {}

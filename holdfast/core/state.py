@@ -79,9 +79,10 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.ToolStarted: Phase.ACTING,
         e.RunCompleted: Phase.COMPLETED,
     },
-    # DRAFTING
-    _ENDS
-    | {
+    # DRAFTING: a limit ends a run only after the message is settled, for a draft is no fact that could stand
+    {
+        e.CancelRequested: Phase.STOPPING,
+        e.RunFailed: Phase.FAILED,
         e.AttemptStarted: Phase.READY,
         e.TextDelta: Phase.DRAFTING,
         e.ReasoningDelta: Phase.DRAFTING,
@@ -154,6 +155,13 @@ class Called(Struct, frozen=True):
     started: e.ToolStarted
 
 
+class Handed(Struct, frozen=True):
+    """A call that the caller must carry out."""
+
+    seq: int
+    call: e.Call
+
+
 class Returned(Struct, frozen=True):
     """A tool call as it was settled."""
 
@@ -161,7 +169,7 @@ class Returned(Struct, frozen=True):
     finished: e.ToolFinished
 
 
-Item = Thought | Said | Called | Returned
+Item = Thought | Said | Called | Handed | Returned
 
 
 class Due(Struct, frozen=True):
@@ -310,17 +318,22 @@ def _draft_start(state: RunState) -> int:
 
 def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: Next) -> RunState:
     facts = state.facts
-    if state.text_seq >= 0 and join(state.text) != event.text:
-        raise IllegalEvent("a message must be the sum of its deltas")
     standing: Literal["whole", "cut"] = "cut" if event.finish in ("length", "content_filter") else "whole"
     pieces = _pieces(state, standing, kept=True)
+    thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
+    if (state.text_seq >= 0 and join(state.text) != event.text) or (thoughts and "".join(thoughts) != event.reasoning):
+        raise IllegalEvent("a message must be the sum of its deltas")
+    if not thoughts and event.reasoning:
+        pieces = (*pieces, Thought(entry.seq, event.reasoning))
     if state.text_seq < 0 and event.text:
         pieces = (*pieces, Said(entry.seq, event.text, standing))
     due = dict(facts.due)
     for call in event.calls:
         if call.id in due or call.id in facts.results:
             raise IllegalEvent(f"call id {call.id} is used twice")
-        if not call.client:
+        if call.client:
+            pieces = (*pieces, Handed(entry.seq, call))
+        else:
             due[call.id] = Due(call)
     facts = replace(
         facts,
@@ -386,6 +399,12 @@ def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phas
     return _with(state, entry, cell, facts)
 
 
+def _about_due(state: RunState, entry: e.Entry, event: e.ToolProgressed | e.ApprovalRequested, cell: Phase) -> RunState:
+    if event.call_id not in state.facts.due:
+        raise IllegalEvent(f"call {event.call_id} is not due")
+    return _noted(state, entry, event, cell)
+
+
 def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunState:
     fresh = state.facts.fresh or isinstance(event, e.ApprovalGiven)
     return _with(state, entry, cell, replace(state.facts, fresh=fresh, updated_at=entry.at))
@@ -408,9 +427,9 @@ _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = 
     e.ReasoningDelta: _reasoning,
     e.MessageCompleted: _message,
     e.ToolStarted: _started,
-    e.ToolProgressed: _noted,
+    e.ToolProgressed: _about_due,
     e.ToolFinished: _finished,
-    e.ApprovalRequested: _noted,
+    e.ApprovalRequested: _about_due,
     e.ApprovalGiven: _noted,
     e.CancelRequested: _noted,
     e.RunCompleted: _end,

@@ -27,6 +27,7 @@ class Profile(Struct, frozen=True):
     output_bound: int = 16384
     durable_chat: bool = False
     unknown_model: str = "error"
+    client_tools: str = "auto"
 
 
 class Context(Struct, frozen=True):
@@ -97,5 +98,13 @@ class Context(Struct, frozen=True):
 
     def on_disconnect(self, store_given: bool) -> OnDisconnect:
         """Does leaving mean stop? Only where `store` was left out and the caller has no other stop button (C4)."""
-        stops_by_leaving = any(name.startswith("x-openwebui-") for name in self.headers)
-        return "cancel" if stops_by_leaving and not store_given else "detach"
+        return "cancel" if self.from_open_webui() and not store_given else "detach"
+
+    def from_open_webui(self) -> bool:
+        """The caller says that it is Open WebUI."""
+        return any(name.startswith("x-openwebui-") for name in self.headers)
+
+    def from_aiohttp(self) -> bool:
+        """The caller may be Open WebUI, which says so only when it is told to."""
+        agent = self.headers.get("user-agent", "")
+        return agent.startswith("Python/") and "aiohttp/" in agent

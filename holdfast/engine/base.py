@@ -100,6 +100,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     concurrent_runs: int = 256
     queue: int = 1024
+    chores: int = 8
     subscriber_bytes: int = 1_048_576
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""

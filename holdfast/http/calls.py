@@ -174,12 +174,12 @@ def wants_stream(request: Request) -> bool:
     return given in ("true", "1")
 
 
-def page_query(request: Request, dialect: str | None, noun: str) -> Query:
-    """limit, order and after."""
+def page_query(request: Request, dialect: str | None, noun: str, order: str = "desc") -> Query:
+    """limit, order and after; `order` is the API's own where none is given."""
     limit = _whole(request.query_params.get("limit", "20"), "limit")
     if not 1 <= limit <= 100:
         raise ClientError("invalid_value", "limit must be from 1 to 100.", param="limit")
-    order = request.query_params.get("order", "desc")
+    order = request.query_params.get("order", order)
     if order not in ("asc", "desc"):
         raise ClientError("invalid_value", "order must be asc or desc.", param="order")
     after = request.query_params.get("after")
@@ -204,10 +204,10 @@ def page(items: list[dict[str, object]], limit: int, key: str = "id") -> dict[st
     }
 
 
-def listed(request: Request, items: list[dict[str, object]]) -> dict[str, object]:
+def listed(request: Request, items: list[dict[str, object]], order: str = "desc") -> dict[str, object]:
     """A page of a list that is all in memory: limit, order and after by item id."""
     limit = _whole(request.query_params.get("limit", "20"), "limit")
-    order = request.query_params.get("order", "desc")
+    order = request.query_params.get("order", order)
     if not 1 <= limit <= 100 or order not in ("asc", "desc"):
         name = "limit" if order in ("asc", "desc") else "order"
         raise ClientError("invalid_value", "limit must be from 1 to 100, order asc or desc.", param=name)

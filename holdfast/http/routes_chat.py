@@ -69,7 +69,7 @@ class ChatRoutes:
 
     async def list(self, request: Request) -> Response:
         """GET the stored ones."""
-        query = calls.page_query(request, "chat", NOUN)
+        query = calls.page_query(request, "chat", NOUN, "asc")
         shown: list[dict[str, object]] = []
         for row in await self._parts.engine.durable.rows(query):
             state = await self._parts.engine.look(row.owner, row.run)
@@ -97,4 +97,4 @@ class ChatRoutes:
         """GET the messages that were sent."""
         row = await calls.row_named(request, self._parts, "chat", NOUN)
         state = await calls.state_named(request, self._parts, row, NOUN)
-        return calls.answer(calls.listed(request, body.stored_messages(state)), session=row.session)
+        return calls.answer(calls.listed(request, body.stored_messages(state), "asc"), session=row.session)

@@ -2,8 +2,10 @@
 waiting is one transaction (group commit emerges by itself: what arrives during a commit is the next batch). One
 wake-up of the loop per batch. Refuses to know: what the work is.
 
-A job is a function of the Txn. It may raise a HoldfastError before it has written anything: that is its own result
-and harms no other job. Any other exception rolls the whole batch back and is given to every job in it."""
+A job is a function of the connection. It may raise a HoldfastError, Damaged or CallerFailed before it has written
+anything: that is its own result and harms no other job. Any other exception rolls the whole batch back and is given to
+every job in it. What must follow a commit in memory is the job's `then`: it runs on the loop for every job whose batch
+was committed, also where nobody waits for the answer any more, because a cancelled caller does not undo a commit."""
 
 from __future__ import annotations
 
@@ -19,12 +21,23 @@ from holdfast.core.errors import Damaged, HoldfastError
 from holdfast.journal.base import StoreUnavailable
 
 T = TypeVar("T")
-Job = tuple[Callable[[apsw.Connection], Any], "asyncio.Future[Any]"]
+Then = Callable[[Any], Any]
+Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]"]
 BATCH = 256
 
 
+class CallerFailed(Exception):
+    """A function that the caller sent along raised inside the transaction; its own error is the cause."""
+
+
+def told(value: Any) -> Any:
+    """The `then` of a job that changes nothing in memory."""
+    return value
+
+
 class Desk(Generic[T]):
-    """One named thread. `before` and `after` frame each batch: BEGIN IMMEDIATE and COMMIT for the writer."""
+    """One named thread. `begin` opens each batch: BEGIN IMMEDIATE for the writer; "" for a desk without transactions.
+    `committed` must not raise: by then the batch has happened, whatever else goes wrong."""
 
     def __init__(
         self,
@@ -40,6 +53,7 @@ class Desk(Generic[T]):
         self._begin = begin
         self._committed = committed
         self._failed = failed
+        self._closing = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -49,14 +63,18 @@ class Desk(Generic[T]):
         """Wait until the connection is there; raises what opening it raised."""
         await self._ready
 
-    def ask(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
-        """Put a job on the desk; the future is done when its batch is committed."""
+    def ask(self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], T] = told) -> asyncio.Future[T]:
+        """Put a job on the desk; the future is done, with what `then` makes of the result, when its batch is
+        committed."""
+        if self._closing:
+            raise StoreUnavailable("the store is closed", full=False)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put((job, future))
+        self._jobs.put((job, then, future))
         return future
 
     async def close(self) -> None:
         """Finish what is on the desk, close the connection, end the thread."""
+        self._closing = True
         self._jobs.put(None)
         await self._ended
         self._thread.join()
@@ -65,16 +83,16 @@ class Desk(Generic[T]):
         try:
             connection = self._connect()
         except BaseException as error:  # reported to whoever waits for ready(): the thread has no other caller
-            self._post(_settle, [(self._ready, translate(error), None), (self._ended, None, None)])
+            self._post(_settle, [(self._ready, translate(error), None, told), (self._ended, None, None, told)])
             return
-        self._post(_settle, [(self._ready, None, None)])
+        self._post(_settle, [(self._ready, None, None, told)])
         open_for_work = True
         while open_for_work:
             batch, open_for_work = self._gather()
             if batch:
                 self._post(_settle, self._commit(connection, batch))
         connection.close()
-        self._post(_settle, [(self._ended, None, None)])
+        self._post(_settle, [(self._ended, None, None, told)])
 
     def _gather(self) -> tuple[list[Job], bool]:
         batch: list[Job] = []
@@ -92,37 +110,51 @@ class Desk(Generic[T]):
     def _commit(self, connection: apsw.Connection, batch: list[Job]) -> list[Settled]:
         results: list[Settled] = []
         try:
-            connection.execute(self._begin)
-            for job, future in batch:
+            if self._begin:
+                connection.execute(self._begin)
+            for job, then, future in batch:
                 try:
-                    results.append((future, None, job(connection)))
+                    results.append((future, None, job(connection), then))
                 except (HoldfastError, Damaged) as refusal:
-                    results.append((future, refusal, None))
-            connection.execute("COMMIT")
-            if self._committed:
-                self._committed(connection)
+                    results.append((future, refusal, None, told))
+                except CallerFailed as failure:
+                    results.append((future, failure.__cause__, None, told))
+            if self._begin:
+                connection.execute("COMMIT")
         except BaseException as error:  # the batch as a whole failed: every job is told, nothing is swallowed
+            return self._undo(connection, batch, error)
+        if self._committed:
+            self._committed(connection)
+        return results
+
+    def _undo(self, connection: apsw.Connection, batch: list[Job], error: BaseException) -> list[Settled]:
+        if self._failed:
+            self._failed()
+        try:
             if not connection.get_autocommit():
                 connection.execute("ROLLBACK")
-            if self._failed:
-                self._failed()
-            return [(future, translate(error), None) for _, future in batch]
-        return results
+        except apsw.Error as worse:  # the next BEGIN will fail too, and say so: a thread that dies here says nothing
+            error = worse
+        return [(future, translate(error), None, told) for _, _, future in batch]
 
     def _post(self, settle: Callable[[list[Settled]], None], results: list[Settled]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(settle, results)
 
 
-Settled = tuple["asyncio.Future[Any]", BaseException | None, Any]
+Settled = tuple["asyncio.Future[Any]", BaseException | None, Any, Then]
 
 
 def _settle(results: list[Settled]) -> None:
-    for future, error, value in results:
+    for future, error, value, then in results:
+        try:
+            answer = then(value) if error is None else None
+        except Exception as bug:  # told to its own caller: the other jobs of the batch must not wait for ever
+            error = bug
         if future.cancelled():
             continue
         if error is None:
-            future.set_result(value)
+            future.set_result(answer)
         else:
             future.set_exception(error)
 

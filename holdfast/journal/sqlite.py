@@ -79,10 +79,14 @@ class SqliteStore:
     ) -> SqliteStore:
         """Open or create the database, migrate it, verify and load what is hot, start the threads."""
         store = cls(path, durability, clock, lease_s)
-        await store._writer.ready()
-        await store._writer.ask(store._load)
+        try:
+            await store._writer.ready()
+            await store._writer.ask(store._load)
+        except BaseException:
+            await store._writer.close()
+            raise
         store._reader = Desk("holdfast-reader", store._connect_other, "BEGIN")
-        store._keeping = Desk("holdfast-upkeep", store._connect_other, "SELECT 1")
+        store._keeping = Desk("holdfast-upkeep", store._connect_other, "")
         await store._reader.ready()
         await store._keeping.ready()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
@@ -100,19 +104,25 @@ class SqliteStore:
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""
         until = self._clock() + self._lease_s
-        done = await self._write(lambda db: sqlite_rows.open_run(db, self._fences, opening, until))
-        if isinstance(done, Attached):
-            return done
-        opened, n, first_id = done
-        tail = Tail(opening.asked.owner, n, [], 0, first_id)
-        tail.add(opened.records, first_id)
-        self._tails[opened.run] = tail
-        self._end_id = max(self._end_id, first_id + len(opened.records))
-        return opened
+
+        def opened(done: tuple[Opened, int, int] | Attached) -> Opened | Attached:
+            if isinstance(done, Attached):
+                return done
+            new, n, first_id = done
+            self._tails[new.run] = tail = Tail(opening.asked.owner, n, [], 0, first_id)
+            tail.add(new.records, first_id)
+            self._end_id = max(self._end_id, first_id + len(new.records))
+            return new
+
+        return await self._write(lambda db: sqlite_rows.open_run(db, self._fences, opening, until), opened)
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
         """See Journal.append."""
-        written = await self._write(lambda db: sqlite_rows.append(db, self._fences, slices))
+        return await self._write(
+            lambda db: sqlite_rows.append(db, self._fences, slices), lambda written: self._appended(slices, written)
+        )
+
+    def _appended(self, slices: Sequence[Slice], written: Written) -> list[Verdict]:
         place = written.first_id
         for part, verdict in zip(slices, written.verdicts, strict=True):
             if verdict is Verdict.FENCED:
@@ -124,19 +134,24 @@ class SqliteStore:
                 tail.ended = bool(part.mark and part.mark.ended)
                 self._to_seal.append(part.run)
         self._end_id = max(self._end_id, place)
-        return list(written.verdicts)
+        return written.verdicts
 
     async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
         """See Journal.claim."""
         now = self._clock()
         lease = (now, now + self._lease_s)
-        done = await self._write(lambda db: sqlite_rows.claim(db, self._fences, (run, holder, at), lease, first))
-        if done is None:
-            return None
-        claim, written = done
-        self._tails[run].add([claim.record], written.first_id)
-        self._end_id = max(self._end_id, written.first_id + 1)
-        return claim
+
+        def claimed(done: tuple[Claim, Written] | None) -> Claim | None:
+            if done is None:
+                return None
+            claim, written = done
+            self._tails[run].add([claim.record], written.first_id)
+            self._end_id = max(self._end_id, written.first_id + 1)
+            return claim
+
+        return await self._write(
+            lambda db: sqlite_rows.claim(db, self._fences, (run, holder, at), lease, first), claimed
+        )
 
     async def beat(self, holder: str) -> None:
         """See Journal.beat. Leases live in memory: with the process, all of them are over."""
@@ -144,9 +159,10 @@ class SqliteStore:
         await self._write(lambda db: self._renew(holder, now))
 
     def _renew(self, holder: str, now: float) -> None:
-        for run, fence in list(self._fences.settled.items()):
-            if fence.holder == holder and fence.lease_until > now:
-                self._fences.put(run, replace(self._fences.get(run) or fence, lease_until=now + self._lease_s))
+        for run in self._fences.settled:
+            fence = self._fences.get(run)  # as this transaction has it: a run that ends in it has none any more
+            if fence is not None and fence.holder == holder and fence.lease_until > now:
+                self._fences.put(run, replace(fence, lease_until=now + self._lease_s))
 
     async def read(self, owner: str, run: str, after: int) -> list[Record]:
         """See Journal.read."""
@@ -157,10 +173,7 @@ class SqliteStore:
             page = tail.page(after)
             if page is not None:
                 return page
-        page = await self._query(lambda db: _read_segment(db, owner, run, after))
-        if page and page[0].seq != after + 1:
-            raise Damaged(f"run {run}: entries {after + 1} to {page[0].seq - 1} are gone")
-        return page
+        return await self._query(lambda db: _read_segment(db, owner, run, after))
 
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""
@@ -168,11 +181,13 @@ class SqliteStore:
 
     async def delete(self, owner: str, run: str, at: int = 0) -> bool:
         """See Journal.delete."""
-        gone = await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at))
-        if gone:
-            self._tails.pop(run, None)
-            self._dirty.set()
-        return gone
+
+        def deleted(gone: bool) -> bool:
+            if gone:
+                self._tails.pop(run, None)
+            return gone
+
+        return await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at), deleted)
 
     # Catalog and Pending
 
@@ -229,22 +244,28 @@ class SqliteStore:
 
     # Threads and connections
 
-    async def _write(self, job: Callable[[apsw.Connection], T]) -> T:
-        result: T = await self._writer.ask(job)
-        self._dirty.set()
-        return result
+    async def _write(self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], T] = told) -> T:
+        def committed(result: Any) -> T:
+            self._dirty.set()
+            return then(result)
+
+        answer: T = await self._writer.ask(job, committed)
+        return answer
 
     async def _query(self, job: Callable[[apsw.Connection], T]) -> T:
         result: T = await self._reader.ask(job)
         return result
 
     def _connect_writer(self) -> apsw.Connection:
+        if not self._path.exists():  # before SQLite makes it: the WAL beside it gets the mode that it has then
+            self._path.touch(0o600)
         db = connect(self._path)
+        refuse_newer(db)
+        self._path.chmod(0o600)
         pragma(db, "journal_mode", "wal")
         pragma(db, "synchronous", {"normal": 1, "full": 2}[self._durability])
         db.set_wal_hook(self._note_pages)
         migrate(db)
-        self._path.chmod(0o600)
         return db
 
     def _connect_other(self) -> apsw.Connection:
@@ -257,13 +278,16 @@ class SqliteStore:
     def _after_commit(self, db: apsw.Connection) -> None:
         self._fences.commit()
         if self._wal_pages > WAL_PAGES:
-            with self._checkpointing:
-                db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            try:
+                self._checkpoint(db)
+            except apsw.Error as error:  # the batch is committed all the same; the next one tries again
+                self.trouble = f"the write-ahead log cannot be moved to the database: {error}"
 
     def _load(self, db: apsw.Connection) -> None:
         loaded = Loaded(db)
         self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
+        self._dirty.set()
 
     # Upkeep
 
@@ -271,27 +295,35 @@ class SqliteStore:
         while True:
             await self._dirty.wait()
             self._dirty.clear()
-            runs, self._to_seal = self._to_seal, []
-            if self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
-                runs.append(min(self._tails, key=lambda run: self._tails[run].first_id))
-            for run in dict.fromkeys(runs):
-                await self._seal(run)
-            await self._trim()
-            if self._wal_pages:
-                await self._keeping.ask(self._checkpoint)
+            try:
+                await self._seal_all()
+                await self._trim()
+                if self._wal_pages:
+                    await self._keeping.ask(self._checkpoint)
+                self.trouble = None
+            except StoreUnavailable as error:  # disk full or busy: what was to be done is still to be done
+                self.trouble = str(error)
+                self._dirty.set()
             await asyncio.sleep(UPKEEP_S)
+
+    async def _seal_all(self) -> None:
+        if self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
+            self._to_seal.append(oldest(self._tails))
+        while self._to_seal:
+            await self._seal(self._to_seal[0])
+            self._to_seal = [run for run in self._to_seal if run != self._to_seal[0]]
 
     async def _seal(self, run: str) -> None:
         """Pack what the tail holds; the tail forgets it once the segments are committed."""
         tail = self._tails.get(run)
-        if tail is None or not tail.records:
+        if tail is None:
             return
         records, crc, ended, end_id = list(tail.records), tail.crc, tail.ended, self._end_id
-        segments = await self._keeping.ask(lambda db: _pack_all(records, crc))
-        after = segments[-1][3]
-        await self._writer.ask(lambda db: _store_segments(db, tail.n, segments))
-        tail.forget(len(records), after, end_id)
-        if ended and self._tails.get(run) is tail:
+        if records:
+            segments = await self._keeping.ask(lambda db: _pack_all(records, crc))
+            await self._writer.ask(lambda db: _store_segments(db, tail.n, segments))
+            tail.forget(len(records), segments[-1][3], end_id)
+        if ended and not tail.records and self._tails.get(run) is tail:
             del self._tails[run]
 
     async def _trim(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from holdfast.core import events as e
 from holdfast.core.errors import AgentError, ClientError, HoldfastError, ServerError
 from holdfast.core.ids import wire_id
+from holdfast.core.spec import Message
 from holdfast.core.state import RunState
 from holdfast.dialects.chat.frames import FINISH, usage_object
 from holdfast.dialects.shared import joined
@@ -71,5 +72,7 @@ def refusal(state: RunState) -> HoldfastError | None:
 def stored_messages(state: RunState) -> list[dict[str, object]]:
     """The messages of the request, each with an id, as the stored-messages list shows them."""
     facts = state.facts
-    shown = [*facts.accepted.spec.history, *facts.accepted.spec.input]
+    spec = facts.accepted.spec
+    system: list[Message] = [{"role": "system", "content": spec.instructions}] if spec.instructions else []
+    shown = [*system, *spec.history, *spec.input]
     return [{"id": f"{wire_id('chat', facts.run)}-{n}", **message} for n, message in enumerate(shown)]

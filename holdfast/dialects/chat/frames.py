@@ -140,18 +140,15 @@ def _chunk(fixed: Fixed, delta: bytes, finish: bytes, seq: int | None) -> bytes:
 
 
 def _show(
-    view: View, entry: e.Entry, deltas: list[bytes], *, draft: bool = False, finish: bytes = b"null"
+    view: View, entry: e.Entry, deltas: list[bytes], *, draft: bool = False, finish: bytes = b"null", last: bool = True
 ) -> tuple[View, list[bytes]]:
-    """Chunks for one entry: the role first, the number on the last (B6)."""
+    """Chunks for one entry: the role first, the number on the last (B6) unless a usage chunk follows."""
     fixed = _known(view)
     if not view.begun:
         deltas = [ROLE, *deltas]
-    last = len(deltas) - 1
-    stored = fixed.spec.store
-    frames = [
-        _chunk(fixed, delta, finish if n == last else b"null", entry.seq if stored and n == last else None)
-        for n, delta in enumerate(deltas)
-    ]
+    number = entry.seq if fixed.spec.store and last else None
+    frames = [_chunk(fixed, delta, b"null", None) for delta in deltas[:-1]]
+    frames.append(_chunk(fixed, deltas[-1], finish, number))
     role_held = view.role_held or (draft and not view.begun)
     return _give(replace(view, begun=True, role_held=role_held), entry, frames, draft=draft)
 
@@ -286,12 +283,20 @@ def _end(view: View, entry: e.Entry, end: e.Terminal) -> tuple[View, list[bytes]
 
 def _finish(view: View, entry: e.Entry, reason: str) -> tuple[View, list[bytes]]:
     fixed = _known(view)
-    view, frames = _show(view, entry, [b"{}"], finish=encode(reason))
+    handed = [encode({"tool_calls": [handed_call(n, call)]}) for n, call in enumerate(view.client_calls)]
+    last = not fixed.spec.include_usage
+    view, frames = _show(view, entry, [*handed, b"{}"], finish=encode(reason), last=last)
     if fixed.spec.include_usage:
         usage = {**fixed.identity, "choices": [], "usage": usage_object(view.usage)}
-        frames.append(data_frame(usage))
+        frames.append(data_frame({**usage, "sequence_number": entry.seq} if fixed.spec.store else usage))
     frames[-1] += DONE
     return view, frames
+
+
+def handed_call(n: int, call: e.Call) -> dict[str, object]:
+    """A call that the caller must carry out, as a chunk tells it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": n, "id": call.id, "type": "function", "function": function}
 
 
 def usage_object(usage: e.Usage) -> dict[str, object]:

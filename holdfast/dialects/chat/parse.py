@@ -9,6 +9,7 @@ from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError
 from holdfast.core.history import split_turn, text_of
 from holdfast.core.spec import Message, Spec, fingerprint
+from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context
 
@@ -107,6 +108,10 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
             "idempotency_requires_store", "An Idempotency-Key needs a stored run: leave store out, or set it to true."
         )
     store = request.store if request.store is not None else (key is not None or context.profile.durable_chat)
+    tools = client_tools.nested(request.tools, context)
+    chore = is_chore(messages, bool(request.stream), bool(tools)) and request.store is None and key is None
+    if chore:
+        session, store = None, False
     system, history, turn = split_turn(messages)
     if not turn:
         turn, history = history[-1:], history[:-1]
@@ -117,6 +122,9 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         history=() if session else tuple(history),
         instructions=system,
         sampling={name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None},
+        client_tools=tools,
+        tool_choice=client_tools.chat_choice(request.tool_choice),
+        chore=chore,
         max_output_tokens=request.max_completion_tokens or request.max_tokens,
         metadata=request.metadata or {},
         store=store,
@@ -134,6 +142,14 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         store=store,
     )
     return ParsedChat(spec, asked, bool(request.stream))
+
+
+def is_chore(messages: list[Message], stream: bool, tools: bool) -> bool:
+    """A front end's own errand: one user message that begins with ### Task:, not streamed, no tools (B7)."""
+    spoken = [message for message in messages if message.get("role") not in ("system", "developer")]
+    if stream or tools or len(spoken) != 1 or spoken[0].get("role") != "user":
+        return False
+    return text_of(spoken[0].get("content")).lstrip().startswith("### Task:")
 
 
 def _checked(messages: list[Message], max_parts: int) -> list[Message]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from holdfast.core import events as e
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Resolved, Spec
-from holdfast.core.state import Called, Returned, RunState, Said, Thought
+from holdfast.core.state import Called, Facts, Handed, Returned, RunState, Said, Thought
 from holdfast.dialects.responses import items
 from holdfast.dialects.shared import hidden
 
@@ -88,8 +88,8 @@ def _reasoned(failed: e.RunFailed) -> str:
 def output(state: RunState) -> list[items.Item]:
     """The items so far, as frames show them."""
     facts = state.facts
-    spec, run = facts.accepted.spec, facts.run
-    hidden_calls = {i.started.call.id for i in facts.items if isinstance(i, Called) and hidden(i.started.call.name)}
+    run = facts.run
+    unseen = {i.started.call.id for i in facts.items if isinstance(i, Called) and hidden(i.started.call.name)}
     shown: list[items.Item] = []
     for item in facts.items:
         match item:
@@ -97,20 +97,34 @@ def output(state: RunState) -> list[items.Item]:
                 shown.append(items.reasoning(run, seq, text if kept else None, "completed" if kept else "incomplete"))
             case Said(seq, text, standing):
                 shown.append(items.message(run, seq, None if standing == "dropped" else text, _STANDING[standing]))
-            case Called(seq, started) if started.call.id not in hidden_calls:
-                if spec.tool_items == "function_call":
-                    shown.append(items.function_call(run, seq, started.call, done=True))
-                else:
-                    shown.append(items.mcp_call(run, seq, started.call, facts.results.get(started.call.id), spec))
-            case Returned(seq, finished) if spec.tool_items == "function_call" and finished.call_id not in hidden_calls:
-                shown.append(items.function_call_output(run, seq, finished, spec, done=True))
+            case Handed(_, call):
+                shown.append(items.handed_call(call, done=True))
+            case Called() | Returned():
+                shown.extend(_tool_items(facts, item, unseen))
     for item in state.draft_items:
         match item:
             case Thought(seq, text):
-                shown.append(items.reasoning(run, seq, text, "in_progress"))
+                status = "in_progress" if seq == state.thought_seq else "completed"
+                shown.append(items.reasoning(run, seq, text, status))
             case Said(seq, text):
                 shown.append(items.message(run, seq, text, "in_progress"))
     return shown
+
+
+def _tool_items(facts: Facts, item: Called | Returned, unseen: set[str]) -> list[items.Item]:
+    """A server tool's call or result, in the style of the run."""
+    spec, run = facts.accepted.spec, facts.run
+    pair = spec.tool_items == "function_call"
+    match item:
+        case Called(seq, started) if started.call.id not in unseen:
+            if pair:
+                return [items.function_call(run, seq, started.call, done=True)]
+            unsettled = "in_progress" if facts.end is None else "incomplete"
+            return [items.mcp_call(run, seq, started.call, facts.results.get(started.call.id), spec, unsettled)]
+        case Returned(seq, finished) if pair and finished.call_id not in unseen:
+            return [items.function_call_output(run, seq, finished, spec, done=True)]
+        case _:
+            return []
 
 
 def response(state: RunState) -> dict[str, object]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core.ids import item_id
+from holdfast.core.ids import handed_id, item_id
 from holdfast.core.spec import Spec
 from holdfast.core.state import Rope, join
 from holdfast.dialects.responses import items
@@ -35,8 +35,10 @@ class Rest(Struct, frozen=True):
     """The open message's delta frame up to its number."""
     thought_seq: int = -1
     thought_index: int = -1
+    thought_told: bool = False
+    """Reasoning of the current message was shown."""
     calls: dict[str, tuple[int, int, e.Call]] = {}
-    """call id -> (seq, output index, call) of calls that were shown."""
+    """call id -> (seq, output index, call) of calls that were shown and are not settled."""
     usage: e.Usage = e.Usage()
     begun: bool = False
 
@@ -179,11 +181,13 @@ class Scribe:
             self._close_item(rest.text_index, items.message(rest.run, rest.text_seq, None, "incomplete"))
             self._change(text_seq=-1, text_index=-1)
             self._text = None
+        self._change(thought_told=False)
 
-    def _open_item(self, item: items.Item) -> int:
+    def _open_item(self, item: items.Item, **at_first: object) -> int:
+        """Add an item; `at_first` are the fields that look otherwise in the frame that opens it."""
         index = len(self._rest().output)
         self._change(output=(*self._rest().output, item))
-        self._emit("response.output_item.added", output_index=index, item=item)
+        self._emit("response.output_item.added", output_index=index, item={**item, **at_first})
         return index
 
     def _close_item(self, index: int, item: items.Item) -> None:
@@ -228,7 +232,7 @@ class Scribe:
         rest = self._rest()
         if rest.thought_seq < 0:
             index = self._open_item(items.reasoning(rest.run, seq, None, "in_progress"))
-            self._change(thought_seq=seq, thought_index=index)
+            self._change(thought_seq=seq, thought_index=index, thought_told=True)
             part = {"type": "summary_text", "text": ""}
             self._emit("response.reasoning_summary_part.added", **self._thought_place(), part=part)
         self._emit("response.reasoning_summary_text.delta", **self._thought_place(), delta=text)
@@ -258,12 +262,18 @@ class Scribe:
     def _message(self, seq: int, said: e.MessageCompleted) -> None:
         status = "incomplete" if said.finish in ("length", "content_filter") else "completed"
         rest = self._rest()
-        if rest.thought_seq >= 0:
-            self._close_thought(kept=True)
+        if said.reasoning and not rest.thought_told:
+            self._thought_delta(seq, said.reasoning)
+        self._close_thought(kept=True)
         if rest.text_seq < 0 and said.text:
             self._text_delta(seq, said.text)
         self._close_text(status)
-        self._change(usage=self._rest().usage.plus(said.usage))
+        for call in said.calls:
+            if call.client:
+                index = self._open_item(items.handed_call(call, done=False))
+                self._arguments("response.function_call_arguments", handed_id(call.id), index, call)
+                self._close_item(index, items.handed_call(call, done=True))
+        self._change(usage=self._rest().usage.plus(said.usage), thought_told=False)
 
     def _started(self, seq: int, started: e.ToolStarted) -> None:
         rest, call = self._rest(), started.call
@@ -274,7 +284,8 @@ class Scribe:
             self._arguments("response.function_call_arguments", item_id("fc", rest.run, seq), index, call)
             self._close_item(index, items.function_call(rest.run, seq, call, done=True))
         else:
-            index = self._open_item(items.mcp_call(rest.run, seq, call, None, rest.spec))
+            open_call = items.mcp_call(rest.run, seq, call, None, rest.spec, "in_progress")
+            index = self._open_item(open_call, arguments="")
             name = item_id("mcp", rest.run, seq)
             self._emit("response.mcp_call.in_progress", item_id=name, output_index=index)
             self._arguments("response.mcp_call_arguments", name, index, call)
@@ -291,17 +302,26 @@ class Scribe:
         if finished.call_id not in rest.calls:
             return
         started_seq, index, call = rest.calls[finished.call_id]
+        self._change(calls={key: value for key, value in rest.calls.items() if key != finished.call_id})
         if rest.spec.tool_items == "function_call":
             place = self._open_item(items.function_call_output(rest.run, seq, finished, rest.spec, done=False))
             self._close_item(place, items.function_call_output(rest.run, seq, finished, rest.spec, done=True))
             return
         kind = "response.mcp_call.failed" if finished.is_error else "response.mcp_call.completed"
         self._emit(kind, item_id=item_id("mcp", rest.run, started_seq), output_index=index)
-        self._close_item(index, items.mcp_call(rest.run, started_seq, call, finished, rest.spec))
+        self._close_item(index, items.mcp_call(rest.run, started_seq, call, finished, rest.spec, ""))
+
+    def _close_calls(self) -> None:
+        """Calls that the end of the run cut off: a function_call item is done already, an mcp_call is not."""
+        rest = self._rest()
+        if rest.spec.tool_items == "mcp_call":
+            for seq, index, call in rest.calls.values():
+                self._close_item(index, items.mcp_call(rest.run, seq, call, None, rest.spec, "incomplete"))
 
     def _end(self, entry: e.Entry, end: e.Terminal) -> None:
         self._close_thought(kept=True)
         self._close_text("incomplete")
+        self._close_calls()
         rest = self._rest()
         shown = {**rest.head, "output": list(rest.output), **ending(end, rest.usage, entry.at)}
         kind = {e.RunCompleted: "completed", e.RunFailed: "failed"}.get(type(end), "incomplete")

@@ -4,7 +4,7 @@ bodies alike, so that they cannot disagree. Refuses to know: in which order they
 from __future__ import annotations
 
 from holdfast.core import events as e
-from holdfast.core.ids import item_id
+from holdfast.core.ids import handed_id, item_id
 from holdfast.core.spec import Spec
 from holdfast.dialects.shared import bounded
 
@@ -47,6 +47,18 @@ def function_call(run: str, seq: int, call: e.Call, *, done: bool) -> Item:
     }
 
 
+def handed_call(call: e.Call, *, done: bool) -> Item:
+    """A call that the caller must carry out."""
+    return {
+        "type": "function_call",
+        "id": handed_id(call.id),
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments if done else "",
+        "status": "completed" if done else "in_progress",
+    }
+
+
 def function_call_output(run: str, seq: int, finished: e.ToolFinished, spec: Spec, *, done: bool) -> Item:
     """What a call gave, in the form of a frame: an array of parts (C9)."""
     output, _ = bounded(finished.output, spec.output_bound)
@@ -59,9 +71,9 @@ def function_call_output(run: str, seq: int, finished: e.ToolFinished, spec: Spe
     }
 
 
-def mcp_call(run: str, seq: int, call: e.Call, finished: e.ToolFinished | None, spec: Spec) -> Item:
-    """A call and, once it is settled, what it gave, as one item."""
-    output, error, status = None, None, "in_progress"
+def mcp_call(run: str, seq: int, call: e.Call, finished: e.ToolFinished | None, spec: Spec, status: str) -> Item:
+    """A call and, once it is settled, what it gave, as one item; `status` counts while it is not settled."""
+    output, error = None, None
     if finished is not None:
         output, _ = bounded(finished.output, spec.output_bound)
         status = "failed" if finished.is_error else "completed"
@@ -72,7 +84,7 @@ def mcp_call(run: str, seq: int, call: e.Call, finished: e.ToolFinished | None, 
         "id": item_id("mcp", run, seq),
         "server_label": SERVER_LABEL,
         "name": call.name,
-        "arguments": call.arguments if finished is not None else "",
+        "arguments": call.arguments,
         "output": output,
         "error": error,
         "approval_request_id": None,

@@ -11,9 +11,11 @@ from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, not_found
 from holdfast.core.history import split_turn, text_of
 from holdfast.core.ids import run_of
-from holdfast.core.spec import Spec, fingerprint
+from holdfast.core.spec import Message, Spec, fingerprint
+from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context
+from holdfast.dialects.chat.parse import is_chore
 from holdfast.dialects.responses.input import Item, input_items, messages_of
 
 _DEFAULTS: dict[str, object] = {
@@ -109,12 +111,19 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
     items = input_items(given, max_parts)
     system, history, turn = split_turn(messages_of(items))
     layers = [layer for layer in (request.instructions, system) if layer]
+    tools = client_tools.nested(request.tools, context)
+    chore = _is_chore(request, [*history, *turn], bool(tools), key)
+    if chore:
+        session, store = None, False
     spec = Spec(
         dialect="responses",
         model=context.model(request.model),
         input=tuple(turn) if session else (*history, *turn),
         instructions="\n\n".join(layers) or None,
         sampling=_sampling(request),
+        client_tools=tools,
+        tool_choice=client_tools.chat_choice(request.tool_choice),
+        chore=chore,
         max_output_tokens=request.max_output_tokens,
         max_tool_calls=request.max_tool_calls,
         metadata=request.metadata or {},
@@ -148,6 +157,11 @@ def _check_store(request: ResponsesRequest, store: bool, key: str | None) -> Non
     if request.previous_response_id is not None and request.conversation is not None:
         message = "previous_response_id and conversation cannot be used together: send one of them."
         raise ClientError("mutually_exclusive_parameters", message, param="conversation")
+
+
+def _is_chore(request: ResponsesRequest, messages: list[Message], tools: bool, key: str | None) -> bool:
+    joins = request.previous_response_id or request.conversation or request.background or key
+    return not joins and request.store is None and is_chore(messages, bool(request.stream), tools)
 
 
 def _previous(shown: str | None) -> str | None:
@@ -187,6 +201,10 @@ def _sampling(request: ResponsesRequest) -> dict[str, object]:
 
 def _echo(request: ResponsesRequest) -> dict[str, object]:
     echo = {name: value for name in _ECHOED if (value := getattr(request, name)) is not None}
+    if request.tools:
+        echo["tools"] = client_tools.echoed(request.tools)
+    if request.tool_choice is not None:
+        echo["tool_choice"] = request.tool_choice
     if request.text is not None:
         echo["text"] = {"format": {"type": "text"}, **request.text}
     if request.reasoning is not None:

@@ -1,0 +1,145 @@
+"""The hand that writes in contract tests. Owns: short words for what an engine does to a store (open, write, end, park,
+claim), keeping count of numbers and attempts as a holder would. Refuses to know: any one backend."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError
+from holdfast.journal.base import Attached, Claim, Mark, Opened, Opening, Record, Signal, Slice, Store, Verdict
+from holdfast.testing.clock import VirtualClock
+
+
+class Backend(NamedTuple):
+    """What the fixture of a contract suite gives: a fresh store that takes its leases from `clock`."""
+
+    store: Store
+    clock: VirtualClock
+    lease_s: float = 15.0
+
+
+def started(attempt: int, clean: bool) -> bytes:
+    """What the claims of an Author write."""
+    return b"started %d %s" % (attempt, b"clean" if clean else b"unclean")
+
+
+class Author:
+    """One owner's runs on one store, written by one holder."""
+
+    def __init__(self, backend: Backend, owner: str = "ann", holder: str = "h1") -> None:
+        self.store = backend.store
+        self.clock = backend.clock
+        self.owner = owner
+        self.holder = holder
+        self.seqs: dict[str, int] = {}
+        self.attempts: dict[str, int] = {}
+
+    def asked(self, **fields: object) -> Asked:
+        """A question of this owner."""
+        return Asked(**{"owner": self.owner, "fingerprint": "f1", **fields})  # type: ignore[arg-type]
+
+    def opening(self, run: str, *, held: bool = True, dialect: str = "responses", **fields: object) -> Opening:
+        """A run that wants to begin; `fields` are those of Asked."""
+        asked = self.asked(**{"fresh_conversation": f"conv_{run}", **fields})
+        first = [b"accepted " + run.encode()] + ([started(1, True)] if held else [])
+        return Opening(
+            run=run,
+            at=self.clock.now_ms(),
+            dialect=dialect,
+            model="m",
+            asked=asked,
+            accept=lambda resolved: first,
+            holder=self.holder if held else None,
+        )
+
+    async def open(self, run: str, *, held: bool = True, **fields: object) -> Opened:
+        """Open a run that must be accepted."""
+        opened = await self.store.open(self.opening(run, held=held, **fields))
+        assert isinstance(opened, Opened), opened
+        self.seqs[run], self.attempts[run] = len(opened.records) - 1, int(held)
+        return opened
+
+    async def attach(self, run: str, **fields: object) -> str:
+        """Open a run whose key must be known; the run behind it."""
+        attached = await self.store.open(self.opening(run, **fields))
+        assert isinstance(attached, Attached), attached
+        return attached.run
+
+    def records(self, run: str, *data: bytes) -> list[Record]:
+        """The next records of a run."""
+        first, attempt, at = self.seqs[run] + 1, self.attempts[run], self.clock.now_ms()
+        return [Record(first + n, attempt, at, item) for n, item in enumerate(data)]
+
+    def slice(self, run: str, *data: bytes, mark: Mark | None = None) -> Slice:
+        """The next slice of a run."""
+        return Slice(run, self.attempts[run], self.records(run, *data), mark)
+
+    async def write(self, run: str, *data: bytes, mark: Mark | None = None) -> Verdict:
+        """Append to a run."""
+        (verdict,) = await self.store.append([self.slice(run, *data, mark=mark)])
+        if verdict is Verdict.WRITTEN:
+            self.seqs[run] += len(data)
+        return verdict
+
+    async def end(self, run: str, *, chains: bool = True, turn: bytes = b"", session: str = "") -> Verdict:
+        """End a run: completed where it chains, failed else."""
+        status = "completed" if chains else "failed"
+        turn = (turn or b'["%s"]' % run.encode()) if chains else b""
+        mark = Mark(status=status, at=self.clock.now_ms(), ended=True, chains=chains, turn=turn, session=session)
+        return await self.write(run, b"ended", mark=mark)
+
+    async def finished(self, run: str, **fields: object) -> Opened:
+        """Open a run and complete it."""
+        opened = await self.open(run, **fields)
+        remembered = (opened.resolved.session or "") if opened.resolved.remember else ""
+        assert await self.end(run, session=remembered) is Verdict.WRITTEN
+        return opened
+
+    async def park(self, run: str, *data: bytes) -> Verdict:
+        """Give the claim back cleanly."""
+        return await self.write(run, *data, mark=Mark(status="queued", at=self.clock.now_ms(), parked=True))
+
+    async def claim(self, run: str) -> Claim | None:
+        """Try to take a run."""
+        claim = await self.store.claim(run, self.holder, started, self.clock.now_ms())
+        if claim is not None:
+            self.seqs[run], self.attempts[run] = claim.record.seq, claim.attempt
+        return claim
+
+    async def read(self, run: str, after: int = -1) -> list[Record]:
+        """All records after a place, page by page."""
+        records: list[Record] = []
+        while page := await self.store.read(self.owner, run, after):
+            records += page
+            after = page[-1].seq
+        return records
+
+    async def data(self, run: str, after: int = -1) -> list[bytes]:
+        """The data of all records after a place; fails where their numbers have a gap."""
+        records = await self.read(run, after)
+        assert [record.seq for record in records] == list(range(after + 1, after + 1 + len(records)))
+        return [record.data for record in records]
+
+    async def cancel(self, run: str, key: str = "cancel") -> bool:
+        """Leave a wish for the holder."""
+        return await self.store.signal(self.owner, Signal(run, "cancel", key))
+
+    async def status(self, run: str) -> str | None:
+        """The status in the catalog, None where there is no such run."""
+        row = await self.store.find(self.owner, run)
+        return row.status if row else None
+
+    async def claimable(self) -> list[str]:
+        """The runs that nobody holds, oldest first."""
+        return [run for _, run in await self.store.claimable(1_000)]
+
+
+async def refusal(work: Awaitable[object]) -> ClientError:
+    """The error with which a call was refused; fails where it was not."""
+    try:
+        answer = await work
+    except ClientError as error:
+        return error
+    raise AssertionError(f"not refused: {answer!r}")
