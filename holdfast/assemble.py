@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 from starlette.applications import Starlette
 
+from holdfast.agents.approval import Approvals, Mode
 from holdfast.agents.loop import LoopAgent, LoopSettings
 from holdfast.config import Settings, is_loopback
 from holdfast.core import events as e
@@ -42,6 +43,7 @@ from holdfast.tools.registry import Toolbox, builtin_tools
 from holdfast.tools.threads import Threads
 from holdfast.tools.workspace import workspace_for
 
+APPROVAL_S = 3600.0
 PROMPT = (
     "You are a helpful agent. You have tools that work in a workspace which keeps its files between conversations. "
     "Use them when they help, and say briefly what you did."
@@ -51,6 +53,11 @@ PROMPT = (
 def new_id() -> str:
     """24 random characters: 96 bits."""
     return secrets.token_hex(12)
+
+
+def new_code() -> str:
+    """A code that a person can type: 30 bits, and it works for its owner only."""
+    return "".join(secrets.choice("ABCDEFGHJKLMNPQRSTUVWXYZ23456789") for _ in range(6))
 
 
 def now_ms() -> int:
@@ -113,7 +120,8 @@ async def assemble(settings: Settings, key: str, log: Log, model: Model) -> Asse
     limits = _limits(settings)
     threads = Threads()
     toolbox = Toolbox(builtin_tools(settings.tools.sandbox, threads))
-    agent = LoopAgent(model, toolbox, _loop_settings(settings), _places(settings, data), _ender(threads))
+    approvals = _approvals(settings, store)
+    agent = LoopAgent(model, toolbox, _loop_settings(settings), _places(settings, data), _ender(threads), approvals)
     memory = MemoryStore(time.monotonic, sessions=store)
     engine = Engine(EngineParts(store, memory, bell, agent, limits, log, now_ms, new_id))
     keyring = Keyring()
@@ -147,6 +155,12 @@ def _limits(settings: Settings) -> Limits:
 def _loop_settings(settings: Settings) -> LoopSettings:
     agent = settings.agent
     return LoopSettings(agent.system_prompt or PROMPT, agent.max_rounds, agent.max_message_bytes)
+
+
+def _approvals(settings: Settings, store: SqliteStore) -> Approvals:
+    chosen = settings.tools.approval
+    mode: Mode = "never" if chosen == "auto" else chosen
+    return Approvals(mode, (), store.granted, new_code, now_ms, APPROVAL_S)
 
 
 def _profile(settings: Settings) -> Profile:

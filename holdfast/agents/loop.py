@@ -13,12 +13,15 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.agents.approval import Approvals
 from holdfast.agents.base import Turn
 from holdfast.agents.incoming import Incoming
 from holdfast.core import events as e
+from holdfast.core.context import fit
 from holdfast.core.history import ask_messages, output_messages
 from holdfast.core.spec import Message
 from holdfast.core.state import Due, RunState
@@ -39,6 +42,10 @@ class LoopSettings(Struct, frozen=True):
     system_prompt: str = ""
     max_rounds: int = 50
     max_message_bytes: int = 4 * 1024 * 1024
+    context_tokens: int = 0
+    """The model's window, in tokens; 0: not known, nothing is left out."""
+    on_unknown: Literal["tell", "ask"] = "tell"
+    """What becomes of a write that a crash interrupted: the model is told, or a person decides whether to repeat it."""
 
 
 def tool_name(tool: dict[str, object]) -> str:
@@ -135,7 +142,9 @@ class LoopAgent:
         settings: LoopSettings,
         place: Callable[[RunState, str], Place],
         end_leftover: Callable[[e.Process, str], Awaitable[bool]],
+        approvals: Approvals,
     ) -> None:
+        self._approvals = approvals
         self._model = model
         self._toolbox = toolbox
         self._settings = settings
@@ -168,7 +177,8 @@ class LoopAgent:
         options = talk.options()
         if not tools:
             options.pop("tool_choice", None)
-        ask = Ask(talk.messages(), tools, options)
+        window = self._settings.context_tokens
+        ask = Ask(fit(talk.messages(), window, str(talk.spec.echo.get("truncation", "auto"))), tools, options)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
                 for delta in incoming.feed(parts):
@@ -182,12 +192,19 @@ class LoopAgent:
         together: list[e.Call] = []
         for call in calls:
             due = talk.state.facts.due.get(call.id)
+            tool = self._toolbox.get(call.name)
             if due is not None and due.started is not None:
                 await self._end_process(due)
-                if due.started.effect == "write":
-                    yield e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
+            match await self._stand(talk, call, due):
+                case e.ApprovalRequested() as question:
+                    yield question
+                    return
+                case e.ToolFinished() as settled:
+                    if due is None or due.started is None:
+                        label = self._toolbox.label(call.name, call.arguments)
+                        yield e.ToolStarted(call=call, effect="read", label=label)
+                    yield settled
                     continue
-            tool = self._toolbox.get(call.name)
             if tool is not None and tool.effect == "write":
                 for group in (together, [call]):
                     async with aclosing(self._group(talk, group)) as events:
@@ -199,6 +216,23 @@ class LoopAgent:
         async with aclosing(self._group(talk, together)) as events:
             async for event in events:
                 yield event
+
+    async def _stand(self, talk: Talk, call: e.Call, due: Due | None) -> e.ApprovalRequested | e.ToolFinished | None:
+        """How a call stands before it is made: a person must be asked, it is settled without being made, or neither."""
+        given = talk.state.facts.approvals.get(call.id)
+        if given is not None and given.choice in ("deny", "expired"):
+            words = "denied by a person" if given.choice == "deny" else "not approved in time"
+            return e.ToolFinished(call_id=call.id, output=f"This call was {words}; it was not made.", is_error=True)
+        if given is not None:
+            return None
+        if due is not None and due.started is not None and due.started.effect == "write":
+            if self._settings.on_unknown == "ask":
+                return self._approvals.ask(call)
+            return e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
+        tool = self._toolbox.get(call.name)
+        if tool is None:
+            return None
+        return await self._approvals.question(talk.state, call, tool.effect)
 
     async def _end_process(self, due: Due) -> None:
         """What an earlier attempt left running ends before its call is settled (house rule 6.8)."""

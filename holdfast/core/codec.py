@@ -29,5 +29,5 @@ def decode(data: bytes, fmt: int = FORMAT) -> AnyEvent:
         data = UPCASTERS[version](data)
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"an event cannot be read: {error}") from error

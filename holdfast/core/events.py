@@ -120,9 +120,9 @@ class ToolFinished(Event, frozen=True, tag="tool.finished", kw_only=True):
 
 
 class ApprovalRequested(Event, frozen=True, tag="approval.requested", kw_only=True):
-    """A person must say yes before the call is carried out."""
+    """A person must say yes before the call is carried out. `digest` binds the answer to tool and arguments."""
 
-    call_id: str
+    call: Call
     digest: str
     code: str
     expires_at: int

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from holdfast.core.context import shown_to_model
 from holdfast.core.events import Call, MessageCompleted, ToolFinished
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
@@ -22,7 +23,8 @@ def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, To
             messages.append(_assistant(said, settled))
         for call in settled:
             if call.id in results:
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": results[call.id].output})
+                shown = shown_to_model(call.id, results[call.id].output)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
     return messages
 
 
@@ -43,7 +45,8 @@ def turn_messages(state: RunState) -> list[Message]:
 
 
 def split_turn(messages: Iterable[Message]) -> tuple[str | None, list[Message], list[Message]]:
-    """A resent conversation as (system text, history, new turn): the new turn comes after the last assistant."""
+    """A resent conversation as (system text, history, new turn): the new turn comes after the last assistant message;
+    where nothing does, that message is the turn (a prefill)."""
     system: list[str] = []
     rest: list[Message] = []
     for message in messages:
@@ -52,7 +55,8 @@ def split_turn(messages: Iterable[Message]) -> tuple[str | None, list[Message], 
         else:
             rest.append(message)
     last = max((n for n, message in enumerate(rest) if message.get("role") == "assistant"), default=-1)
-    return "\n\n".join(part for part in system if part) or None, rest[: last + 1], rest[last + 1 :]
+    begins = min(last + 1, max(len(rest) - 1, 0))
+    return "\n\n".join(part for part in system if part) or None, rest[:begins], rest[begins:]
 
 
 def text_of(content: object) -> str:

@@ -195,6 +195,10 @@ class Facts(Struct, frozen=True):
     items: tuple[Item, ...] = ()
     results: dict[str, e.ToolFinished] = {}
     due: dict[str, Due] = {}
+    asked: e.ApprovalRequested | None = None
+    """The question that a person must answer, while one is open."""
+    approvals: dict[str, e.ApprovalGiven] = {}
+    """Answers that were not used yet: a start uses one up."""
     calls: int = 0
     usage: e.Usage = e.Usage()
     usage_incomplete: bool = False
@@ -244,6 +248,11 @@ def chainable(state: RunState) -> bool:
 def stopping(state: RunState) -> bool:
     """True where a stop was asked for and only the end is missing."""
     return state.phase is Phase.STOPPING
+
+
+def waiting(state: RunState) -> bool:
+    """True where a person must answer first."""
+    return state.phase is Phase.WAITING
 
 
 def between_steps(state: RunState) -> bool:
@@ -321,8 +330,11 @@ def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: N
     standing: Literal["whole", "cut"] = "cut" if event.finish in ("length", "content_filter") else "whole"
     pieces = _pieces(state, standing, kept=True)
     thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
-    if (state.text_seq >= 0 and join(state.text) != event.text) or (thoughts and "".join(thoughts) != event.reasoning):
+    texts = [piece.text for piece in pieces if isinstance(piece, Said)]
+    if (texts and texts != [event.text]) or (thoughts and "".join(thoughts) != event.reasoning):
         raise IllegalEvent("a message must be the sum of its deltas")
+    # The event's own text, not a copy of it: a run of many big messages would hold each of them twice.
+    pieces = tuple(Said(p.seq, event.text, standing) if isinstance(p, Said) else p for p in pieces)
     if not thoughts and event.reasoning:
         pieces = (*pieces, Thought(entry.seq, event.reasoning))
     if state.text_seq < 0 and event.text:
@@ -377,7 +389,9 @@ def _started(state: RunState, entry: e.Entry, event: e.ToolStarted, cell: Phase)
     items = facts.items if again else (*facts.items, Called(entry.seq, event))
     due = {**facts.due, call.id: Due(call, entry.attempt, event)}
     calls = facts.calls + (known is None)
-    return _with(state, entry, cell, replace(facts, due=due, items=items, calls=calls, updated_at=entry.at))
+    used = {key: given for key, given in facts.approvals.items() if key != call.id}
+    facts = replace(facts, due=due, items=items, calls=calls, approvals=used, updated_at=entry.at)
+    return _with(state, entry, cell, facts)
 
 
 def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phase | Next) -> RunState:
@@ -399,15 +413,29 @@ def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phas
     return _with(state, entry, cell, facts)
 
 
-def _about_due(state: RunState, entry: e.Entry, event: e.ToolProgressed | e.ApprovalRequested, cell: Phase) -> RunState:
+def _progressed(state: RunState, entry: e.Entry, event: e.ToolProgressed, cell: Phase) -> RunState:
     if event.call_id not in state.facts.due:
         raise IllegalEvent(f"call {event.call_id} is not due")
     return _noted(state, entry, event, cell)
 
 
+def _asked(state: RunState, entry: e.Entry, event: e.ApprovalRequested, cell: Phase) -> RunState:
+    facts, call = state.facts, event.call
+    if call.id not in facts.due or call.id in facts.approvals:
+        raise IllegalEvent(f"call {call.id} does not wait for an approval")
+    return _with(state, entry, cell, replace(facts, asked=event, fresh=True, updated_at=entry.at))
+
+
+def _given(state: RunState, entry: e.Entry, event: e.ApprovalGiven, cell: Phase) -> RunState:
+    facts = state.facts
+    if facts.asked is None or facts.asked.call.id != event.call_id:
+        raise IllegalEvent(f"nobody asked about call {event.call_id}")
+    approvals = {**facts.approvals, event.call_id: event}
+    return _with(state, entry, cell, replace(facts, asked=None, approvals=approvals, fresh=True, updated_at=entry.at))
+
+
 def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunState:
-    fresh = state.facts.fresh or isinstance(event, e.ApprovalGiven)
-    return _with(state, entry, cell, replace(state.facts, fresh=fresh, updated_at=entry.at))
+    return _with(state, entry, cell, replace(state.facts, updated_at=entry.at))
 
 
 def _end(state: RunState, entry: e.Entry, event: e.Terminal, cell: Phase) -> RunState:
@@ -427,10 +455,10 @@ _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = 
     e.ReasoningDelta: _reasoning,
     e.MessageCompleted: _message,
     e.ToolStarted: _started,
-    e.ToolProgressed: _about_due,
+    e.ToolProgressed: _progressed,
     e.ToolFinished: _finished,
-    e.ApprovalRequested: _about_due,
-    e.ApprovalGiven: _noted,
+    e.ApprovalRequested: _asked,
+    e.ApprovalGiven: _given,
     e.CancelRequested: _noted,
     e.RunCompleted: _end,
     e.RunFailed: _end,

@@ -30,6 +30,14 @@ class Profile(Struct, frozen=True):
     client_tools: str = "auto"
 
 
+def checked_session(named: str, where: str) -> str:
+    """A session's name that the caller gave in the header or field `where`."""
+    if not _SESSION.match(named):
+        message = f"{where} must be 1 to 256 letters, digits or ._:@/+=-."
+        raise ClientError("invalid_session_id", message, param=where)
+    return named
+
+
 class Context(Struct, frozen=True):
     """One request, as a dialect sees it."""
 
@@ -52,11 +60,7 @@ class Context(Struct, frozen=True):
     def session(self) -> str | None:
         """The session that the caller names."""
         named = self.headers.get("x-hermes-session-id")
-        if named is not None and not _SESSION.match(named):
-            raise ClientError(
-                "invalid_session_id", "X-Hermes-Session-Id must be 1 to 256 letters, digits or ._:@/+=-.", status=400
-            )
-        return named
+        return None if named is None else checked_session(named, "X-Hermes-Session-Id")
 
     def key(self) -> str | None:
         """The idempotency key, checked (C5)."""
@@ -80,9 +84,11 @@ class Context(Struct, frozen=True):
             return "mcp_call"
         if wanted == "function_call":
             return "function_call"
-        agent = self.headers.get("user-agent", "").lower()
+        if wanted != "auto":
+            raise ClientError("invalid_tool_items", "X-Tool-Items must be auto, function_call or mcp_call.")
+        agents = self.headers.get("user-agent", "").lower().split()
         sdk = any(name.startswith("x-stainless-") for name in self.headers)
-        return "mcp_call" if sdk or any(mark in agent for mark in _RUNS_CALLS_ITSELF) else "function_call"
+        return "mcp_call" if sdk or any(word.startswith(_RUNS_CALLS_ITSELF) for word in agents) else "function_call"
 
     def tool_progress(self) -> ToolProgress:
         """Which tool progress a chat stream carries; openai-node 4 breaks on any custom event (B4)."""

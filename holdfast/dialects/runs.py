@@ -12,9 +12,9 @@ from holdfast.core.errors import ClientError, not_found
 from holdfast.core.history import split_turn, text_of
 from holdfast.core.ids import run_of_any, wire_id
 from holdfast.core.spec import Message, Spec, fingerprint
-from holdfast.core.state import Phase, RunState
+from holdfast.core.state import Called, Phase, Returned, RunState, Said, Thought
 from holdfast.dialects import fields as f
-from holdfast.dialects.asking import Context
+from holdfast.dialects.asking import Context, checked_session
 from holdfast.dialects.chat.body import visible_text
 from holdfast.dialects.responses.body import usage_object
 from holdfast.dialects.responses.input import Item, input_items, messages_of
@@ -40,9 +40,12 @@ _LAST = {
     Phase.FAILED: "run.failed",
     Phase.CANCELLED: "run.cancelled",
     Phase.INTERRUPTED: "run.incomplete",
-    Phase.ACTING: "tool.started",
-    Phase.DRAFTING: "message.delta",
+    Phase.WAITING: "approval.request",
 }
+_LAST_ITEM = {Called: "tool.started", Returned: "tool.completed", Said: "message.delta", Thought: "reasoning.available"}
+
+
+_DEFAULTS: dict[str, object] = {"metadata": {}, "conversation_history": []}
 
 
 class RunsRequest(Struct):
@@ -67,18 +70,18 @@ class ParsedRun(Struct, frozen=True):
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
     """See house.md: parse(request) -> Spec."""
     request = f.decode(raw, RunsRequest)
-    if request.session_id is not None:
-        context = replace(context, headers={**context.headers, "x-hermes-session-id": request.session_id})
-    session = context.session()
+    named = request.session_id
+    session = context.session() if named is None else checked_session(named, "session_id")
     given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
     items = input_items(given, max_parts)
-    system, _, turn = split_turn(messages_of(items))
+    system, earlier, turn = split_turn(messages_of(items))
+    history = [*_history(request.conversation_history or []), *earlier]
     layers = [layer for layer in (request.instructions, system) if layer]
     spec = Spec(
         dialect="runs",
         model=context.model(request.model),
         input=tuple(turn),
-        history=() if session else tuple(_history(request.conversation_history or [])),
+        history=() if session else tuple(history),
         instructions="\n\n".join(layers) or None,
         metadata=request.metadata or {},
         background=True,
@@ -88,7 +91,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
     )
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("runs", f.known_fields(request, {}), session),
+        fingerprint=fingerprint("runs", f.known_fields(request, _DEFAULTS), session),
         key=context.key(),
         previous=_previous(request.previous_response_id),
         session=session,
@@ -128,13 +131,28 @@ def body(state: RunState) -> dict[str, object]:
         "model": facts.accepted.spec.model,
         "created_at": facts.created_at / 1000,
         "updated_at": facts.updated_at / 1000,
-        "last_event": _LAST.get(state.phase, "tool.completed" if facts.results else "run.started"),
+        "last_event": _LAST.get(state.phase) or _last_item(state),
         "output": visible_text(state),
         "usage": usage_object(facts.usage),
         "usage_incomplete": facts.usage_incomplete,
         "attempt": facts.attempt,
-        "error": f"{failed.message} ({failed.reason})" if failed else None,
+        "error": _failure(failed) if failed else None,
     }
+
+
+def _last_item(state: RunState) -> str:
+    facts = state.facts
+    unseen = {i.started.call.id for i in facts.items if isinstance(i, Called) and hidden(i.started.call.name)}
+    for item in reversed((*facts.items, *state.draft_items)):
+        call = item.started.call.id if isinstance(item, Called) else ""
+        call = item.finished.call_id if isinstance(item, Returned) else call
+        if call not in unseen and type(item) in _LAST_ITEM:
+            return _LAST_ITEM[type(item)]
+    return "run.started"
+
+
+def _failure(failed: e.RunFailed) -> str:
+    return f"{failed.message} ({failed.reason})" if failed.reason else failed.message
 
 
 class View(Struct, frozen=True):
@@ -142,11 +160,9 @@ class View(Struct, frozen=True):
 
     after: int
     names: dict[str, str] = {}
-    began: dict[str, int] = {}
     texts: tuple[str, ...] = ()
     """Settled texts, for the output at the end."""
     draft_from: int = -1
-    thinking: bool = False
     usage: e.Usage = e.Usage()
 
 
@@ -171,15 +187,16 @@ class RunsProjection:
         """See Projection.step."""
         seen = entry.seq <= view.after and not isinstance(entry.event, e.Terminal)
         view, told = _tell(view, entry)
-        if told is None or seen:
+        if seen:
             return view, []
-        name, fields = told
-        body = {"event": name, "seq": entry.seq, "run_id": wire_id("runs", entry.run), "timestamp": entry.at / 1000}
-        frame = data_frame({**body, **fields})
-        return view, [frame + CLOSED if isinstance(entry.event, e.Terminal) else frame]
+        place = {"seq": entry.seq, "run_id": wire_id("runs", entry.run), "timestamp": entry.at / 1000}
+        frames = [data_frame({"event": name, **place, **fields}) for name, fields in told]
+        if isinstance(entry.event, e.Terminal):
+            frames[-1] += CLOSED
+        return view, frames
 
 
-Told = tuple[str, dict[str, object]] | None
+Told = list[tuple[str, dict[str, object]]]
 
 
 def _tell(view: View, entry: e.Entry) -> tuple[View, Told]:
@@ -187,41 +204,57 @@ def _tell(view: View, entry: e.Entry) -> tuple[View, Told]:
         case e.TextDelta(text):
             if view.draft_from < 0:
                 view = replace(view, draft_from=entry.seq)
-            return view, ("message.delta", {"delta": text})
+            return view, [("message.delta", {"delta": text})]
         case e.MessageCompleted() as said:
             return _message(view, said)
         case e.AttemptStarted() if view.draft_from >= 0:
-            return replace(view, draft_from=-1), ("message.dropped", {"from_seq": view.draft_from})
+            return replace(view, draft_from=-1), [("message.dropped", {"from_seq": view.draft_from})]
         case e.ToolStarted() as started:
-            return _started(view, entry, started)
+            return _started(view, started)
         case e.ToolFinished() as finished:
             return _finished(view, finished)
+        case e.ApprovalRequested() as asked:
+            return view, [("approval.request", _question(asked))]
+        case e.ApprovalGiven() as given:
+            return view, [("approval.responded", {"toolCallId": given.call_id, "choice": given.choice})]
         case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted() as end:
-            return view, _end(view, end)
+            return view, [_end(view, end)]
         case _:
-            return view, None
+            return view, []
+
+
+def _question(asked: e.ApprovalRequested) -> dict[str, object]:
+    return {
+        "tool": asked.call.name,
+        "toolCallId": asked.call.id,
+        "arguments": asked.call.arguments,
+        "digest": asked.digest,
+        "code": asked.code,
+        "expires_at": asked.expires_at / 1000,
+        "choices": ["once", "session", "always", "deny"],
+    }
 
 
 def _message(view: View, said: e.MessageCompleted) -> tuple[View, Told]:
-    told: Told = ("reasoning.available", {"text": said.reasoning}) if said.reasoning else None
+    told: Told = [("reasoning.available", {"text": said.reasoning})] if said.reasoning else []
     if said.text and view.draft_from < 0:
-        told = ("message.delta", {"delta": said.text})
+        told.append(("message.delta", {"delta": said.text}))
     texts = (*view.texts, said.text) if said.text else view.texts
     return replace(view, texts=texts, draft_from=-1, usage=view.usage.plus(said.usage)), told
 
 
-def _started(view: View, entry: e.Entry, started: e.ToolStarted) -> tuple[View, Told]:
+def _started(view: View, started: e.ToolStarted) -> tuple[View, Told]:
     call = started.call
     if call.id in view.names or hidden(call.name):
-        return view, None
+        return view, []
     view = replace(view, names={**view.names, call.id: call.name})
-    return view, ("tool.started", {"tool": call.name, "toolCallId": call.id, "preview": started.label})
+    return view, [("tool.started", {"tool": call.name, "toolCallId": call.id, "preview": started.label})]
 
 
 def _finished(view: View, finished: e.ToolFinished) -> tuple[View, Told]:
     name = view.names.get(finished.call_id)
     if name is None:
-        return view, None
+        return view, []
     fields = {
         "tool": name,
         "toolCallId": finished.call_id,
@@ -229,7 +262,7 @@ def _finished(view: View, finished: e.ToolFinished) -> tuple[View, Told]:
         "error": finished.is_error,
         "outcome": finished.outcome,
     }
-    return view, ("tool.completed", fields)
+    return view, [("tool.completed", fields)]
 
 
 def _end(view: View, end: e.Terminal) -> tuple[str, dict[str, object]]:
@@ -238,7 +271,7 @@ def _end(view: View, end: e.Terminal) -> tuple[str, dict[str, object]]:
         case e.RunCompleted():
             return "run.completed", result
         case e.RunFailed():
-            return "run.failed", {"error": f"{end.message} ({end.reason})" if end.reason else end.message}
+            return "run.failed", {"error": _failure(end)}
         case e.RunCancelled():
             return "run.cancelled", {}
         case e.RunInterrupted(reason):

@@ -5,7 +5,7 @@ shutdown. There is one path for a run: stored or not, streamed or not. Refuses t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +16,10 @@ from holdfast.agents.base import Agent
 from holdfast.core import codec
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, ServerError
-from holdfast.core.events import AttemptStarted, RunAccepted
+from holdfast.core.events import AttemptStarted, Entry, RunAccepted
 from holdfast.core.spec import Resolved
-from holdfast.core.state import RunState, fold
+from holdfast.core.state import RunState, fold, waiting
+from holdfast.engine.approvals import Answer, Choice, adopt, answer_to, give, not_pending
 from holdfast.engine.base import Limits, Log, Order, Projection, Ticket
 from holdfast.engine.hub import Hub
 from holdfast.engine.keeper import Keeper, entry_of, read_state
@@ -54,6 +55,7 @@ class Engine:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.limits = parts.limits
+        self.new_id = parts.new_id
         self.durable = parts.durable
         self._hubs: dict[bool, Hub] = {}
         self._writers: dict[bool, Writer] = {}
@@ -92,6 +94,7 @@ class Engine:
                 tasks.create_task(hub.tick(), name="hub ticker")
             tasks.create_task(self.keeper.run(), name="keeper")
             tasks.create_task(self.keeper.beat(), name="beat")
+            tasks.create_task(self.keeper.watch_clock(), name="clock")
             begun.set()
             await self.keeper.recover()
 
@@ -284,8 +287,27 @@ class Engine:
                 return live.committed if live.owner == owner else None
         return await read_state(self._parts.memory, owner, run) or await read_state(self.durable, owner, run)
 
-    async def wait(self, owner: str, run: str) -> RunState | None:
-        """The state of a run once it has ended; None where the owner has none. CutOff when the server stops."""
+    async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
+        """The committed entries of a stored run."""
+        after = -1
+        while records := await self.durable.read(owner, run, after):
+            for record in records:
+                yield entry_of(run, record)
+            after = records[-1].seq
+            await asyncio.sleep(0)
+
+    async def waiting_with(self, owner: str, code: str) -> RunState | None:
+        """The owner's run that asks the question with this code."""
+        query = Query(owner=owner, statuses=("waiting_for_approval",), limit=1000)
+        for row in await self.durable.rows(query):
+            state = await self.look(owner, row.run)
+            if state is not None and state.facts.asked is not None and state.facts.asked.code == code:
+                return state
+        return None
+
+    async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
+        """The state of a run once it has ended or waits for a person (with a question other than the one just
+        `answered`); None where the owner has none. CutOff when the server stops."""
         while True:
             live = self._hub_of(run).live(run)
             if live is not None and live.committed.ended:
@@ -294,7 +316,8 @@ class Engine:
             self._waiters.add(heard)
             try:
                 state = await self.look(owner, run)
-                if state is None or state.ended:
+                asked = state.facts.asked if state is not None else None
+                if state is None or state.ended or (asked is not None and asked.code != answered):
                     return state
                 await heard
             finally:
@@ -361,10 +384,12 @@ class Engine:
     def _register(self, live: Live) -> None:
         hub = self._hubs[not live.owned]
         hub.add(live)
-        live.poke = lambda: self._stop_worker(live.run)
+        run = live.run  # not `live`: a cycle would keep a finished run, with all its text, until a full collection
+        live.poke = lambda: self._stop_worker(run)
         worker = Worker(
             live, self._parts.agent, self._writers[not live.owned], self.durable, self.limits, self._parts.log
         )
+        worker.adopt = self._adopt
         self._workers[live.run] = worker
         if self.draining:
             worker.drain()
@@ -383,22 +408,52 @@ class Engine:
     async def _drive(self, live: Live) -> None:
         """Drive a run that the keeper claimed."""
         self._register(live)
-        if await self.durable.signals(live.run):
+        signals = await self.durable.signals(live.run)
+        if any(signal.kind == "cancel" for signal in signals):
             live.poke()
+        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.now_ms())
         await self._finish(live)
 
+    async def _adopt(self, live: Live) -> Writer:
+        """A run that the connection owned becomes a stored one."""
+        await adopt(self._parts.memory, self.durable, live, self.keeper.holder)
+        live.owned = False
+        self._hubs[False].hand_over(live, self._hubs[True])
+        await self._parts.memory.delete(live.owner, live.run)
+        return self._writers[True]
+
     async def _finish(self, live: Live) -> None:
-        hub = self._hubs[not live.owned]
         try:
             await self._workers[live.run].drive()
         finally:
             self._workers.pop(live.run, None)
             if not self._workers:
                 self._quiet.set()
-            hub.remove(live)
+            self._hubs[not live.owned].remove(live)
+            if waiting(live.committed):
+                await self._wait_for_person(live)
             if live.run in self._orphans:
                 self._orphans.discard(live.run)
                 await self._parts.memory.delete(live.owner, live.run)
+
+    async def _wait_for_person(self, live: Live) -> None:
+        """Leave it alone, unless the answer came while it was being parked."""
+        asked = live.committed.facts.asked
+        if asked is not None:
+            self.keeper.waiting.add(live.owner, live.run, asked.expires_at)
+            if await self.durable.signals(live.run):
+                self.keeper.waiting.wake(live.run)
+
+    async def approve(self, owner: str, state: RunState, choice: Choice, by: str) -> None:
+        """Answer the open question of a run; 409 where there is none or another answer came first."""
+        asked = state.facts.asked
+        if asked is None:
+            raise not_pending()
+        await give(self.durable, owner, state, Answer(choice, by, self._parts.new_id()))
+        if choice in ("session", "always"):
+            session = state.facts.accepted.resolved.session or ""
+            await self.durable.grant(owner, session if choice == "session" else "", asked.call.name)
+        self.keeper.waiting.wake(state.facts.run)
 
     def stats(self) -> dict[str, Any]:
         """Numbers for health and metrics."""

@@ -58,6 +58,14 @@ class Hub:
             return len(self._subscriptions)
         return sum(1 for subscription in self._subscriptions if subscription.run == run)
 
+    def hand_over(self, live: Live, other: Hub) -> None:
+        """A run moves to the other store, with its readers."""
+        self._lives.pop(live.run, None)
+        other.add(live)
+        for subscription in [each for each in self._subscriptions if each.run == live.run]:
+            other._subscriptions[subscription] = self._subscriptions.pop(subscription)
+            subscription.move(other)
+
     def vanish(self, run: str, reason: str) -> None:
         """The run was deleted: its readers end with an error."""
         for subscription in list(self._subscriptions):

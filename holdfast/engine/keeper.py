@@ -4,8 +4,8 @@ strikes rule, and the beat of this process's claims. Refuses to know: how a run 
 Theory of operation. At start every run that has not ended is claimable: the process that held them is gone. Each is
 folded, then claimed with attempt + 1 (AttemptStarted is committed with the claim: the draft is dropped, facts stay),
 then driven like any other. A run that has died without a new fact twice or more may be the one that kills the server:
-such runs are tried one at a time, each until its first new event, so that a poison run is found alone; after `strikes`
-such deaths it is sealed as failed. A signal makes a run claimable out of turn, whatever the slots say."""
+such runs are tried one at a time (lineup.py), so that a poison run is found alone; after `strikes` such deaths it is
+sealed as failed. A signal makes a run claimable out of turn, whatever the slots say."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from collections.abc import Awaitable, Callable
 from holdfast.core import codec
 from holdfast.core.errors import Damaged
 from holdfast.core.events import AttemptStarted, Entry, RunFailed
-from holdfast.core.state import RunState, apply, start
+from holdfast.core.state import RunState, apply, start, waiting
+from holdfast.engine.approvals import Waiting
 from holdfast.engine.base import Limits, Log
+from holdfast.engine.lineup import Lineup
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer
 from holdfast.journal.base import Record, Store, StoreUnavailable
 
 Drive = Callable[[Live], Awaitable[None]]
 Work = Callable[[], Awaitable[None]]
+EXPIRY_S = 1.0
 
 
 def entry_of(run: str, record: Record) -> Entry:
@@ -54,7 +57,7 @@ class Keeper:
         self._log = log
         self._queue: deque[tuple[str, str, Work]] = deque()
         self._kick = asyncio.Event()
-        self._alone = asyncio.Lock()
+        self._lineup = Lineup()
         self.holder = ""
         self.now_ms: Callable[[], int] = lambda: 0
         self.spawn: Callable[[Awaitable[None]], None] = lambda work: None
@@ -62,6 +65,11 @@ class Keeper:
         self.recovered = 0
         self.sealed = 0
         self.stopping = False
+        self.waiting = Waiting(self._wake)
+
+    def _wake(self, owner: str, run: str) -> None:
+        self.active += 1
+        self.spawn(self._taking(owner, run))
 
     @property
     def queued(self) -> int:
@@ -74,7 +82,7 @@ class Keeper:
 
     def enqueue(self, owner: str, run: str, work: Work | None = None) -> None:
         """A run waits for a slot; `work` where it is claimed already."""
-        self._queue.append((owner, run, work or (lambda: self._take(owner, run))))
+        self._queue.append((owner, run, work or (lambda: self._taking(owner, run))))
         self._kick.set()
 
     def release(self) -> None:
@@ -84,11 +92,13 @@ class Keeper:
 
     def urgent(self, owner: str, run: str) -> None:
         """A signal waits for a run that nobody drives: claim it out of turn."""
-        for waiting in self._queue:
-            if waiting[:2] == (owner, run):
-                self._queue.remove(waiting)
+        if self.waiting.wake(run):
+            return
+        for queued in self._queue:
+            if queued[:2] == (owner, run):
+                self._queue.remove(queued)
                 self.active += 1
-                self.spawn(waiting[2]())
+                self.spawn(queued[2]())
                 return
 
     async def recover(self) -> None:
@@ -108,6 +118,13 @@ class Keeper:
                 self.active += 1
                 self.spawn(work())
 
+    async def watch_clock(self) -> None:
+        """Let questions expire, until cancelled."""
+        while True:
+            await asyncio.sleep(EXPIRY_S)
+            if not self.stopping:
+                self.waiting.expire(self.now_ms())
+
     async def beat(self) -> None:
         """Keep the claims of this process fresh, until cancelled."""
         while True:
@@ -117,10 +134,14 @@ class Keeper:
             except StoreUnavailable as error:
                 self._log.warning("beat_failed", reason=str(error))
 
+    def _taking(self, owner: str, run: str) -> Awaitable[None]:
+        self._lineup.expect()
+        return self._take(owner, run)
+
     async def _take(self, owner: str, run: str) -> None:
         try:
-            state = await read_state(self._store, owner, run)
-            if state is not None and not state.ended:
+            state = await self._look(owner, run)
+            if state is not None and not state.ended and not await self.must_wait(owner, state):
                 struck = state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1
                 if struck:
                     await self._take_alone(owner, state)
@@ -131,26 +152,33 @@ class Keeper:
         finally:
             self.release()
 
-    async def _take_alone(self, owner: str, state: RunState) -> None:
-        """One suspect at a time, until its first new event."""
-        await self._alone.acquire()
-        live = await self._claim(owner, state)
-        if live is None:
-            self._alone.release()
-            return
-        released = False
-
-        def release() -> None:
-            nonlocal released
-            if not released:
-                released = True
-                self._alone.release()
-
-        live.progressed = release
+    async def _look(self, owner: str, run: str) -> RunState | None:
         try:
-            await self._drive(live)
+            return await read_state(self._store, owner, run)
         finally:
-            release()
+            self._lineup.known()
+
+    async def must_wait(self, owner: str, state: RunState) -> bool:
+        """True where a person has not answered yet: the run is left alone until a signal or the clock wakes it."""
+        asked, run = state.facts.asked, state.facts.run
+        if not waiting(state) or asked is None:
+            return False
+        self.waiting.add(owner, run, asked.expires_at)
+        signals = await self._store.signals(run)
+        if signals or self.now_ms() >= asked.expires_at:
+            return not self.waiting.forget(run)
+        return True
+
+    async def _take_alone(self, owner: str, state: RunState) -> None:
+        """One suspect at a time, until its first new fact."""
+        turn = await self._lineup.turn(state.facts.updated_at)
+        try:
+            live = await self._claim(owner, state)
+            if live is not None:
+                live.progressed = lambda: turn.over() if live.committed.facts.fresh else None
+                await self._drive(live)
+        finally:
+            turn.over()
 
     async def _claim_and_drive(self, owner: str, state: RunState) -> None:
         live = await self._claim(owner, state)

@@ -27,6 +27,6 @@ def mark_for(state: RunState, *, stored: bool) -> Mark:
     )
 
 
-def parked_mark(at: int) -> Mark:
-    """The run waits for the next holder, and that is nobody's fault."""
-    return Mark(status="queued", at=at, parked=True)
+def parked_mark(at: int, status: str = "queued") -> Mark:
+    """The run waits for the next holder, or for a person, and that is nobody's fault."""
+    return Mark(status=status, at=at, parked=True)

@@ -105,6 +105,10 @@ class Subscription:
         self._cut = True
         self._wake()
 
+    def move(self, source: Source) -> None:
+        """The run is kept elsewhere from now on."""
+        self._source = source
+
     def vanish(self, reason: str) -> None:
         """There is nothing left to read."""
         self._gone = reason

@@ -10,6 +10,7 @@ the journal at the last committed fact; the keeper goes on from there."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from enum import Enum
 
@@ -17,9 +18,9 @@ import msgspec
 
 from holdfast.agents.base import Agent, Turn
 from holdfast.core.errors import AgentError, Damaged, HoldfastError, IllegalEvent
-from holdfast.core.events import CancelRequested, RunCancelled, RunFailed
+from holdfast.core.events import AnyEvent, ApprovalGiven, ApprovalRequested, CancelRequested, RunCancelled, RunFailed
 from holdfast.core.spec import Message
-from holdfast.core.state import DELTAS, between_steps, stopping
+from holdfast.core.state import DELTAS, RunState, between_steps, stopping, waiting
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer
@@ -34,6 +35,8 @@ class Stop(Enum):
     SHUTDOWN = "shutdown"
     """The server ends and the run is not stored: it fails."""
     STALLED = "stalled"
+    WAIT = "wait"
+    """A person must answer first."""
 
 
 class Worker:
@@ -49,6 +52,10 @@ class Worker:
         self._log = log
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._draining = False
+        self.answer: ApprovalGiven | None = None
+        """What was answered to the question with which the last attempt was parked."""
+        self.adopt: Callable[[Live], Awaitable[Writer]] | None = None
+        """Makes a run that the connection owns durable; the writer that it has then."""
 
     def stop(self, why: Stop) -> None:
         """Ask it to let go now; the first reason counts."""
@@ -80,29 +87,60 @@ class Worker:
             self._log.warning("claim_lost", run=self.live.run, attempt=self.live.attempt)
 
     async def _pump(self) -> None:
-        live, writer = self.live, self._writer
-        if stopping(live.staged):
-            self.stop(Stop.CANCEL)
+        """From the agent to the writer, until the run ends or is stopped."""
+        if not await self._may_go_on():
             return
-        if live.attempt > 1 and not self._agent.resumable:
-            raise AgentError("agent_not_resumable", "The server died during this run and its agent cannot go on.")
-        turn = Turn(live.staged, await self._history())
+        turn = Turn(self.live.staged, await self._history())
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
-                after = writer.stage(live, event)
                 if type(event) in DELTAS:
-                    if live.pending_bytes > self._limits.stage_bytes:
-                        await writer.room(live)
-                    if live.owned and live.backlog() >= self._limits.subscriber_bytes:
-                        await self._reader_drained()
-                    continue
-                await writer.committed(live, after.seq)
-                if after.ended:
+                    self._writer.stage(self.live, event)
+                    if self.live.pending_bytes > self._limits.stage_bytes or self.live.owned:
+                        await self._hold_back()
+                elif (await self._fact(event)).ended:
                     return
-                if self._draining and not live.owned and between_steps(after):
-                    self.stop(Stop.PARK)
-                    await asyncio.sleep(self._limits.stall_s)
         raise AgentError("agent_ended_early", "The agent stopped without saying how its run ended.")
+
+    async def _may_go_on(self) -> bool:
+        """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
+        if stopping(self.live.staged):
+            self.stop(Stop.CANCEL)
+            return False
+        if self.live.attempt > 1 and not self._agent.resumable:
+            raise AgentError("agent_not_resumable", "The server died during this run and its agent cannot go on.")
+        if waiting(self.live.staged):
+            if self.answer is None:
+                self.stop(Stop.WAIT)
+                return False
+            await self._writer.fact(self.live, self.answer)
+        return True
+
+    async def _fact(self, event: AnyEvent) -> RunState:
+        """Commit a fact; where it is a place to let go, wait here to be stopped."""
+        if self.live.owned and isinstance(event, ApprovalRequested):
+            await self._adopted()
+        after = await self._writer.fact(self.live, event)
+        if waiting(after):
+            self.stop(Stop.WAIT)
+        elif self._draining and not self.live.owned and not after.ended and between_steps(after):
+            self.stop(Stop.PARK)
+        else:
+            return after
+        await asyncio.sleep(self._limits.stall_s)
+        return after
+
+    async def _hold_back(self) -> None:
+        """Deltas may run ahead of the disk, and of the one reader of an owned run, by a bound."""
+        await self._writer.room(self.live)
+        if self.live.owned and self.live.backlog() >= self._limits.subscriber_bytes:
+            await self._reader_drained()
+
+    async def _adopted(self) -> None:
+        """The question outlives the connection: so must the run (G11)."""
+        if self.adopt is None:
+            raise RuntimeError("nobody can make this run durable")
+        await self._writer.committed(self.live, self.live.staged.seq)
+        self._writer = await self.adopt(self.live)
 
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
@@ -122,6 +160,8 @@ class Worker:
         match why:
             case Stop.PARK:
                 await self._writer.park(self.live)
+            case Stop.WAIT:
+                await self._writer.park(self.live, "waiting_for_approval")
             case Stop.SHUTDOWN:
                 message = "The server is shutting down. Send the request again."
                 await self._fail("server_error", message, "shutting_down", 503)

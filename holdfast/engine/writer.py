@@ -74,9 +74,9 @@ class Writer:
         await self.committed(live, after.seq)
         return after
 
-    async def park(self, live: Live) -> None:
+    async def park(self, live: Live, status: str = "queued") -> None:
         """Give the claim back cleanly, with everything staged before it."""
-        live.stage_mark(parked_mark(self._now_ms()))
+        live.stage_mark(parked_mark(self._now_ms(), status))
         self._enqueue(live)
         while not live.lost and live.pending:
             await live.news()
@@ -103,9 +103,13 @@ class Writer:
             await self._kick.wait()
             self._kick.clear()
             while self._dirty:
-                batch, self._dirty = self._dirty, []
-                await self._flush([live for live in batch if not live.lost])
+                await self._flush(self._taken())
             self._idle.set()
+
+    def _taken(self) -> list[Live]:
+        """What waits to be written. Nothing here keeps it: a finished run must leave memory while the server idles."""
+        batch, self._dirty = self._dirty, []
+        return [live for live in batch if not live.lost]
 
     async def _flush(self, batch: Sequence[Live]) -> None:
         taken = [live.take() for live in batch]

@@ -21,7 +21,7 @@ from holdfast.http.routes_server import About, ServerRoutes
 def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
     """The whole server as an ASGI application."""
     parts = about.parts
-    return Starlette(
+    app = Starlette(
         routes=[
             *ServerRoutes(about).routes(),
             *ChatRoutes(parts).routes(),
@@ -31,3 +31,5 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
         middleware=[Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log)],
         exception_handlers={HTTPException: on_http_exception},
     )
+    app.router.redirect_slashes = False  # a redirect names the host and scheme that this end saw, not the proxy's
+    return app

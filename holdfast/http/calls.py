@@ -3,6 +3,7 @@ resume positions, and the one way in which a created run is answered. Refuses to
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -22,6 +23,7 @@ from holdfast.http.keys import Key
 from holdfast.http.stream import Broke, Left, RunStream, unless_gone
 from holdfast.journal.base import Query, Row
 
+PATIENCE_S = 60.0
 Body = Callable[[RunState, dict[str, str] | None], dict[str, object]]
 
 
@@ -45,6 +47,8 @@ class Answering(Struct, frozen=True, kw_only=True):
     """The error in place of a body, for dialects that answer a failed run with a status."""
     eager: bool
     """Send headers at once; else wait for the first frame, so that an early failure has its status (B2)."""
+    answered: str = ""
+    """The code of the question that this request has just answered."""
 
 
 def no_refusal(state: RunState) -> HoldfastError | None:
@@ -81,7 +85,7 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     if stream:
         return await streamed(request, parts, ticket, how, after=-1)
     try:
-        state = await unless_gone(request.receive, parts.engine.wait(owner, ticket.run))
+        state = await unless_gone(request.receive, _settled(parts, owner, ticket.run, how))
     except Left:
         await parts.engine.left(owner, ticket.run)
         return Broke()
@@ -93,6 +97,21 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     if refused := how.refusal(state):
         raise refused
     return answer(how.body(state, None), session=ticket.session)
+
+
+async def _settled(parts: Parts, owner: str, run: str, how: Answering) -> RunState | None:
+    """The end of a run. Where a person is asked, chat answers at once with the question; others wait a while for the
+    answer and then show the run as it is (G11)."""
+    state = await parts.engine.wait(owner, run, how.answered)
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while state is not None and not state.ended and state.facts.asked is not None and how.eager:
+        left = deadline - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(left):
+                state = await parts.engine.wait(owner, run, state.facts.asked.code)
+        except TimeoutError:
+            return state
+    return state
 
 
 async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answering, *, after: int) -> ASGIApp:

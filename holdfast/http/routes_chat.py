@@ -10,8 +10,10 @@ from starlette.types import ASGIApp
 
 from holdfast.core.errors import ClientError
 from holdfast.core.ids import wire_id
+from holdfast.core.state import RunState
 from holdfast.dialects import fields
 from holdfast.dialects.chat import body, frames, parse
+from holdfast.engine.approvals import not_pending
 from holdfast.engine.base import Order, Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
@@ -48,8 +50,33 @@ class ChatRoutes:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
         parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
+        if parsed.reply is not None:
+            return await self._answered(request, parsed)
         ticket = await self._parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
         return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
+
+    async def _answered(self, request: Request, parsed: parse.ParsedChat) -> ASGIApp:
+        """The message answers a question: give the answer, then show the rest of that run (G11)."""
+        engine, owner, reply = self._parts.engine, calls.owner_of(request), parsed.reply
+        state = await engine.waiting_with(owner, reply.code) if reply else None
+        if state is None or reply is None:
+            raise not_pending()
+        await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
+        shown_id = wire_id("chat", engine.new_id())
+        since = len(state.facts.messages)
+
+        def rest(later: RunState, metadata: dict[str, str] | None) -> dict[str, object]:
+            return {**body.body(later, metadata, since), "id": shown_id}
+
+        how = Answering(
+            projection=frames.ContinuedChat(reply.code, shown_id),
+            body=rest,
+            refusal=body.refusal,
+            eager=False,
+            answered=reply.code,
+        )
+        ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "")
+        return await calls.created(request, self._parts, ticket, how, stream=parsed.stream)
 
     async def retrieve(self, request: Request) -> ASGIApp:
         """GET one, as a body or as a stream from a position."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +11,9 @@ from starlette.types import ASGIApp
 
 from holdfast.core.errors import ClientError, not_found
 from holdfast.core.ids import wire_id
-from holdfast.dialects import runs
+from holdfast.dialects import fields, runs
+from holdfast.dialects.receipt import Receipt
+from holdfast.engine.approvals import Choice, not_pending
 from holdfast.engine.base import Order, Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
@@ -23,6 +26,14 @@ HOW = Answering(
     refusal=calls.no_refusal,
     eager=True,
 )
+
+
+class ApprovalAnswer(Struct):
+    """What a person says. Call and digest may be named, so that the answer fits no other call."""
+
+    choice: Choice | None = None
+    toolCallId: str | None = None
+    digest: str | None = None
 
 
 class RunsRoutes:
@@ -40,6 +51,8 @@ class RunsRoutes:
             Route(base + "/{id}", self.retrieve, methods=["GET"]),
             Route(base + "/{id}/events", self.events, methods=["GET"]),
             Route(base + "/{id}/stop", self.stop, methods=["POST"]),
+            Route(base + "/{id}/approval", self.approve, methods=["POST"]),
+            Route(base + "/{id}/receipt", self.receipt, methods=["GET"]),
         ]
 
     async def create(self, request: Request) -> Response:
@@ -75,6 +88,27 @@ class RunsRoutes:
         row = await calls.row_named(request, self._parts, "runs", NOUN)
         after = calls.position(request, "after", "starting_after")
         return await calls.streamed(request, self._parts, Ticket(row.run, row.session), HOW, after=after)
+
+    async def approve(self, request: Request) -> Response:
+        """POST the answer to the open question: once, session, always or deny."""
+        row = await calls.row_named(request, self._parts, "runs", NOUN)
+        given = fields.decode(await calls.body_of(request, self._parts), ApprovalAnswer)
+        choice: Choice = fields.required(given.choice, "choice")
+        state = await calls.state_named(request, self._parts, row, NOUN)
+        asked = state.facts.asked
+        if asked is None or given.toolCallId not in (None, asked.call.id) or given.digest not in (None, asked.digest):
+            raise not_pending()
+        await self._parts.engine.approve(row.owner, state, choice, f"key {request.state.key.id}")
+        shown = {"run_id": wire_id("runs", row.run), "toolCallId": asked.call.id, "choice": choice}
+        return calls.answer(shown, session=row.session)
+
+    async def receipt(self, request: Request) -> Response:
+        """GET what happened to the run, in one object."""
+        row = await calls.row_named(request, self._parts, "runs", NOUN)
+        made = Receipt()
+        async for entry in self._parts.engine.entries(row.owner, row.run):
+            made.take(entry)
+        return calls.answer(made.body(), session=row.session)
 
     async def stop(self, request: Request) -> Response:
         """POST stop: the run ends soon."""

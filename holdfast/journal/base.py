@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
 
-SignalKind = Literal["cancel"]
+SignalKind = Literal["cancel", "approval"]
 
 
 class Record(Struct, frozen=True, gc=False):
@@ -223,10 +223,18 @@ class Catalog(Protocol):
 
 
 class Pending(Protocol):
-    """The wishes that wait for a holder."""
+    """The wishes that wait for a holder, and the standing permissions that spare a question."""
 
     async def signals(self, run: str) -> list[Signal]:
         """Those of one run."""
+        ...
+
+    async def grant(self, owner: str, session: str, tool: str) -> None:
+        """A tool need not ask any more: in one session, or, with an empty name, in all of the owner's."""
+        ...
+
+    async def granted(self, owner: str, session: str, tool: str) -> bool:
+        """Need it not ask, in this session?"""
         ...
 
 

@@ -43,6 +43,8 @@ class _Run(Struct):
     ended: bool = False
     chains: bool = False
     hidden: bool = False
+    remembered: bool = False
+    """Its turn is in the session already: a batch that is tried again must not add it twice."""
     turn: bytes | None = None
 
     def row(self) -> Row:
@@ -83,6 +85,7 @@ class MemoryStore:
         self._conversations: dict[tuple[str, str], _Conversation] = {}
         self._sessions: dict[tuple[str, str], list[bytes]] = {}
         self._signals: dict[str, list[Signal]] = {}
+        self._grants: set[tuple[str, str, str]] = set()
 
     # Journal
 
@@ -106,7 +109,7 @@ class MemoryStore:
             self._keys[asked.owner, asked.key] = admission.KeyFound(opening.run, asked.fingerprint)
         if resolved.conversation:
             self._take_conversation(asked, resolved.conversation, opening.run)
-        return Opened(opening.run, resolved, records)
+        return Opened(opening.run, resolved, list(records))
 
     def _take_conversation(self, asked: admission.Asked, conversation: str, run: str) -> None:
         found = self._conversations.setdefault((asked.owner, conversation), _Conversation(conversation))
@@ -117,16 +120,21 @@ class MemoryStore:
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
         """See Journal.append."""
         for part in slices:
-            mark, run = part.mark, self._runs.get(part.run)
-            if mark and mark.session and run and self._elsewhere:
+            mark, run = part.mark, self._writable(part)
+            if mark and mark.session and run and self._elsewhere and not run.remembered:
                 await self._elsewhere.remember(run.owner, mark.session, mark.at, mark.turn)
+                run.remembered = True
         return [self._append(part) for part in slices]
 
-    def _append(self, part: Slice) -> Verdict:
+    def _writable(self, part: Slice) -> _Run | None:
         run = self._runs.get(part.run)
         if run is None or run.ended or run.hidden or run.attempt != part.attempt or run.holder is None:
-            return Verdict.FENCED
-        if part.records and part.records[0].seq != len(run.records):
+            return None
+        return None if part.records and part.records[0].seq != len(run.records) else run
+
+    def _append(self, part: Slice) -> Verdict:
+        run = self._writable(part)
+        if run is None:
             return Verdict.FENCED
         run.records.extend(part.records)
         if part.mark:
@@ -155,9 +163,10 @@ class MemoryStore:
         found = self._runs.get(run)
         if found is None or found.ended or found.hidden or self._held(found):
             return None
-        found.attempt += 1
-        record = Record(len(found.records), found.attempt, at, first(found.attempt, found.parked))
+        attempt = found.attempt + 1
+        record = Record(len(found.records), attempt, at, first(attempt, found.parked))
         found.records.append(record)
+        found.attempt, found.updated_at = attempt, at
         found.holder, found.parked, found.status = holder, False, "running"
         found.lease_until = self._clock() + self._lease_s
         return Claim(found.owner, run, found.attempt, record)
@@ -227,14 +236,14 @@ class MemoryStore:
 
     async def rows(self, query: Query) -> list[Row]:
         """See Catalog.rows."""
-        rows = [run.row() for run in self._runs.values() if run.owner == query.owner and not run.hidden]
+        runs = [run for run in self._runs.values() if run.owner == query.owner]
         if not query.ascending:
-            rows.reverse()
+            runs.reverse()
         if query.after is not None:
-            place = next((n for n, row in enumerate(rows) if row.run == query.after), len(rows))
-            rows = rows[place + 1 :]
-        kept = [row for row in rows if _matches(row, query)]
-        return kept[: query.limit]
+            place = next((n for n, run in enumerate(runs) if run.opening.run == query.after), len(runs))
+            runs = runs[place + 1 :]
+        rows = (run.row() for run in runs if not run.hidden)
+        return [row for row in rows if _matches(row, query)][: query.limit]
 
     async def resolve(self, asked: admission.Asked) -> Resolved:
         """See Catalog.resolve."""
@@ -291,6 +300,14 @@ class MemoryStore:
     async def signals(self, run: str) -> list[Signal]:
         """See Pending.signals."""
         return list(self._signals.get(run, []))
+
+    async def grant(self, owner: str, session: str, tool: str) -> None:
+        """See Pending.grant."""
+        self._grants.add((owner, session, tool))
+
+    async def granted(self, owner: str, session: str, tool: str) -> bool:
+        """See Pending.granted."""
+        return (owner, session, tool) in self._grants or (owner, "", tool) in self._grants
 
 
 def _matches(row: Row, query: Query) -> bool:

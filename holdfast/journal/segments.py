@@ -1,16 +1,22 @@
-"""Packed records, and the checksum chain. Owns: the form of a segment (one line per record, compressed) and the rule
+"""Packed records, and the checksum chain. Owns: the form of a segment (a line of numbers and the data of each record,
+compressed; the length is told, so that data may be any bytes) and the rule
 that each record's checksum contains the one before it, so that nothing can be changed, lost or swapped unnoticed.
 Refuses to know: where segments are kept."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from holdfast.core.errors import Damaged
 from holdfast.journal.base import Record
 
 SEGMENT_BYTES = 256 * 1024
+
+
+def origin(run: str) -> int:
+    """The checksum before the first record: another for each run, so that no run's log passes for that of another."""
+    return zlib.crc32(run.encode())
 
 
 def link(crc: int, record: Record) -> int:
@@ -20,25 +26,35 @@ def link(crc: int, record: Record) -> int:
 
 def pack(records: Iterable[Record], crc: int) -> tuple[bytes, int]:
     """Records as one blob, and the checksum after the last."""
-    lines = []
+    parts: list[bytes] = []
     for record in records:
         crc = link(crc, record)
-        lines.append(b"%d %d %d %d " % (record.seq, record.attempt, record.at, crc) + record.data)
-    return zlib.compress(b"\n".join(lines), 1), crc
+        head = b"%d %d %d %d %d\n" % (record.seq, record.attempt, record.at, crc, len(record.data))
+        parts += (head, record.data)
+    return zlib.compress(b"".join(parts), 1), crc
 
 
 def unpack(blob: bytes, crc: int, run: str) -> list[Record]:
     """The records in a blob; Damaged where the chain does not hold. `crc` is the checksum before the first."""
     try:
-        lines = zlib.decompress(blob).split(b"\n")
-    except zlib.error as error:
+        records = []
+        for record, written in _walk(zlib.decompress(blob)):
+            crc = link(crc, record)
+            if crc != written:
+                raise Damaged(f"run {run}: the checksum of entry {record.seq} does not hold")
+            records.append(record)
+    except (zlib.error, ValueError) as error:
         raise Damaged(f"run {run}: a segment cannot be unpacked ({error})") from error
-    records = []
-    for line in lines:
-        seq, attempt, at, told, data = line.split(b" ", 4)
-        record = Record(int(seq), int(attempt), int(at), data)
-        crc = link(crc, record)
-        if crc != int(told):
-            raise Damaged(f"run {run}: the checksum of entry {record.seq} does not hold")
-        records.append(record)
     return records
+
+
+def _walk(packed: bytes) -> Iterator[tuple[Record, int]]:
+    """The records of a segment with the checksums that were written with them."""
+    place = 0
+    while place < len(packed):
+        head_end = packed.index(b"\n", place) + 1
+        seq, attempt, at, crc, size = map(int, packed[place:head_end].split())
+        if size < 0:
+            raise ValueError(f"a record of {size} bytes")
+        place = head_end + size
+        yield Record(seq, attempt, at, packed[head_end:place]), crc

@@ -35,13 +35,14 @@ from holdfast.journal.base import (
     Row,
     Signal,
     Slice,
+    StoreUnavailable,
     Verdict,
 )
-from holdfast.journal.desk import Desk
-from holdfast.journal.segments import SEGMENT_BYTES, pack, unpack
-from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma
-from holdfast.journal.sqlite_rows import SQL, Fences
-from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from
+from holdfast.journal.desk import Desk, told
+from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
+from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
+from holdfast.journal.sqlite_rows import SQL, Fences, Written
+from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest
 
 T = TypeVar("T")
 Durability = Literal["normal", "full"]
@@ -66,6 +67,8 @@ class SqliteStore:
         self._checkpointing = threading.Lock()
         self._dirty = asyncio.Event()
         self._to_seal: list[str] = []
+        self.trouble: str | None = None
+        """Why sealing, trimming and checkpoints cannot go on now, for health."""
         self._writer: Desk[Any] = Desk(
             "holdfast-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self._fences.rollback
         )
@@ -89,6 +92,7 @@ class SqliteStore:
         store._keeping = Desk("holdfast-upkeep", store._connect_other, "")
         await store._reader.ready()
         await store._keeping.ready()
+        store._dirty.set()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
         return store
 
@@ -109,7 +113,7 @@ class SqliteStore:
             if isinstance(done, Attached):
                 return done
             new, n, first_id = done
-            self._tails[new.run] = tail = Tail(opening.asked.owner, n, [], 0, first_id)
+            self._tails[new.run] = tail = Tail(opening.asked.owner, n, [], origin(new.run), first_id)
             tail.add(new.records, first_id)
             self._end_id = max(self._end_id, first_id + len(new.records))
             return new
@@ -234,13 +238,22 @@ class SqliteStore:
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
         """See Catalog.annotate."""
-        row = await self._write(lambda db: db.execute(SQL["annotate"], (owner, run, metadata)).fetchone())
+        row: Any = await self._write(lambda db: db.execute(SQL["annotate"], (owner, run, metadata)).fetchone())
         return row is not None
 
     async def signals(self, run: str) -> list[Signal]:
         """See Pending.signals."""
         rows: list[Any] = await self._query(lambda db: db.execute(SQL["signals"], (run,)).fetchall())
         return [Signal(*row) for row in rows]
+
+    async def grant(self, owner: str, session: str, tool: str) -> None:
+        """See Pending.grant."""
+        await self._write(lambda db: db.execute(SQL["grant"], (owner, session, tool)) and None)
+
+    async def granted(self, owner: str, session: str, tool: str) -> bool:
+        """See Pending.granted."""
+        found = await self._query(lambda db: db.execute(SQL["granted"], (owner, session, tool)).fetchall())
+        return bool(found)
 
     # Threads and connections
 
@@ -260,12 +273,16 @@ class SqliteStore:
         if not self._path.exists():  # before SQLite makes it: the WAL beside it gets the mode that it has then
             self._path.touch(0o600)
         db = connect(self._path)
-        refuse_newer(db)
-        self._path.chmod(0o600)
-        pragma(db, "journal_mode", "wal")
-        pragma(db, "synchronous", {"normal": 1, "full": 2}[self._durability])
+        try:
+            refuse_newer(db)
+            self._path.chmod(0o600)
+            pragma(db, "journal_mode", "wal")
+            pragma(db, "synchronous", {"normal": 1, "full": 2}[self._durability])
+            migrate(db)
+        except BaseException:
+            db.close()
+            raise
         db.set_wal_hook(self._note_pages)
-        migrate(db)
         return db
 
     def _connect_other(self) -> apsw.Connection:
@@ -276,18 +293,18 @@ class SqliteStore:
         return 0
 
     def _after_commit(self, db: apsw.Connection) -> None:
+        """Must not raise: the batch is committed, whatever happens here."""
         self._fences.commit()
         if self._wal_pages > WAL_PAGES:
             try:
                 self._checkpoint(db)
-            except apsw.Error as error:  # the batch is committed all the same; the next one tries again
+            except apsw.Error as error:  # the next batch tries again
                 self.trouble = f"the write-ahead log cannot be moved to the database: {error}"
 
     def _load(self, db: apsw.Connection) -> None:
         loaded = Loaded(db)
         self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
-        self._dirty.set()
 
     # Upkeep
 
@@ -301,17 +318,23 @@ class SqliteStore:
                 if self._wal_pages:
                     await self._keeping.ask(self._checkpoint)
                 self.trouble = None
-            except StoreUnavailable as error:  # disk full or busy: what was to be done is still to be done
+            except StoreUnavailable as error:
                 self.trouble = str(error)
+                if not error.full:  # what the disk did is unknown: nothing is moved or deleted until a restart
+                    return
                 self._dirty.set()
             await asyncio.sleep(UPKEEP_S)
 
     async def _seal_all(self) -> None:
         if self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
             self._to_seal.append(oldest(self._tails))
-        while self._to_seal:
-            await self._seal(self._to_seal[0])
-            self._to_seal = [run for run in self._to_seal if run != self._to_seal[0]]
+        todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []
+        try:
+            while todo:
+                await self._seal(todo[-1])
+                todo.pop()
+        finally:
+            self._to_seal += todo
 
     async def _seal(self, run: str) -> None:
         """Pack what the tail holds; the tail forgets it once the segments are committed."""
@@ -339,11 +362,15 @@ class SqliteStore:
 
 
 def _read_segment(db: apsw.Connection, owner: str, run: str, after: int) -> list[Record]:
+    """The records of the segment in which the place after `after` lies; Damaged where there must be one and is not."""
     rows: list[tuple[Any, ...]] = db.execute(SQL["segment"], (owner, run, after)).fetchall()
-    if not rows:
+    if not rows or after >= rows[0][0]:
         return []
-    crc, blob = rows[0]
-    return [record for record in unpack(blob, crc, run) if record.seq > after]
+    sealed, crc, blob = rows[0]
+    page = [record for record in unpack(blob, crc, run) if record.seq > after] if blob is not None else []
+    if not page or page[0].seq != after + 1:
+        raise Damaged(f"run {run}: entry {after + 1} is gone, though {sealed} entries follow the first")
+    return page
 
 
 def _pack_all(records: list[Record], crc: int) -> list[tuple[int, int, int, int, bytes]]:

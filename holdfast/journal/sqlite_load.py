@@ -37,15 +37,21 @@ def pragma(db: apsw.Connection, name: str, value: str | int) -> None:
         raise RuntimeError(f"SQLite refused {name} = {value}: it says {seen}")
 
 
+def refuse_newer(db: apsw.Connection) -> None:
+    """Raise NewerStore, with every file as it was, where this release does not know the schema."""
+    version: Any = db.pragma("user_version")
+    known = queries.migrations()[-1][0]
+    if version > known:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        raise NewerStore(
+            f"the store has schema {version}, this release knows {known}: upgrade holdfast (nothing was touched)"
+        )
+
+
 def migrate(db: apsw.Connection) -> None:
     """Bring the schema up, one numbered step at a time, each in its own transaction."""
-    steps = queries.migrations()
     version: Any = db.pragma("user_version")
-    if version > steps[-1][0]:
-        raise NewerStore(
-            f"the store has schema {version}, this release knows {steps[-1][0]}: upgrade holdfast (nothing was touched)"
-        )
-    for number, script in steps:
+    for number, script in queries.migrations():
         if number > version:
             db.execute("BEGIN IMMEDIATE")
             db.execute(script)
@@ -66,14 +72,23 @@ class Loaded:
         self.tails: dict[str, Tail] = {}
         self.end_id = 1
         places: dict[int, tuple[str, int]] = {}
-        for owner, run, n, attempt, parked, sealed, crc, conversation in rows(db, "open_runs"):
+        least: dict[str, int] = {}
+        for owner, run, n, attempt, parked, sealed, crc, conversation, last in rows(db, "open_runs"):
             self.fences[run] = Fence(owner, n, attempt, sealed, crc, bool(parked), conversation=conversation)
             self.tails[run] = Tail(owner, n, [], crc, 1)
-            places[n] = (run, sealed)
-        for owner, run, n, sealed, crc in rows(db, "hot_runs"):
+            places[n], least[run] = (run, sealed), last
+        for owner, run, n, sealed, crc, last in rows(db, "hot_runs"):
             self.tails[run] = Tail(owner, n, [], crc, 1, ended=True)
-            places[n] = (run, sealed)
+            places[n], least[run] = (run, sealed), last
         self._scan(db, places)
+        self._check_ends(least, {run: sealed for run, sealed in places.values()})
+
+    def _check_ends(self, least: dict[str, int], sealed: dict[str, int]) -> None:
+        """The row of a run knows how far its log went at the last claim, park or end: it cannot be shorter."""
+        for run, last in least.items():
+            records = self.tails[run].records
+            if (records[-1].seq if records else sealed[run]) < last:
+                raise Damaged(f"run {run}: its last entries are gone, up to {last} were written")
 
     def _scan(self, db: apsw.Connection, places: dict[int, tuple[str, int]]) -> None:
         crcs = {run: tail.crc for run, tail in self.tails.items()}

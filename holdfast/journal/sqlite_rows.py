@@ -9,7 +9,7 @@ that becomes true only after COMMIT: a rolled back batch leaves no trace in them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import apsw
 from msgspec import Struct
@@ -31,8 +31,11 @@ from holdfast.journal.base import (
     Slice,
     Verdict,
 )
-from holdfast.journal.segments import link
+from holdfast.journal.desk import CallerFailed
+from holdfast.journal.segments import link, origin
 
+P = ParamSpec("P")
+T = TypeVar("T")
 SQL = queries.load("sqlite.sql")
 _VALUES = "(?,?,?,?,?,?)"
 _INSERT = {
@@ -120,7 +123,7 @@ def open_run(
     if isinstance(decision, admission.Attach):
         return Attached(decision.run)
     resolved = decision.resolved
-    data = opening.accept(resolved)
+    data = _call(opening.accept, resolved)
     attempt = 1 if opening.holder else 0
     records = [Record(seq, min(seq, attempt), opening.at, item) for seq, item in enumerate(data)]
     n = _insert_run(db, opening, resolved, len(records) - 1)
@@ -131,10 +134,18 @@ def open_run(
     elif resolved.conversation:
         name = asked.conversation
         db.execute(SQL["insert_conversation"], (asked.owner, resolved.conversation, name, opening.run, opening.at))
-    crc, values = _chain(n, 0, records)
+    crc, values = _chain(n, origin(opening.run), records)
     fence = Fence(asked.owner, n, attempt, len(records) - 1, crc, not attempt, opening.holder, lease_until)
     fences.put(opening.run, replace(fence, conversation=resolved.conversation))
     return Opened(opening.run, resolved, records), n, _insert(db, values)
+
+
+def _call(made: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what the caller sent along: its failure is the caller's own, not that of the batch."""
+    try:
+        return made(*args, **kwargs)
+    except Exception as error:
+        raise CallerFailed from error
 
 
 def _insert_run(db: apsw.Connection, opening: Opening, resolved: Resolved, last_seq: int) -> int:
@@ -150,6 +161,7 @@ def _insert_run(db: apsw.Connection, opening: Opening, resolved: Resolved, last_
             int(held),
             int(not held),
             last_seq,
+            origin(opening.run),
             opening.at,
             opening.at,
             resolved.session or "",
@@ -200,27 +212,31 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
         crc, rows = _chain(fence.n, fence.crc, part.records)
         values += rows
         fence = replace(fence, seq=fence.seq + len(part.records), crc=crc)
-        fences.put(part.run, fence)
+        fences.put(part.run, _after_mark(fence, part.mark))
         verdicts.append(Verdict.WRITTEN)
         if part.mark:
             marks.append((part, fence, part.mark))
     first = _insert(db, values)
     for part, fence, mark in marks:
-        _mark(db, fences, part.run, fence, mark)
+        _mark(db, part.run, fence, mark)
     return Written(verdicts, first)
 
 
-def _mark(db: apsw.Connection, fences: Fences, run: str, fence: Fence, mark: Mark) -> None:
+def _after_mark(fence: Fence, mark: Mark | None) -> Fence | None:
+    """The fence as the next slice must find it, be it in the same append."""
+    if mark is not None and mark.ended:
+        return None
+    return replace(fence, holder=None, parked=True) if mark is not None and mark.parked else fence
+
+
+def _mark(db: apsw.Connection, run: str, fence: Fence, mark: Mark) -> None:
     turn = mark.turn or None
     db.execute(
         SQL["mark_run"],
         (fence.n, mark.status, int(mark.parked), int(mark.ended), int(mark.chains), fence.seq, mark.at, turn),
     )
-    if mark.parked:
-        fences.put(run, replace(fence, holder=None, parked=True))
     if not mark.ended:
         return
-    fences.put(run, None)
     db.execute(SQL["drop_signals"], (run,))
     if fence.conversation:
         db.execute(SQL["free_conversation"], (fence.owner, fence.conversation, run, int(mark.chains)))
@@ -242,7 +258,7 @@ def claim(
     if fence is None or (fence.holder is not None and fence.lease_until > now):
         return None
     attempt = fence.attempt + 1
-    record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked))
+    record = Record(fence.seq + 1, attempt, at, _call(first, attempt, fence.parked))
     crc, values = _chain(fence.n, fence.crc, [record])
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, lease_until=until)
     fences.put(run, fence)

@@ -59,3 +59,8 @@ class Tail(Struct):
 def needed_from(tails: dict[str, Tail], end: int) -> int:
     """The lowest rowid that some tail still needs."""
     return min((tail.first_id for tail in tails.values() if tail.records), default=end)
+
+
+def oldest(tails: dict[str, Tail]) -> str:
+    """The run that needs the lowest row; there must be one that needs any."""
+    return min((tail.first_id, run) for run, tail in tails.items() if tail.records)[1]

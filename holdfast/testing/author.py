@@ -4,7 +4,7 @@ claim), keeping count of numbers and attempts as a holder would. Refuses to know
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError
@@ -36,11 +36,11 @@ class Author:
         self.seqs: dict[str, int] = {}
         self.attempts: dict[str, int] = {}
 
-    def asked(self, **fields: object) -> Asked:
+    def asked(self, **fields: Any) -> Asked:
         """A question of this owner."""
-        return Asked(**{"owner": self.owner, "fingerprint": "f1", **fields})  # type: ignore[arg-type]
+        return Asked(**{"owner": self.owner, "fingerprint": "f1", **fields})
 
-    def opening(self, run: str, *, held: bool = True, dialect: str = "responses", **fields: object) -> Opening:
+    def opening(self, run: str, *, held: bool = True, dialect: str = "responses", **fields: Any) -> Opening:
         """A run that wants to begin; `fields` are those of Asked."""
         asked = self.asked(**{"fresh_conversation": f"conv_{run}", **fields})
         first = [b"accepted " + run.encode()] + ([started(1, True)] if held else [])
@@ -54,14 +54,14 @@ class Author:
             holder=self.holder if held else None,
         )
 
-    async def open(self, run: str, *, held: bool = True, **fields: object) -> Opened:
+    async def open(self, run: str, *, held: bool = True, **fields: Any) -> Opened:
         """Open a run that must be accepted."""
         opened = await self.store.open(self.opening(run, held=held, **fields))
         assert isinstance(opened, Opened), opened
         self.seqs[run], self.attempts[run] = len(opened.records) - 1, int(held)
         return opened
 
-    async def attach(self, run: str, **fields: object) -> str:
+    async def attach(self, run: str, **fields: Any) -> str:
         """Open a run whose key must be known; the run behind it."""
         attached = await self.store.open(self.opening(run, **fields))
         assert isinstance(attached, Attached), attached
@@ -90,7 +90,7 @@ class Author:
         mark = Mark(status=status, at=self.clock.now_ms(), ended=True, chains=chains, turn=turn, session=session)
         return await self.write(run, b"ended", mark=mark)
 
-    async def finished(self, run: str, **fields: object) -> Opened:
+    async def finished(self, run: str, **fields: Any) -> Opened:
         """Open a run and complete it."""
         opened = await self.open(run, **fields)
         remembered = (opened.resolved.session or "") if opened.resolved.remember else ""

@@ -51,12 +51,9 @@ class CatalogContract:
         ann = Author(backend)
         for n in range(5):
             await ann.finished(f"r{n}")
-        await ann.open("r5")
-        for gone in ("r2", "r5"):
-            await backend.store.delete("ann", gone)
+        await backend.store.delete("ann", "r2")
         assert names(await backend.store.rows(Query(owner="ann", after="r2"))) == ["r1", "r0"]
         assert names(await backend.store.rows(Query(owner="ann", after="r2", ascending=True))) == ["r3", "r4"]
-        assert names(await backend.store.rows(Query(owner="ann", after="r5", limit=1))) == ["r4"]
 
     async def test_a_page_after_an_unknown_run_is_empty(self, backend: Backend) -> None:
         await Author(backend).open("r1")

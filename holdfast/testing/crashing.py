@@ -19,9 +19,9 @@ class Crash(BaseException):
 
 
 class CrashingStore:
-    """`inner` until the `die_at`-th (from 1) call of open, append or claim; from then on every call raises Crash, and so
-    does every call that was under way. `when="before"`: that call never reached the store; `"after"`: it did, and its
-    answer was lost. `die_at=0` never dies: run once and read `calls` to know how many points there are."""
+    """`inner` until the `die_at`-th (from 1) call of open, append or claim; from then on every call raises Crash, and
+    so does every call that was under way. `when="before"`: that call never reached the store; `"after"`: it did, and
+    its answer was lost. `die_at=0` never dies: run once and read `calls` to know how many points there are."""
 
     def __init__(self, inner: Store, *, die_at: int = 0, when: Literal["before", "after"] = "before") -> None:
         self._inner = inner

@@ -1,6 +1,6 @@
 """What a model wrote as the arguments of a call. Owns: the way from that text to a checked object, with refusals that
 say what to send instead, and the way from a Struct to a schema and back. Knows the simple part of JSON Schema that
-tools use (type, enum, minimum, maximum, required, properties); the rest of a schema is for the tool itself to check.
+most tools use (type, enum, minimum, maximum, required, properties); the rest is for the tool itself to check.
 Refuses to know: any tool."""
 
 from __future__ import annotations
@@ -25,21 +25,67 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+_VALUES = frozenset({"default", "enum", "const", "examples"})
+"""Keywords that hold values, not schemas."""
+_OPEN = frozenset({"patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "allOf", "if", "$ref"})
+"""Keywords by which fields may be legal that `properties` does not name."""
+
+
 def schema_of(struct: type[msgspec.Struct]) -> dict[str, object]:
-    """The schema of a flat Struct, without what a model has no use for."""
-    _, components = msgspec.json.schema_components([struct])
-    whole = cast(dict[str, object], components[struct.__name__])
-    fields = cast(dict[str, dict[str, object]], whole["properties"])
-    for field in fields.values():
-        field.pop("default", None)
-        if "enum" in field:
-            field["type"] = "string"  # some upstreams want the type of an enum said
-    return {
-        "type": "object",
-        "properties": fields,
-        "required": whole.get("required", []),
-        "additionalProperties": False,
-    }
+    """The schema of a Struct, without what a model has no use for: titles, and defaults that go without saying."""
+    return _Schema(struct, frozenset({"title", "default"})).whole()
+
+
+def schema_with_defaults(struct: type[msgspec.Struct]) -> dict[str, object]:
+    """The same with the defaults, where nobody has put them into words."""
+    return _Schema(struct, frozenset({"title"})).whole()
+
+
+class _Schema:
+    """A schema in one piece. Types are written out where they are used, for not every upstream follows references;
+    only a type that holds itself stays a reference."""
+
+    def __init__(self, struct: type[msgspec.Struct], dropped: frozenset[str]) -> None:
+        (top,), self._types = msgspec.json.schema_components([struct], ref_template="{name}")
+        self._name = cast(str, top["$ref"])
+        self._dropped = dropped
+        self._recursive: set[str] = set()
+
+    def whole(self) -> dict[str, object]:
+        """The schema of an object, with `required` and `additionalProperties` said."""
+        told = cast(dict[str, object], self._type(self._name, ()))
+        whole: dict[str, object] = {
+            "type": "object",
+            "properties": told.get("properties", {}),
+            "required": told.get("required", []),
+            "additionalProperties": False,
+        }
+        if self._recursive:
+            whole["$defs"] = {name: self._type(name, ()) for name in sorted(self._recursive)}
+        return whole
+
+    def _type(self, name: str, above: tuple[str, ...]) -> object:
+        if name in above:
+            self._recursive.add(name)
+            return {"$ref": f"#/$defs/{name}"}
+        return self._said(self._types[name], (*above, name))
+
+    def _said(self, node: object, above: tuple[str, ...]) -> object:
+        if isinstance(node, list):
+            return [self._said(each, above) for each in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return self._type(node["$ref"], above)
+        said: dict[str, object] = {}
+        for key, value in node.items():
+            if key == "properties":
+                said[key] = {name: self._said(field, above) for name, field in value.items()}
+            elif key not in self._dropped:
+                said[key] = value if key in _VALUES else self._said(value, above)
+        if "enum" in said and "type" not in said and all(isinstance(option, str) for option in node["enum"]):
+            said["type"] = "string"  # some upstreams want the type of an enum said
+        return said
 
 
 def taken(struct: type[S], arguments: Mapping[str, object]) -> S:
@@ -65,6 +111,8 @@ def checked(arguments: dict[str, object], schema: Mapping[str, object]) -> dict[
     """The same arguments, each of the type that the schema wants; ToolRefused with all that is wrong with them."""
     fields = cast(Mapping[str, Mapping[str, object]], schema.get("properties", {}))
     required = cast(list[str], schema.get("required", []))
+    # JSON Schema lets any other field pass; but a field that a tool does not know is a slip of the model's pen.
+    open_by_default = "properties" not in schema or not _OPEN.isdisjoint(schema)
     given = {key: value for key, value in arguments.items() if value is not None or key in required}
     wrong = [f"{key} is missing" for key in required if key not in given]
     fitting: dict[str, object] = {}
@@ -72,7 +120,7 @@ def checked(arguments: dict[str, object], schema: Mapping[str, object]) -> dict[
         if key in fields:
             fitting[key] = _exact(value, fields[key])
             wrong += _faults(key, fitting[key], fields[key])
-        elif schema.get("additionalProperties", False):
+        elif schema.get("additionalProperties", open_by_default):
             fitting[key] = value
         else:
             wrong.append(f"there is no field {key[:64]!r}")

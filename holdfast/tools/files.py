@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
 import msgspec
@@ -36,17 +38,17 @@ ANSWER_BYTES = 2 * 1_048_576
 _PYTHON = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8")
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PATH = Meta(description="Path in the workspace.")
+PATH = Meta(description="Path in the workspace.")
 
 
 class _Read(Struct, forbid_unknown_fields=True):
-    path: Annotated[str, _PATH]
+    path: Annotated[str, PATH]
     offset: Annotated[int, Meta(ge=1, description="First line, from 1.")] = 1
     limit: Annotated[int, Meta(ge=1, description="Number of lines; 2000 if left out.")] = 2000
 
 
 class _Write(Struct, forbid_unknown_fields=True):
-    path: Annotated[str, _PATH]
+    path: Annotated[str, PATH]
     content: str
 
 
@@ -56,20 +58,26 @@ class _Search(Struct, forbid_unknown_fields=True):
     kind: Literal["content", "names"] = "content"
 
 
-def file_tools(threads: Threads) -> list[Tool]:
-    """The three tools; their blocking work is done in `threads`."""
+def ripgrep() -> str:
+    """The path of ripgrep, where it is installed for all; else nothing."""
+    return shutil.which("rg", path="/usr/local/bin:/usr/bin:/bin") or ""
+
+
+def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
+    """The three tools; their blocking work is done in `threads`. `rg` is the path of ripgrep; empty: do without."""
+    rg = ripgrep() if rg is None else rg
 
     async def read_file(arguments: dict[str, object], place: Place) -> Output:
         asked = taken(_Read, arguments)
-        return await _told(asked.path, threads.run(_read, asked, place))
+        return await told(asked.path, threads.run(_read, asked, place))
 
     async def write_file(arguments: dict[str, object], place: Place) -> Output:
         asked = taken(_Write, arguments)
-        return await _told(asked.path, threads.run(_write, asked, place))
+        return await told(asked.path, threads.run(_write, asked, place))
 
     async def search_files(arguments: dict[str, object], place: Place) -> Output:
         asked = taken(_Search, arguments)
-        return await _told(asked.path, _search(threads, asked, place))
+        return await told(asked.path, _search(threads, asked, place, rg))
 
     return [
         FunctionTool(
@@ -102,7 +110,7 @@ def file_tools(threads: Threads) -> list[Tool]:
     ]
 
 
-async def _told(path: str, work: Awaitable[Output]) -> Output:
+async def told(path: str, work: Awaitable[Output]) -> Output:
     """What the system says against it is for the model to read."""
     try:
         return await work
@@ -156,40 +164,58 @@ def _write(asked: _Write, place: Place) -> Output:
     if asked.path.endswith("/") or path == inside(place.workspace, "."):
         raise ToolRefused(f"{asked.path!r} names a folder. Give the path of a file.")
     data = asked.content.encode("utf-8", "replace")
+    put_file(place, path, data)
+    return Output(f"{len(data)} bytes written to {asked.path}")
+
+
+def put_file(place: Place, path: Path, data: bytes, seen: os.stat_result | None = None) -> None:
+    """Write a whole file at a path that `inside` gave, in one step; refused where it is not as it was `seen`."""
     # Named after the call: what a crash leaves is found again and replaced when the call is made again.
     draft = f".holdfast-{hashlib.sha256(place.call_id.encode()).hexdigest()[:16]}.tmp"
     folder = make_folder(place.workspace, path.parent)
     try:
-        _replace(folder, path.name, draft, data)
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
+            try:
+                file.write(data)
+                file.flush()
+                _keep_rights(folder, path.name, file.fileno(), seen)
+                os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except (OSError, ToolRefused):
+                os.unlink(draft, dir_fd=folder)
+                raise
     finally:
         os.close(folder)
-    return Output(f"{len(data)} bytes written to {asked.path}")
 
 
-def _replace(folder: int, name: str, draft: str, data: bytes) -> None:
-    """Readers see the old file or the new one, never a part. What may be done with the file stays as it was."""
-    with suppress(FileNotFoundError):
-        os.unlink(draft, dir_fd=folder)
-    with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
-        try:
-            with suppress(FileNotFoundError):
-                before = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                os.fchmod(file.fileno(), before.st_mode & 0o777)
-            file.write(data)
-            file.flush()
-            os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            os.unlink(draft, dir_fd=folder)
-            raise
+def _keep_rights(folder: int, name: str, draft: int, seen: os.stat_result | None) -> None:
+    """Whose the file is and what may be done with it stays as it was; a new one is his to whom the folder belongs,
+    for commands may run as somebody else than the server."""
+    try:
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        before = None
+    if before is not None and seen is not None and _mark(before) != _mark(seen):
+        raise ToolRefused(f"{name} was changed by somebody else in the meantime. Read it again; nothing was changed.")
+    owner = before or os.fstat(folder)
+    if os.geteuid() == 0:
+        os.fchown(draft, owner.st_uid, owner.st_gid)
+    if before is not None:
+        os.fchmod(draft, before.st_mode & 0o777)
 
 
-async def _search(threads: Threads, asked: _Search, place: Place) -> Output:
+def _mark(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+async def _search(threads: Threads, asked: _Search, place: Place, rg: str) -> Output:
     if not asked.pattern or len(asked.pattern) > PATTERN_CHARS or "\0" in asked.pattern:
         raise ToolRefused(f"The pattern must have from 1 to {PATTERN_CHARS} characters and no NUL.")
     seconds = min(SEARCH_S, place.timeout_s * 0.8)
     home = await threads.run(inside, place.workspace, ".")
     top = await threads.run(inside, place.workspace, asked.path)
-    request = search.Request(str(home), str(top.relative_to(home)), asked.pattern, asked.kind, seconds)
+    request = search.Request(str(home), str(top.relative_to(home)), asked.pattern, asked.kind, seconds, rg)
     argv = (*_PYTHON, search.__file__, msgspec.json.encode(request._asdict()).decode())
     child = spawn(argv, {}, home, subprocess.DEVNULL)
     return _result(await child.collect(ANSWER_BYTES, seconds * 1.1), seconds)

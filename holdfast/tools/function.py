@@ -26,16 +26,18 @@ class FunctionTool(Struct, kw_only=True):
     effect: Effect = "write"
     label: str = ""
     emoji: str = ""
+    late: str = "stopped"
+    """What has become of it when its time is over."""
 
     async def prepare(self, arguments: dict[str, object], place: Place) -> Deed:
         """Nothing to get ready: the function begins in run()."""
-        return _FunctionDeed(self.fn, arguments, place)
+        return _FunctionDeed(self, arguments, place)
 
 
 class _FunctionDeed:
-    def __init__(self, fn: Work, arguments: dict[str, object], place: Place) -> None:
+    def __init__(self, tool: FunctionTool, arguments: dict[str, object], place: Place) -> None:
         self.process: Process | None = None
-        self._fn = fn
+        self._tool = tool
         self._arguments = arguments
         self._place = place
 
@@ -44,13 +46,13 @@ class _FunctionDeed:
         seconds = self._place.timeout_s
         try:
             async with asyncio.timeout(seconds) as clock:
-                given = await self._fn(self._arguments, self._place)
+                given = await self._tool.fn(self._arguments, self._place)
         except ToolRefused as refusal:
             return Output(str(refusal), is_error=True)
         except TimeoutError:
             if not clock.expired():
                 raise
-            return Output(f"[stopped: it was not done after {seconds:g} s]", is_error=True)
+            return Output(f"[{self._tool.late}: it was not done after {seconds:g} s]", is_error=True)
         output = Output(given) if isinstance(given, str) else given
         data = output.text.encode("utf-8", "replace")
         return Output(bounded(data, self._place.output_bytes), output.is_error)

@@ -3,14 +3,20 @@ through which a call is prepared. Refuses to know: what a tool does, and who cal
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Protocol, cast
+
+from msgspec import Struct
 
 from holdfast.tools.arguments import parsed
 from holdfast.tools.base import Deed, Place, Tool, ToolRefused
 from holdfast.tools.files import file_tools
-from holdfast.tools.terminal import Terminal
+from holdfast.tools.process import Processes
+from holdfast.tools.sandbox import Sandbox, choose
+from holdfast.tools.sandbox_tools import shell_tools
 from holdfast.tools.threads import Threads
 
 LABEL_CHARS = 80
@@ -18,32 +24,73 @@ LABEL_CHARS = 80
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
-class Toolbox:
-    """A set of tools with different names; it never changes."""
+def is_name(name: str) -> bool:
+    """May a tool be named so? (By upstreams.)"""
+    return _NAME.match(name) is not None
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = {tool.name: tool for tool in tools}
-        if len(self._tools) != len(tools):
+
+class Provider(Protocol):
+    """Where tools come from that may change while the server runs, such as MCP servers."""
+
+    def tools(self) -> Sequence[Tool]:
+        """All that are there now: the very same object as before when nothing has changed."""
+        ...
+
+
+class _Set(Struct, frozen=True):
+    """The tools at one moment."""
+
+    tools: dict[str, Tool]
+    schemas: tuple[dict[str, object], ...]
+    left_out: tuple[str, ...] = ()
+
+
+class Toolbox:
+    """A set of tools with different names. Those of `tools` are always there; those of `providers` come and go, and
+    are left out where their name is taken or is none."""
+
+    def __init__(self, tools: Sequence[Tool], providers: Sequence[Provider] = ()) -> None:
+        fixed = {tool.name: tool for tool in tools}
+        if len(fixed) != len(tools):
             raise ValueError("two tools have the same name")
-        if wrong := [name for name in self._tools if not _NAME.match(name)]:
+        if wrong := [name for name in fixed if not is_name(name)]:
             raise ValueError(f"not a name for a tool: {wrong[0]!r}")
-        self._schemas = tuple(_schema(tool) for tool in tools)
+        self._fixed = fixed
+        self._providers = tuple(providers)
+        self._offers: list[Sequence[Tool]] = []
+        self._set = _Set(fixed, tuple(map(_schema, tools)))
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name."""
-        return self._tools.get(name)
+        return self._now().tools.get(name)
 
     def names(self) -> tuple[str, ...]:
         """The names of all tools."""
-        return tuple(self._tools)
+        return tuple(self._now().tools)
+
+    def left_out(self) -> tuple[str, ...]:
+        """Names of tools that a provider has and that cannot be offered."""
+        return self._now().left_out
 
     def schemas(self) -> tuple[dict[str, object], ...]:
-        """All tools in the form of Chat Completions, for the model."""
-        return self._schemas
+        """All tools in the form of Chat Completions, for the model: the same object while nothing changes."""
+        return self._now().schemas
+
+    def _now(self) -> _Set:
+        offers = [provider.tools() for provider in self._providers]
+        if len(offers) != len(self._offers) or any(map(operator.is_not, offers, self._offers)):
+            self._offers = offers
+            tools, left_out = dict(self._fixed), []
+            for tool in itertools.chain.from_iterable(offers):
+                if is_name(tool.name) and tools.setdefault(tool.name, tool) is tool:
+                    continue
+                left_out.append(tool.name)
+            self._set = _Set(tools, tuple(map(_schema, tools.values())), tuple(left_out))
+        return self._set
 
     def label(self, name: str, raw_arguments: str) -> str:
         """Words for a status line about a call, whatever the model wrote."""
-        tool = self._tools.get(name)
+        tool = self.get(name)
         if tool is None:
             return _line(name)
         try:
@@ -53,7 +100,7 @@ class Toolbox:
 
     async def prepare(self, name: str, raw_arguments: str, place: Place) -> Deed:
         """A call that is ready to run; ToolRefused, with words for the model, where it cannot be made."""
-        tool = self._tools.get(name)
+        tool = self.get(name)
         if tool is None:
             known = ", ".join(self.names()) or "none"
             raise ToolRefused(f"There is no tool {name[:64]!r}. Tools: {known}.")
@@ -69,11 +116,13 @@ def label_for(tool: Tool, arguments: Mapping[str, object]) -> str:
     return tool.label or tool.name
 
 
-def builtin_tools(sandbox: str, threads: Threads | None = None) -> list[Tool]:
-    """The tools that come with the server. The terminal has no sandbox yet: it is there only where none is wanted."""
+def builtin_tools(
+    sandbox: Sandbox | str, threads: Threads | None = None, processes: Processes | None = None
+) -> list[Tool]:
+    """The tools that come with the server; those that need a sandbox only where there is one."""
     threads = threads or Threads()
-    tools = file_tools(threads)
-    return [Terminal(threads), *tools] if sandbox == "off" else tools
+    chosen = choose(sandbox) if isinstance(sandbox, str) else sandbox
+    return [*shell_tools(chosen, threads, processes or Processes(threads)), *file_tools(threads)]
 
 
 def _line(text: str) -> str:

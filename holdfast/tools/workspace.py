@@ -99,4 +99,8 @@ def _enter_made(part: str, fd: int) -> int:
     except FileNotFoundError:
         with suppress(FileExistsError):  # another call made it meanwhile
             os.mkdir(part, 0o755, dir_fd=fd)
-        return _enter(part, fd)
+        made = _enter(part, fd)
+        if os.geteuid() == 0:  # commands may run as somebody else than the server: it is his whose the folder is
+            owner = os.fstat(fd)
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        return made

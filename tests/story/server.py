@@ -1,6 +1,6 @@
 """A real server process and a real fake upstream process for the story tests, and a small blocking client that sees
-raw frames. Owns: starting (wait for the line that says so), stopping by PID, cutting a stream in the middle, and waiting
-on conditions with a deadline. Refuses to know: what any test wants."""
+raw frames. Owns: starting (wait for the line that says so), stopping by PID, cutting a stream in the middle, and
+waiting on conditions with a deadline. Refuses to know: what any test wants."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -87,7 +88,8 @@ class Stream:
         self.headers = {name.lower(): value for name, value in response.getheaders()}
         self.comments: list[bytes] = []
         self.ended: str | None = None
-        self._text = b""
+        self._blocks: deque[bytes] = deque()
+        self._tail: list[bytes] = []
 
     def __enter__(self) -> Stream:
         return self
@@ -111,12 +113,10 @@ class Stream:
     def next(self) -> Frame | None:
         """The next frame; None at the end."""
         while True:
-            block, mark, rest = self._text.partition(b"\n\n")
-            if not mark:
+            while not self._blocks:
                 if not self._more():
                     return None
-                continue
-            self._text = rest
+            block = self._blocks.popleft()
             if (frame := frame_of(block)) is not None:
                 return frame
             self.comments.append(block)
@@ -132,7 +132,11 @@ class Stream:
         if not data:
             self.ended = "whole"
             return False
-        self._text += data
+        self._tail.append(data)
+        if b"\n\n" in b"".join(self._tail[-2:])[-len(data) - 1 :]:
+            *whole, rest = b"".join(self._tail).split(b"\n\n")
+            self._blocks.extend(whole)
+            self._tail = [rest]
         return True
 
     def take(self, n: int) -> list[Frame]:
@@ -331,7 +335,8 @@ def start_upstream(where: Path) -> Upstream:
 def start_server(where: Path, model_url: str, **settings: str) -> Server:
     """A server that listens. `settings` are environment variables."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
-    env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where), **settings}
+    env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
+    env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
     data = where / "data"
     args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
     process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")

@@ -103,6 +103,13 @@ def test_c2_a_caller_who_waits_for_a_run_that_is_not_stored_owns_it_too(
     wait_until(lambda: server.health()["runs"]["active"] == 0, "no run is left")
 
 
+def test_c2_a_caller_who_leaves_while_it_waits_for_a_stored_run_only_detaches(client: Client, mark: str) -> None:
+    client.left_waiting(PATH, {"input": f"{mark} {SLOW}"}, {"idempotency-key": mark}).close()
+    (run,) = wait_until(lambda: client.get(f"/v1/runs?idempotency_key={mark}").json()["data"], "the run")
+    whole = finished(client, run["run_id"].replace("run_", "resp_"))
+    assert whole["status"] == "completed" and text_of(whole) == counted(40)
+
+
 # Resuming (C3, G5, G6)
 
 
@@ -250,8 +257,9 @@ def test_c8_delete_of_an_active_run_ends_it_for_ever_and_frees_its_key(
         assert last.name == "response.incomplete" and last.data["response"]["status"] == "cancelled"
     wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
     core = shown.removeprefix("resp_")
-    for path in (f"{PATH}/{shown}", f"{PATH}/{shown}?stream=true", f"{PATH}/{shown}/input_items", f"/v1/runs/run_{core}"):
-        assert client.get(path).status == 404, path
+    for path in (shown, f"{shown}?stream=true", f"{shown}/input_items"):
+        assert client.get(f"{PATH}/{path}").status == 404, path
+    assert client.get(f"/v1/runs/run_{core}").status == 404
     assert client.post(f"{PATH}/{shown}/cancel").status == 404
     assert client.delete(f"{PATH}/{shown}").status == 404
     assert client.get(f"/v1/runs?idempotency_key={mark}").json()["data"] == []
@@ -319,6 +327,6 @@ def test_c8_input_items_are_listed_newest_first_and_paged(client: Client) -> Non
     assert listed["data"][0]["content"] == given[2]["content"]
     assert (listed["first_id"], listed["last_id"]) == (listed["data"][0]["id"], listed["data"][-1]["id"])
     page = client.get(f"{PATH}/{shown}/input_items?limit=1&order=asc").json()
-    assert page["has_more"] is True and page["data"][0]["content"] == "one"
+    assert page["has_more"] is True and page["data"][0]["content"] == [{"type": "input_text", "text": "one"}]
     rest = client.get(f"{PATH}/{shown}/input_items?order=asc&after={page['last_id']}").json()
     assert [item["role"] for item in rest["data"]] == ["assistant", "user"]

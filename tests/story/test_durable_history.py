@@ -295,9 +295,7 @@ def test_d2_the_session_is_echoed_on_every_answer_about_a_run(client: Client, ma
     assert ghost.headers.get("x-hermes-session-id"), "a turn that is not stored, in a conversation that is not there"
 
 
-def test_d2_two_turns_of_one_session_side_by_side_both_end_in_it(
-    client: Client, upstream: Upstream, mark: str
-) -> None:
+def test_d2_two_turns_of_one_session_side_by_side_both_end_in_it(client: Client, upstream: Upstream, mark: str) -> None:
     headers = {"x-hermes-session-id": mark}
     slow = started(client, f"slow {SLOW}", headers)
     create(client, f"fast {say('quick')}", headers)

@@ -16,6 +16,9 @@ from holdfast.tools.base import Place
 from holdfast.tools.registry import Toolbox
 from tests.tools.conftest import Caller, children, open_files
 
+# ripgrep would be done with it at once if it took a reference to a group.
+NEVER_ENDS = r"^(a+)+\1$"
+
 
 async def test_what_is_written_can_be_read_with_line_numbers(call: Caller, place: Place) -> None:
     written = await call("write_file", path="a/b/c.txt", content="one\ntwo\nthrée\n")
@@ -181,7 +184,7 @@ async def test_a_pattern_that_never_ends_stops_neither_the_server_nor_the_call(c
             last = time.monotonic()
 
     ticking = asyncio.create_task(tick())
-    output = await call("search_files", msgspec.structs.replace(place, timeout_s=1.0), pattern="^(a+)+$")
+    output = await call("search_files", msgspec.structs.replace(place, timeout_s=1.0), pattern=NEVER_ENDS)
     ticking.cancel()
     assert output.is_error and "took longer than 0.8 s" in output.text
     assert max(gaps) < 0.5
@@ -200,7 +203,7 @@ async def test_a_cancelled_search_leaves_no_process_and_no_open_file(
     (place.workspace / "a.txt").write_text("a" * 60 + "b")
     await call("search_files", pattern="x")
     before = open_files()
-    arguments = json.dumps({"pattern": "^(a+)+$"})
+    arguments = json.dumps({"pattern": NEVER_ENDS})
     task = asyncio.create_task((await toolbox.prepare("search_files", arguments, place)).run())
     deadline = time.monotonic() + 10
     while not children():

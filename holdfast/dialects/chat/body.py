@@ -7,22 +7,28 @@ from holdfast.core import events as e
 from holdfast.core.errors import AgentError, ClientError, HoldfastError, ServerError
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Message
-from holdfast.core.state import RunState
+from holdfast.core.state import RunState, Said
+from holdfast.dialects.chat.approval import question
 from holdfast.dialects.chat.frames import FINISH, usage_object
 from holdfast.dialects.shared import joined
 
 
-def visible_text(state: RunState) -> str:
-    """The text of all settled messages, paragraphs between them: what a stream shows in all."""
-    return joined(said.text for said in state.facts.messages)
+def visible_text(state: RunState, since: int = 0) -> str:
+    """The text of all messages, or from one on, paragraphs between them: what a stream shows in all. A message that the
+    run's end cut off stands; a draft is not shown, dropped or not."""
+    spoken = [item.text for item in state.facts.items if isinstance(item, Said) and item.text]
+    before = sum(1 for said in state.facts.messages[:since] if said.text)
+    return joined(spoken[before:])
 
 
-def body(state: RunState, metadata: dict[str, str] | None = None) -> dict[str, object]:
-    """The completion. While the run goes on, what is settled so far."""
+def body(state: RunState, metadata: dict[str, str] | None = None, since: int = 0) -> dict[str, object]:
+    """The completion. While the run goes on, what is settled so far. `since`: only messages from this one on."""
     facts = state.facts
     spec = facts.accepted.spec
     reasoning = "".join(said.reasoning for said in facts.messages)
-    message: dict[str, object] = {"role": "assistant", "content": visible_text(state), "refusal": None}
+    asked = facts.asked
+    text = visible_text(state, since) + (question(asked) if asked else "")
+    message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
     if reasoning:
         message["reasoning_content"] = reasoning
     calls = [call for said in facts.messages[-1:] for call in said.calls if call.client]
@@ -51,7 +57,7 @@ def _finish(state: RunState, calls: bool) -> str | None:
         case e.RunInterrupted(reason):
             return FINISH[reason]
         case _:
-            return None
+            return "stop" if state.facts.asked else None
 
 
 def refusal(state: RunState) -> HoldfastError | None:

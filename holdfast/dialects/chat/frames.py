@@ -3,8 +3,9 @@ who comes back is shown (B6, G3). Positions are journal seqs. Refuses to know: e
 
 Theory of operation. A replay holds the deltas of a message back until the message is settled, so that a draft that a
 crash dropped is never shown to somebody who comes later; at the live edge what is held is the tail of the current
-attempt and is given out. A live reader sees deltas at once; if the run is taken over after visible draft text, its
-stream ends with the error `stream_restarted`, because what it saw cannot be taken back."""
+attempt and is given out. The role chunk is no draft and is never held. A live reader sees deltas at once; if the run
+is taken over after visible draft text, its stream ends with the error `stream_restarted`, because what it saw cannot
+be taken back. A view at the live edge depends on the journal alone, so that all live readers can share one."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from holdfast.core import events as e
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Spec
+from holdfast.dialects.chat.approval import question
 from holdfast.dialects.shared import arguments_object, bounded, failure_object, hidden
 from holdfast.dialects.sse import DONE, data_frame, encode, named_frame
 
@@ -31,7 +33,6 @@ class Fixed(Struct, frozen=True):
     spec: Spec
     head: bytes
     tail: bytes
-    after: int
     identity: dict[str, object]
 
 
@@ -57,17 +58,19 @@ class View(Struct, frozen=True):
     begun: bool = False
     """The role chunk was sent."""
     held: Held = None
-    role_held: bool = False
-    shown: bool = False
-    """Text of the current message is visible."""
-    texts: int = 0
-    """Pieces of text in the current message, visible or held."""
+    draft_from: int = -1
+    """Where the text of the current message begins, visible or held."""
+    thinking: bool = False
+    """Reasoning of the current message was told, or is held."""
     gap: bool = False
     """Text of an earlier message came before: the next one begins a paragraph."""
     usage: e.Usage = e.Usage()
     calls: dict[str, e.ToolStarted] = {}
     client_calls: tuple[e.Call, ...] = ()
     over: bool = False
+    muted: bool = False
+    asked: str = ""
+    """While muted: the code of the last question."""
 
 
 class ChatProjection:
@@ -83,8 +86,7 @@ class ChatProjection:
         """See Projection.live."""
         if not view.replaying:
             return view, []
-        shown = view.texts > 0
-        return replace(view, replaying=False, held=None, shown=shown, after=-1), _released(view.held)
+        return replace(view, replaying=False, held=None, after=-1), _released(view.held)
 
     def over(self, view: View) -> bool:
         """See Projection.over: a stream that was told stream_restarted ends there."""
@@ -96,26 +98,72 @@ class ChatProjection:
             return view, []
         match entry.event:
             case e.TextDelta(text):
-                return _text(view, entry, text)
+                return _text(view, entry, text) if text else (view, [])
             case e.ReasoningDelta(text):
-                return _show(view, entry, [b'{"reasoning_content":' + encode(text) + b"}"], draft=True)
+                return _show(replace(view, thinking=True), entry, [_delta("reasoning_content", text)], draft=True)
             case e.RunAccepted() as accepted:
-                return replace(view, fixed=_fixed(entry, accepted, view.after)), []
+                return replace(view, fixed=_fixed(entry, accepted)), []
             case e.MessageCompleted() as said:
                 return _message(view, entry, said)
             case e.AttemptStarted():
                 return _restart(view, entry)
-            case e.ToolStarted() as started:
-                return _started(view, entry, started)
-            case e.ToolFinished() as finished:
-                return _finished(view, entry, finished)
             case e.RunCompleted() | e.RunInterrupted() | e.RunFailed() | e.RunCancelled() as end:
                 return _end(view, entry, end)
-            case _:
-                return view, []
+            case event:
+                return _acted(view, entry, event)
 
 
-def _fixed(entry: e.Entry, accepted: e.RunAccepted, after: int) -> Fixed:
+def _acted(view: View, entry: e.Entry, event: e.AnyEvent) -> tuple[View, list[bytes]]:
+    match event:
+        case e.ToolStarted():
+            return _started(view, entry, event)
+        case e.ToolFinished():
+            return _finished(view, entry, event)
+        case e.ApprovalRequested():
+            return _ask(view, entry, event)
+        case _:
+            return view, []
+
+
+class ContinuedChat(ChatProjection):
+    """The rest of a run, from the answer to a question on, as a completion of its own (G11)."""
+
+    def __init__(self, code: str, shown_id: str) -> None:
+        self.name = f"chat after {code}"
+        self._code = code
+        self._id = shown_id
+
+    def view0(self, after: int) -> View:
+        """See Projection.view0: silent until the answer."""
+        return View(None, after, muted=True)
+
+    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+        """See Projection.step."""
+        if not view.muted:
+            return super().step(view, entry)
+        event = entry.event
+        if isinstance(event, e.ApprovalGiven) and view.asked == self._code:
+            return self._speak(view), []
+        view, _ = super().step(view, entry)
+        asked = event.code if isinstance(event, e.ApprovalRequested) else view.asked
+        return replace(view, over=False, held=None, asked=asked), []
+
+    def _speak(self, view: View) -> View:
+        fixed = _known(view)
+        identity = {**fixed.identity, "id": self._id}
+        fixed = Fixed(fixed.spec, _head(identity), fixed.tail, identity)
+        fresh = View(fixed, view.after, replaying=view.replaying)
+        return replace(fresh, calls=view.calls, client_calls=view.client_calls)
+
+
+def _ask(view: View, entry: e.Entry, asked: e.ApprovalRequested) -> tuple[View, list[bytes]]:
+    """The question is the end of this answer; the run waits."""
+    view = replace(view, after=min(view.after, entry.seq - 1))
+    view, frames = _conclude(view, entry, [_delta("content", question(asked))], "stop")
+    return replace(view, over=True), frames
+
+
+def _fixed(entry: e.Entry, accepted: e.RunAccepted) -> Fixed:
     spec = accepted.spec
     identity: dict[str, object] = {
         "id": wire_id("chat", entry.run),
@@ -123,9 +171,13 @@ def _fixed(entry: e.Entry, accepted: e.RunAccepted, after: int) -> Fixed:
         "created": entry.at // 1000,
         "model": spec.model,
     }
-    head = b"data: " + encode(identity)[:-1] + b',"choices":[{"index":0,"delta":'
+    head = _head(identity)
     tail = b',"usage":null' if spec.include_usage else b""
-    return Fixed(spec, head, tail, after, identity)
+    return Fixed(spec, head, tail, identity)
+
+
+def _head(identity: dict[str, object]) -> bytes:
+    return b"data: " + encode(identity)[:-1] + b',"choices":[{"index":0,"delta":'
 
 
 def _known(view: View) -> Fixed:
@@ -139,18 +191,29 @@ def _chunk(fixed: Fixed, delta: bytes, finish: bytes, seq: int | None) -> bytes:
     return fixed.head + delta + b',"finish_reason":' + finish + b"}]" + fixed.tail + number + b"}\n\n"
 
 
+def _delta(field: str, text: str) -> bytes:
+    return encode({field: text})
+
+
 def _show(
     view: View, entry: e.Entry, deltas: list[bytes], *, draft: bool = False, finish: bytes = b"null", last: bool = True
 ) -> tuple[View, list[bytes]]:
     """Chunks for one entry: the role first, the number on the last (B6) unless a usage chunk follows."""
     fixed = _known(view)
-    if not view.begun:
-        deltas = [ROLE, *deltas]
     number = entry.seq if fixed.spec.store and last else None
     frames = [_chunk(fixed, delta, b"null", None) for delta in deltas[:-1]]
     frames.append(_chunk(fixed, deltas[-1], finish, number))
-    role_held = view.role_held or (draft and not view.begun)
-    return _give(replace(view, begun=True, role_held=role_held), entry, frames, draft=draft)
+    view, role = _begin(view, entry)
+    view, frames = _give(view, entry, frames, draft=draft)
+    return view, role + frames
+
+
+def _begin(view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+    """The role chunk, before anything else that a run shows. It is told at once, so it comes before what is held."""
+    if view.begun:
+        return view, []
+    seen = view.replaying and entry.seq <= view.after
+    return replace(view, begun=True), [] if seen else [_chunk(_known(view), ROLE, b"null", None)]
 
 
 def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tuple[View, list[bytes]]:
@@ -159,7 +222,7 @@ def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tu
     if entry.seq <= view.after:
         frames = []
     if not draft:
-        return replace(view, held=None, role_held=False), [*_released(view.held), *frames]
+        return replace(view, held=None), [*_released(view.held), *frames]
     held = view.held
     for frame in frames:
         held = (held, frame)
@@ -167,37 +230,37 @@ def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tu
 
 
 def _text(view: View, entry: e.Entry, text: str) -> tuple[View, list[bytes]]:
-    if not view.replaying and view.begun and view.texts:
+    if not view.replaying and view.begun and view.draft_from >= 0:
         fixed = view.fixed
         if fixed is not None:  # the hot path: one piece of text in the middle of a live message
             number = entry.seq if fixed.spec.store else None
             return view, [_chunk(fixed, b'{"content":' + encode(text) + b"}", b"null", number)]
-    if not view.texts and view.gap:
+    first = view.draft_from < 0
+    if first and view.gap:
         text = "\n\n" + text
-    view, frames = _show(view, entry, [b'{"content":' + encode(text) + b"}"], draft=True)
-    return replace(view, texts=view.texts + 1, shown=not view.replaying), frames
+    view, frames = _show(view, entry, [_delta("content", text)], draft=True)
+    return (replace(view, draft_from=entry.seq) if first else view), frames
 
 
 def _message(view: View, entry: e.Entry, said: e.MessageCompleted) -> tuple[View, list[bytes]]:
-    frames: list[bytes] = []
-    if said.text and not view.texts:
-        text = "\n\n" + said.text if view.gap else said.text
-        view, frames = _show(view, entry, [b'{"content":' + encode(text) + b"}"])
-    else:
-        view, frames = _give(view, entry, [], draft=False)
+    deltas: list[bytes] = []
+    if said.reasoning and not view.thinking:
+        deltas.append(_delta("reasoning_content", said.reasoning))
+    if said.text and view.draft_from < 0:
+        deltas.append(_delta("content", "\n\n" + said.text if view.gap else said.text))
+    view, frames = _show(view, entry, deltas) if deltas else _give(view, entry, [], draft=False)
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap
-    view = replace(
-        view, texts=0, shown=False, gap=gap, usage=view.usage.plus(said.usage), client_calls=client, held=None
-    )
-    return view, frames
+    usage = view.usage.plus(said.usage)
+    return replace(view, draft_from=-1, thinking=False, gap=gap, usage=usage, client_calls=client), frames
 
 
 def _restart(view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
-    """A new attempt: what a replay held back is gone; what a live reader saw cannot be taken back (G3)."""
-    if view.replaying or not view.texts:
-        begun = view.begun and not view.role_held
-        return replace(view, held=None, role_held=False, texts=0, shown=False, begun=begun), []
+    """A new attempt: what a replay held back is gone; what a reader saw, live or before it came back into the middle
+    of this draft, cannot be taken back (G3)."""
+    visible = not view.replaying or view.draft_from <= view.after < entry.seq
+    if view.draft_from < 0 or not visible:
+        return replace(view, held=None, draft_from=-1, thinking=False), []
     message = "The run was taken over after a failure and its text starts again. Reattach to replay it."
     error = {"message": message, "type": "server_error", "param": None, "code": "stream_restarted"}
     return replace(view, over=True), [data_frame({"error": error})]
@@ -260,14 +323,14 @@ def _finished(view: View, entry: e.Entry, finished: e.ToolFinished) -> tuple[Vie
 
 
 def _give_progress(view: View, entry: e.Entry, frame: bytes) -> tuple[View, list[bytes]]:
-    frames = [frame]
-    if not view.begun:
-        frames.insert(0, _chunk(_known(view), ROLE, b"null", None))
-    return _give(replace(view, begun=True), entry, frames, draft=False)
+    view, role = _begin(view, entry)
+    view, frames = _give(view, entry, [frame], draft=False)
+    return view, role + frames
 
 
 def _end(view: View, entry: e.Entry, end: e.Terminal) -> tuple[View, list[bytes]]:
     view = replace(view, after=min(view.after, entry.seq - 1))
+    handed = [encode({"tool_calls": [handed_call(n, call)]}) for n, call in enumerate(view.client_calls)]
     match end:
         case e.RunFailed():
             view, frames = _give(view, entry, [data_frame({"error": failure_object(end)})], draft=False)
@@ -275,17 +338,17 @@ def _end(view: View, entry: e.Entry, end: e.Terminal) -> tuple[View, list[bytes]
             error = {"message": "The run was cancelled.", "type": "server_error", "param": None}
             view, frames = _give(view, entry, [data_frame({"error": {**error, "code": "run_cancelled"}})], draft=False)
         case e.RunInterrupted(reason):
-            view, frames = _finish(view, entry, FINISH[reason])
+            view, frames = _conclude(view, entry, handed, FINISH[reason])
         case _:
-            view, frames = _finish(view, entry, "tool_calls" if view.client_calls else "stop")
+            view, frames = _conclude(view, entry, handed, "tool_calls" if handed else "stop")
     return replace(view, over=True), frames
 
 
-def _finish(view: View, entry: e.Entry, reason: str) -> tuple[View, list[bytes]]:
+def _conclude(view: View, entry: e.Entry, deltas: list[bytes], reason: str) -> tuple[View, list[bytes]]:
+    """The last chunks of an answer."""
     fixed = _known(view)
-    handed = [encode({"tool_calls": [handed_call(n, call)]}) for n, call in enumerate(view.client_calls)]
     last = not fixed.spec.include_usage
-    view, frames = _show(view, entry, [*handed, b"{}"], finish=encode(reason), last=last)
+    view, frames = _show(view, entry, [*deltas, b"{}"], finish=encode(reason), last=last)
     if fixed.spec.include_usage:
         usage = {**fixed.identity, "choices": [], "usage": usage_object(view.usage)}
         frames.append(data_frame({**usage, "sequence_number": entry.seq} if fixed.spec.store else usage))

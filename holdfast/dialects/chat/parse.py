@@ -12,6 +12,7 @@ from holdfast.core.spec import Message, Spec, fingerprint
 from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context
+from holdfast.dialects.chat.approval import Reply, reply_in, without_questions
 
 _UPSTREAM = [
     "temperature",
@@ -39,8 +40,13 @@ _DEFAULTS: dict[str, object] = {
     "frequency_penalty": 0,
     "presence_penalty": 0,
     "logprobs": False,
+    "logit_bias": {},
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
     "parallel_tool_calls": True,
+    "tools": [],
     "tool_choice": "auto",
+    "metadata": {},
 }
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -70,7 +76,7 @@ class ChatRequest(Struct):
     top_logprobs: f.TopLogprobs | None = None
     max_tokens: f.Positive | None = None
     max_completion_tokens: f.Positive | None = None
-    seed: int | None = None
+    seed: f.Seed | None = None
     stop: str | list[str] | None = None
     response_format: dict[str, object] | None = None
     reasoning_effort: str | None = None
@@ -92,6 +98,8 @@ class ParsedChat(Struct, frozen=True):
     spec: Spec
     asked: Asked
     stream: bool
+    reply: Reply | None = None
+    """The last message answers a question (G11)."""
 
 
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
@@ -101,20 +109,18 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         raise ClientError("unsupported_value", "n must be 1: an agent gives one answer.", param="n")
     if request.functions or request.function_call:
         raise ClientError("unsupported_parameter", "functions is obsolete: use tools instead.", param="functions")
-    messages = _checked(f.required(request.messages, "messages"), max_parts)
+    given = _checked(f.required(request.messages, "messages"), max_parts)
+    reply, messages = reply_in(given), without_questions(given)
     key, session = context.key(), context.session()
     if key is not None and request.store is False:
-        raise ClientError(
-            "idempotency_requires_store", "An Idempotency-Key needs a stored run: leave store out, or set it to true."
-        )
+        message = "An Idempotency-Key needs a stored run: leave store out, or set it to true."
+        raise ClientError("idempotency_requires_store", message, param="store")
     store = request.store if request.store is not None else (key is not None or context.profile.durable_chat)
     tools = client_tools.nested(request.tools, context)
     chore = is_chore(messages, bool(request.stream), bool(tools)) and request.store is None and key is None
     if chore:
         session, store = None, False
     system, history, turn = split_turn(messages)
-    if not turn:
-        turn, history = history[-1:], history[:-1]
     spec = Spec(
         dialect="chat",
         model=context.model(request.model),
@@ -141,7 +147,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         derived_session=context.derived_session(system, _first_user(messages)),
         store=store,
     )
-    return ParsedChat(spec, asked, bool(request.stream))
+    return ParsedChat(spec, asked, bool(request.stream), reply)
 
 
 def is_chore(messages: list[Message], stream: bool, tools: bool) -> bool:

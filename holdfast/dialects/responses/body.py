@@ -39,7 +39,7 @@ def head(run: str, created_at: int, spec: Spec, resolved: Resolved) -> dict[str,
         "error": None,
         "frequency_penalty": echo.get("frequency_penalty", 0),
         "incomplete_details": None,
-        "instructions": spec.instructions,
+        "instructions": echo.get("instructions"),
         "max_output_tokens": spec.max_output_tokens,
         "max_tool_calls": spec.max_tool_calls,
         "metadata": spec.metadata,
@@ -150,4 +150,15 @@ def body(state: RunState, metadata: dict[str, str] | None = None) -> dict[str, o
 def input_items(state: RunState) -> list[dict[str, object]]:
     """The input of a run, each item with an id, oldest first."""
     run = state.facts.run
-    return [{"id": f"item_{run}{n:06x}", **item} for n, item in enumerate(state.facts.accepted.spec.items)]
+    return [{"id": f"item_{run}{n:06x}", **_whole(item)} for n, item in enumerate(state.facts.accepted.spec.items)]
+
+
+def _whole(item: items.Item) -> items.Item:
+    """An easy message in the form in which the API lists it."""
+    if item.get("type", "message") != "message":
+        return item
+    content = item["content"]
+    if isinstance(content, str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        content = [{"type": kind, "text": content}]
+    return {"type": "message", "status": "completed", **item, "content": content}

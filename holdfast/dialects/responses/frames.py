@@ -216,11 +216,13 @@ class Scribe:
         delta_head = b"event: response.output_text.delta\ndata: " + start
         self._change(text_seq=seq, text_index=index, delta_head=delta_head)
 
-    def _close_text(self, status: str) -> None:
+    def _close_text(self, status: str, whole: str | None = None) -> None:
+        """End the open message; `whole` is its text where the caller has it, so that it is not copied."""
         rest = self._rest()
         if rest.text_seq < 0:
             return
-        text, name, index = join(self._text), item_id("msg", rest.run, rest.text_seq), rest.text_index
+        text = join(self._text) if whole is None else whole
+        name, index = item_id("msg", rest.run, rest.text_seq), rest.text_index
         place = {"item_id": name, "output_index": index, "content_index": 0}
         self._emit("response.output_text.done", **place, text=text, logprobs=[])
         self._emit("response.content_part.done", **place, part=items.text_part(text))
@@ -267,7 +269,7 @@ class Scribe:
         self._close_thought(kept=True)
         if rest.text_seq < 0 and said.text:
             self._text_delta(seq, said.text)
-        self._close_text(status)
+        self._close_text(status, said.text)
         for call in said.calls:
             if call.client:
                 index = self._open_item(items.handed_call(call, done=False))

@@ -9,6 +9,11 @@ from holdfast.core.spec import Message
 
 Item = dict[str, object]
 _ROLES = ("user", "assistant", "system", "developer")
+_CALL_FIELDS = {
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id",),
+    "mcp_call": ("id", "name", "arguments"),
+}
 
 
 def input_items(given: str | list[Item], max_parts: int) -> list[Item]:
@@ -24,6 +29,8 @@ def input_items(given: str | list[Item], max_parts: int) -> list[Item]:
             raise ClientError("invalid_value", f"input[{n}].type must be a string.", param="input")
         if kind == "message":
             _check_message(item, n)
+        elif kind in _CALL_FIELDS:
+            _check_call(kind, item, n)
         content = item.get("content")
         parts += len(content) if isinstance(content, list) else 1
     if parts > max_parts:
@@ -41,33 +48,46 @@ def _check_message(item: Item, n: int) -> None:
     )
     if not good:
         raise ClientError("invalid_value", f"input[{n}].content must be text or parts with a type.", param="input")
+    for part in content if isinstance(content, list) else ():
+        if part["type"] == "input_image" and not isinstance(part.get("image_url"), str):
+            message = f"input[{n}] has an image without image_url: send a URL or a data URL, file ids are not known."
+            raise ClientError("invalid_value", message, param="input")
+
+
+def _check_call(kind: str, item: Item, n: int) -> None:
+    for name in _CALL_FIELDS[kind]:
+        if not isinstance(item.get(name), str) or (name == "call_id" and not item[name]):
+            raise ClientError("invalid_value", f"input[{n}].{name} must be a string.", param="input")
+    if kind == "function_call_output" and not isinstance(item.get("output"), str | list):
+        raise ClientError("invalid_value", f"input[{n}].output must be text or parts.", param="input")
 
 
 def messages_of(items: list[Item]) -> list[Message]:
-    """Items as chat messages; the calls of one turn are one assistant message."""
+    """Items as chat messages; what the assistant said and the calls it made with that are one message."""
     messages: list[Message] = []
     for item in items:
         match item.get("type", "message"):
             case "message":
                 messages.append({"role": item["role"], "content": _content(item["content"])})
             case "function_call":
-                _add_call(messages, item, str(item.get("call_id") or item.get("id") or ""))
+                _add_call(messages, item, str(item["call_id"]))
             case "function_call_output":
-                messages.append(_result(str(item.get("call_id") or ""), item.get("output")))
+                messages.append(_result(str(item["call_id"]), item["output"]))
             case "mcp_call":
-                name = str(item.get("id") or "")
+                name = str(item["id"])
                 _add_call(messages, item, name)
                 messages.append(_result(name, item.get("output")))
     return messages
 
 
 def _add_call(messages: list[Message], item: Item, call_id: str) -> None:
-    function = {"name": str(item.get("name") or ""), "arguments": str(item.get("arguments") or "{}")}
+    function = {"name": item["name"], "arguments": item["arguments"] or "{}"}
     call = {"id": call_id, "type": "function", "function": function}
     last = messages[-1] if messages else {}
-    calls = last.get("tool_calls")
-    if last.get("role") == "assistant" and isinstance(calls, list):
-        calls.append(call)
+    if last.get("role") == "assistant":
+        calls = last.setdefault("tool_calls", [])
+        if isinstance(calls, list):
+            calls.append(call)
     else:
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
 

@@ -36,6 +36,7 @@ _DEFAULTS: dict[str, object] = {
     "tools": [],
 }
 _ECHOED = [
+    "instructions",
     "parallel_tool_calls",
     "temperature",
     "top_p",
@@ -187,16 +188,31 @@ def _conversation(request: ResponsesRequest) -> str | None:
 
 def _sampling(request: ResponsesRequest) -> dict[str, object]:
     options = {name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None}
-    form = (request.text or {}).get("format")
-    if isinstance(form, dict) and form.get("type") == "json_object":
-        options["response_format"] = {"type": "json_object"}
-    if isinstance(form, dict) and form.get("type") == "json_schema":
-        schema = {name: form[name] for name in ("name", "description", "schema", "strict") if name in form}
-        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    if (form := _response_format((request.text or {}).get("format"))) is not None:
+        options["response_format"] = form
     effort = (request.reasoning or {}).get("effort")
-    if isinstance(effort, str):
+    if not isinstance(effort, str | None):
+        raise ClientError("invalid_value", "reasoning.effort must be a string.", param="reasoning")
+    if effort is not None:
         options["reasoning_effort"] = effort
     return options
+
+
+def _response_format(form: object) -> dict[str, object] | None:
+    """text.format in the form of Chat Completions; plain text is nothing."""
+    match form:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "json_object"}
+        case {"type": "json_schema", "name": str(name), "schema": dict(schema), **more}:
+            extra: dict[str, object] = {field: more[field] for field in ("description", "strict") if field in more}
+            return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, **extra}}
+        case {"type": "json_schema"}:
+            raise ClientError("invalid_value", "text.format needs a name and a schema.", param="text")
+        case _:
+            message = "text.format.type must be text, json_object or json_schema."
+            raise ClientError("invalid_value", message, param="text")
 
 
 def _echo(request: ResponsesRequest) -> dict[str, object]:
@@ -206,7 +222,8 @@ def _echo(request: ResponsesRequest) -> dict[str, object]:
     if request.tool_choice is not None:
         echo["tool_choice"] = request.tool_choice
     if request.text is not None:
-        echo["text"] = {"format": {"type": "text"}, **request.text}
+        given = {name: value for name, value in request.text.items() if value is not None}
+        echo["text"] = {"format": {"type": "text"}, **given}
     if request.reasoning is not None:
         echo["reasoning"] = {"effort": None, "summary": None, **request.reasoning}
     if echo.get("service_tier") == "auto":

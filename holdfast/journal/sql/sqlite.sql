@@ -16,9 +16,9 @@ SELECT COUNT(*) FROM session_turns WHERE owner = ? AND session = ?;
 
 -- name: insert_run
 -- A run begins.
-INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, last_seq, created_at, updated_at, session,
-  conversation, previous, idem, metadata)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n;
+INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, last_seq, sealed_crc, created_at, updated_at,
+  session, conversation, previous, idem, metadata)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n;
 
 -- name: insert_key
 -- A key is used.
@@ -128,10 +128,10 @@ SELECT turn FROM session_turns WHERE owner = ? AND session = ? ORDER BY n LIMIT 
 UPDATE runs SET metadata = ?3 WHERE owner = ?1 AND id = ?2 AND hidden = 0 RETURNING n;
 
 -- name: segment
--- The segment that holds the first record after a place.
-SELECT segments.crc, segments.data FROM segments
-JOIN runs ON runs.n = segments.run
-WHERE runs.owner = ?1 AND runs.id = ?2 AND runs.hidden = 0 AND segments.last_seq > ?3
+-- How far a run is packed, and the segment that holds the first record after a place.
+SELECT runs.sealed_seq, segments.crc, segments.data FROM runs
+LEFT JOIN segments ON segments.run = runs.n AND segments.last_seq > ?3
+WHERE runs.owner = ?1 AND runs.id = ?2 AND runs.hidden = 0
 ORDER BY segments.first_seq LIMIT 1;
 
 -- name: insert_segment
@@ -144,18 +144,29 @@ SELECT ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0;
 UPDATE runs SET sealed_seq = ?2, sealed_crc = ?3 WHERE n = ?1;
 
 -- name: trim
--- A slice of rows that no live run needs leaves the hot table.
-DELETE FROM entries WHERE id IN (SELECT id FROM entries WHERE id < ? ORDER BY id LIMIT 2000);
+-- A slice of rows that no live run needs leaves the hot table. The newest row stays: an empty table would number from 1.
+DELETE FROM entries WHERE id IN (
+  SELECT id FROM entries WHERE id < ? AND id < (SELECT MAX(id) FROM entries) ORDER BY id LIMIT 2000
+);
 
 -- name: open_runs
 -- All runs that have not ended.
-SELECT owner, id, n, attempt, parked, sealed_seq, sealed_crc, conversation FROM runs WHERE ended = 0 ORDER BY n;
+SELECT owner, id, n, attempt, parked, sealed_seq, sealed_crc, conversation, last_seq FROM runs
+WHERE ended = 0 ORDER BY n;
 
 -- name: hot_runs
 -- Ended runs that still have rows in the hot table.
-SELECT owner, id, n, sealed_seq, sealed_crc FROM runs
+SELECT owner, id, n, sealed_seq, sealed_crc, last_seq FROM runs
 WHERE ended = 1 AND hidden = 0 AND sealed_seq < last_seq ORDER BY n;
 
 -- name: hot_rows
 -- The hot table, in the order of writing.
 SELECT id, run, seq, attempt, at, crc, data FROM entries ORDER BY id;
+
+-- name: grant
+-- A tool need not ask any more, in one session or (empty) in all.
+INSERT INTO grants (owner, session, tool) VALUES (?, ?, ?) ON CONFLICT DO NOTHING;
+
+-- name: granted
+-- Is there such a permission?
+SELECT 1 FROM grants WHERE owner = ?1 AND session IN (?2, '') AND tool = ?3 LIMIT 1;

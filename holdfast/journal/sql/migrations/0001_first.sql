@@ -87,3 +87,10 @@ CREATE TABLE signals (
   payload BLOB NOT NULL,
   PRIMARY KEY (run, kind, key)
 ) WITHOUT ROWID;
+
+CREATE TABLE grants (
+  owner TEXT NOT NULL,
+  session TEXT NOT NULL,
+  tool TEXT NOT NULL,
+  PRIMARY KEY (owner, session, tool)
+) WITHOUT ROWID;

@@ -1,0 +1,98 @@
+"""What fits into a model's window. Owns: how a long tool output is shortened for the model (the journal keeps all of
+it, and a file in the workspace can be read on), and which messages give way when a conversation is too long: the oldest
+tool outputs first, then the oldest turns, never a system prompt nor the last turn. Tokens are estimated: four bytes
+are one. Refuses to know: any tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.core.errors import AgentError
+from holdfast.core.spec import Message
+
+HEAD, TAIL = 24_000, 8_000
+GONE = "[This tool output was left out to make room.]"
+
+
+def output_path(call_id: str) -> str:
+    """Where the whole of a long output lies, seen from the workspace."""
+    return f".holdfast/outputs/{call_id}.txt"
+
+
+def is_long(output: str) -> bool:
+    """True where the model is shown an extract."""
+    return len(output) > HEAD + TAIL
+
+
+def shown_to_model(call_id: str, output: str) -> str:
+    """The output, or its beginning and end with a pointer to the rest."""
+    if not is_long(output):
+        return output
+    left_out = len(output) - HEAD - TAIL
+    pointer = f"read_file {output_path(call_id)} shows all of it"
+    return f"{output[:HEAD]}\n[... {left_out} characters left out; {pointer} ...]\n{output[-TAIL:]}"
+
+
+def estimated_tokens(messages: Sequence[Message]) -> int:
+    """About how many tokens these are."""
+    return sum(_cost(message) for message in messages)
+
+
+def _cost(message: Message) -> int:
+    return len(msgspec.json.encode(message)) // 4 + 4
+
+
+def fit(messages: Sequence[Message], budget: int, truncation: str) -> tuple[Message, ...]:
+    """The messages, made to fit; AgentError where they cannot or must not be."""
+    costs = [_cost(message) for message in messages] if budget > 0 else []
+    if sum(costs) <= budget or budget <= 0:
+        return tuple(messages)
+    if truncation != "auto":
+        raise AgentError(
+            "context_length_exceeded",
+            f"The conversation is longer than the {budget} tokens of this model. Send less, or truncation=auto.",
+            status=400,
+        )
+    kept, costs = _without_outputs(list(messages), costs, budget)
+    kept, costs = _without_turns(kept, costs, budget)
+    if sum(costs) > budget:
+        raise AgentError(
+            "context_length_exceeded",
+            f"The last turn alone is longer than the {budget} tokens of this model.",
+            status=400,
+        )
+    return tuple(kept)
+
+
+def _last_turn(messages: Sequence[Message]) -> int:
+    """Where the last turn begins: at its first user message."""
+    users = [n for n, message in enumerate(messages) if message.get("role") == "user"]
+    return users[-1] if users else 0
+
+
+def _without_outputs(messages: list[Message], costs: list[int], budget: int) -> tuple[list[Message], list[int]]:
+    """Each message is measured once: a chain may have thousands."""
+    total = sum(costs)
+    for n in range(_last_turn(messages)):
+        if total <= budget:
+            break
+        shorter: Message = {**messages[n], "content": GONE}
+        if messages[n].get("role") == "tool" and _cost(shorter) < costs[n]:
+            total += _cost(shorter) - costs[n]
+            messages[n], costs[n] = shorter, _cost(shorter)
+    return messages, costs
+
+
+def _without_turns(messages: list[Message], costs: list[int], budget: int) -> tuple[list[Message], list[int]]:
+    """Drop whole turns, oldest first, so that no call loses its result."""
+    users = [n for n, message in enumerate(messages) if message.get("role") == "user"]
+    total, first = sum(costs), users[0] if users else 0
+    begin = first
+    for turn in users[1:]:
+        if total <= budget:
+            break
+        total -= sum(costs[begin:turn])
+        begin = turn
+    return messages[:first] + messages[begin:], costs[:first] + costs[begin:]

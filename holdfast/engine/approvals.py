@@ -1,0 +1,117 @@
+"""Questions that wait for a person. Owns: how an answer is found among signals, which runs wait and until when, and
+making a run that the connection owned durable before its question is shown (G11). A run that waits holds no task and no
+claim: it is parked, and a signal or the clock wakes it. Refuses to know: who asks and how the question looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError
+from holdfast.core.events import ApprovalGiven
+from holdfast.core.state import RunState
+from holdfast.engine.live import Live
+from holdfast.journal.base import Opening, Signal, Store
+
+Choice = Literal["once", "session", "always", "deny"]
+
+
+class Answer(Struct, frozen=True):
+    """A person's word, as a signal carries it. `nonce` tells two answers apart: only the first one counts."""
+
+    choice: Choice
+    by: str
+    nonce: str
+
+
+def answer_to(state: RunState, signals: Sequence[Signal], now_ms: int) -> ApprovalGiven | None:
+    """The answer to the open question: a person's, or the clock's."""
+    asked = state.facts.asked
+    if asked is None:
+        return None
+    for signal in signals:
+        if signal.kind == "approval" and signal.key == asked.code:
+            answer = msgspec.json.decode(signal.payload, type=Answer)
+            return ApprovalGiven(call_id=asked.call.id, choice=answer.choice, by=answer.by)
+    if now_ms >= asked.expires_at:
+        return ApprovalGiven(call_id=asked.call.id, choice="expired", by="clock")
+    return None
+
+
+def not_pending() -> ClientError:
+    """The one answer where there is nothing to approve."""
+    return ClientError(
+        "approval_not_pending", "No approval is pending here: it was answered, has expired or never was.", status=409
+    )
+
+
+async def give(store: Store, owner: str, state: RunState, answer: Answer) -> None:
+    """Leave a person's answer for the holder; 409 where another came first."""
+    asked = state.facts.asked
+    run = state.facts.run
+    if asked is None:
+        raise not_pending()
+    wish = Signal(run, "approval", asked.code, msgspec.json.encode(answer))
+    if not await store.signal(owner, wish):
+        raise not_pending()
+    kept = [s for s in await store.signals(run) if s.kind == "approval" and s.key == asked.code]
+    if kept and kept[0].payload != wish.payload:
+        raise not_pending()
+
+
+async def adopt(memory: Store, durable: Store, live: Live, holder: str) -> None:
+    """Write a run that was in memory only to the durable store, with all its records and under the same id."""
+    data: list[bytes] = []
+    while page := await memory.read(live.owner, live.run, len(data) - 1):
+        data += [record.data for record in page]
+    facts = live.committed.facts
+    spec, resolved = facts.accepted.spec, facts.accepted.resolved
+    await durable.open(
+        Opening(
+            run=live.run,
+            at=facts.created_at,
+            dialect=spec.dialect,
+            model=spec.model,
+            asked=Asked(owner=live.owner, fingerprint="", derived_session=resolved.session or ""),
+            accept=lambda _: data,
+            holder=holder,
+            metadata=msgspec.json.encode(spec.metadata),
+        )
+    )
+
+
+class Waiting:
+    """The runs that wait for a person, and until when."""
+
+    def __init__(self, wake: Callable[[str, str], None]) -> None:
+        self._wake = wake
+        self._until: dict[str, tuple[str, int]] = {}
+
+    def add(self, owner: str, run: str, until: int) -> None:
+        """It waits from now on."""
+        self._until[run] = (owner, until)
+
+    def wake(self, run: str) -> bool:
+        """There is an answer, or another reason to look; False where it does not wait."""
+        waiting = self._until.pop(run, None)
+        if waiting is None:
+            return False
+        self._wake(waiting[0], run)
+        return True
+
+    def forget(self, run: str) -> bool:
+        """It is looked after; False where somebody else did so first."""
+        return self._until.pop(run, None) is not None
+
+    def expire(self, now_ms: int) -> None:
+        """Wake those whose time is over."""
+        for run, (_owner, until) in list(self._until.items()):
+            if until <= now_ms:
+                self.wake(run)
+
+    def __len__(self) -> int:
+        return len(self._until)

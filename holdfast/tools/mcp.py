@@ -1,0 +1,272 @@
+"""Tools of MCP servers. Owns: what the configuration says of a server, the names and effects under which its tools are
+offered, and the words for what came of a call. Refuses to know: how a server is connected to (mcp_link.py), and any
+server that is not in the configuration: a server is a program that runs with the rights of this one.
+
+What a server says of its own tools is a hint and nothing more: without `trust_hints` every tool is a write unless the
+configuration says otherwise, so that no call is repeated after a crash, or let pass unasked, on its word."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.core.events import Effect, Process
+from holdfast.tools.base import Deed, Output, Place, Tool
+from holdfast.tools.decorator import ToolsError
+from holdfast.tools.mcp_link import Answered, Asking, Link, Listed, Lost, NotCalled, Where, load
+from holdfast.tools.mcp_stdio import Program
+from holdfast.tools.text import bounded
+from holdfast.tools.threads import Threads
+
+NAME_CHARS = 64
+DESCRIPTION_CHARS = 2_000
+SCHEMA_BYTES = 32_768
+PROGRESS_CHARS = 2_000
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}\Z")
+_UNKNOWN = (
+    "so its outcome is unknown: it may have happened fully, partly or not at all. It was not repeated. "
+    "Check before you do it again."
+)
+
+
+class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One server, as the configuration names it: a program (`command`) or a streamable HTTP endpoint (`url`)."""
+
+    name: str
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """All of the program's environment, but for PATH and LANG, which have defaults."""
+    cwd: str | None = None
+    url: str = ""
+    headers: dict[str, str] = {}
+    timeout_s: float = 60.0
+    """Longest time for one call; the server's own limit for tools stays."""
+    prefix: str | None = None
+    """What the names of its tools begin with; the server's name and _ if left out."""
+    effects: dict[str, Effect] = {}
+    """What a repetition of a tool would do, by the name that the server gives it."""
+    trust_hints: bool = False
+    """Believe readOnlyHint and idempotentHint of tools that `effects` does not name."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise ValueError(f"the name {self.name[:40]!r} is not 1 to 32 of A-Z, a-z, 0-9, _ and -")
+        if bool(self.command) == bool(self.url):
+            raise ValueError(f"the MCP server {self.name} needs either command or url")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"the url of the MCP server {self.name} does not begin with http:// or https://")
+        if self.prefix is not None and not _PREFIX.match(self.prefix):
+            raise ValueError(f"the prefix of the MCP server {self.name} is not up to 32 of A-Z, a-z, 0-9, _ and -")
+        if not 0 < self.timeout_s <= 86_400:
+            raise ValueError(f"timeout_s of the MCP server {self.name} is not between 0 and 86400")
+
+    def __repr__(self) -> str:
+        """Without env and headers, which hold secrets."""
+        return f"McpServer(name={self.name!r}, {'command' if self.command else 'url'}=...)"
+
+    def where(self) -> Where:
+        """How it is reached."""
+        if self.url:
+            return Where(url=self.url, headers=self.headers)
+        return Where(program=Program((self.command, *self.args), self.env, self.cwd))
+
+    def effect_of(self, listed: Listed) -> Effect:
+        """The configuration decides; hints count only where it says so; what is not known is a write."""
+        if listed.name in self.effects:
+            return self.effects[listed.name]
+        if self.trust_hints and listed.read_only:
+            return "read"
+        return "idempotent" if self.trust_hints and listed.idempotent else "write"
+
+
+class Status(Struct, frozen=True):
+    """How it stands with one server, for a person."""
+
+    name: str
+    connected: bool
+    tools: int
+    left_out: tuple[str, ...]
+    """Tools that are too big to be offered."""
+    fault: str
+    """Why it is not connected; empty where it is."""
+
+
+class McpTools:
+    """The tools of all configured servers: a Provider of a Toolbox. Nothing is connected before start()."""
+
+    def __init__(self, servers: Sequence[McpServer], threads: Threads) -> None:
+        if len({server.name for server in servers}) != len(servers):
+            raise ToolsError("Two MCP servers have the same name.")
+        self._tools: tuple[Tool, ...] | None = ()
+        self._links = [(server, Link(server.where(), self._changed)) for server in servers]
+        self._threads = threads
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to connect; returns at once. See settled()."""
+        if self._links and importlib.util.find_spec("mcp") is None:
+            raise ToolsError("MCP servers are configured, but not the package for them: pip install 'holdfast[mcp]'.")
+        self._task = asyncio.create_task(self._run(), name="mcp")
+
+    async def settled(self, seconds: float = 10.0) -> None:
+        """Wait until each server has been connected to or has failed once, but not for longer than that. Runs that
+        are recovered before it may miss tools that they had."""
+        try:
+            async with asyncio.timeout(seconds):
+                for _, link in self._links:
+                    await link.tried.wait()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        """End all connections, and the programs behind them."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def tools(self) -> tuple[Tool, ...]:
+        """All tools that are known now: the same object as long as nothing changes."""
+        if self._tools is None:
+            names: set[str] = set()
+            self._tools = tuple(tool for server, link in self._links for tool in _offered(server, link, names))
+        return self._tools
+
+    def status(self) -> list[Status]:
+        """How it stands with each server."""
+        return [
+            Status(
+                name=server.name,
+                connected=link.connected,
+                tools=len(link.listed),
+                left_out=tuple(listed.name for listed in link.listed if not _is_small(listed)),
+                fault="" if link.connected else link.fault,
+            )
+            for server, link in self._links
+        ]
+
+    def _changed(self) -> None:
+        self._tools = None
+
+    async def _run(self) -> None:
+        await self._threads.run(load)  # it takes a second in which others must go on
+        async with asyncio.TaskGroup() as group:
+            for _, link in self._links:
+                group.create_task(link.run())
+
+
+def _offered(server: McpServer, link: Link, names: set[str]) -> Iterator[Tool]:
+    for listed in link.listed:
+        if _is_small(listed):
+            name = _offered_name(server, listed.name, names)
+            names.add(name)
+            yield McpTool(server, link, listed, name)
+
+
+def _is_small(listed: Listed) -> bool:
+    return len(msgspec.json.encode(listed.schema)) <= SCHEMA_BYTES
+
+
+def _offered_name(server: McpServer, name: str, taken: set[str]) -> str:
+    """The name with its prefix, in characters that upstreams take; what that makes ambiguous is told by a hash."""
+    prefix = f"{server.name}_" if server.prefix is None else server.prefix
+    plain = prefix + re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    if len(plain) <= NAME_CHARS and plain not in taken:
+        return plain
+    digest = hashlib.sha256(f"{server.name}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: NAME_CHARS - 9]}_{digest}"
+
+
+class McpTool:
+    """One tool of a server."""
+
+    emoji = "🔌"
+
+    def __init__(self, server: McpServer, link: Link, listed: Listed, name: str) -> None:
+        self.name = name
+        self.description = listed.description[:DESCRIPTION_CHARS] or name
+        self.schema = listed.schema
+        self.effect: Effect = server.effect_of(listed)
+        self.label = f"Using {server.name}"
+        self.server = server
+        self.link = link
+        self.listed = listed
+
+    async def prepare(self, arguments: dict[str, object], place: Place) -> Deed:
+        """Nothing to get ready: the server checks the arguments."""
+        return _McpDeed(self, arguments, place)
+
+
+class _McpDeed:
+    def __init__(self, tool: McpTool, arguments: dict[str, object], place: Place) -> None:
+        self.process: Process | None = None
+        self._tool = tool
+        self._arguments = arguments
+        self._place = place
+
+    async def run(self) -> Output:
+        """Call it, within the time and the bytes of the place."""
+        place, server = self._place, self._tool.server
+        seconds = min(server.timeout_s, place.timeout_s)
+        asking = Asking(place.call_id, seconds, lambda text: place.progress(text[:PROGRESS_CHARS]))
+        who = f"The MCP server {server.name!r}"
+        try:
+            result = await self._tool.link.call(self._tool.listed.name, self._arguments, asking)
+        except NotCalled as error:
+            return Output(f"{who} cannot be reached ({error}). The tool was not called.", is_error=True)
+        except Answered as error:
+            return Output(f"{who} answered with an error: {error}", is_error=True)
+        except Lost as error:
+            return self._unanswered(f"{who} was lost in the middle of this call ({error})")
+        except TimeoutError:
+            return self._unanswered(f"{who} gave no answer within {seconds:g} s")
+        text = "\n".join(_parts(result)) or "[done]"
+        data = text.encode("utf-8", "replace")
+        return Output(bounded(data, place.output_bytes), is_error=result.get("isError") is True)
+
+    async def abandon(self) -> None:
+        """Nothing was begun."""
+
+    def _unanswered(self, what: str) -> Output:
+        after = _UNKNOWN if self._tool.effect == "write" else "and it can be made again."
+        return Output(f"{what}, {after}", is_error=True)
+
+
+def _parts(result: Mapping[str, Any]) -> Iterator[str]:
+    """What a result says, in text: things that are not text are named."""
+    content = result.get("content") or []
+    for part in content:
+        match part.get("type"):
+            case "text":
+                yield str(part.get("text", ""))
+            case "image" | "audio" as kind:
+                yield f"[{kind}: {part.get('mimeType', 'unknown type')}, {_size(part.get('data', ''))} bytes]"
+            case "resource":
+                yield _resource(part.get("resource") or {})
+            case "resource_link":
+                yield f"[resource: {part.get('name', '')} {part.get('uri', '')}]"
+            case kind:
+                yield f"[{kind}]"
+    if not content and result.get("structuredContent") is not None:
+        yield msgspec.json.encode(result["structuredContent"]).decode()
+
+
+def _resource(resource: Mapping[str, Any]) -> str:
+    uri, kind = resource.get("uri", ""), resource.get("mimeType", "unknown type")
+    if "text" in resource:
+        return f"[resource: {uri}]\n{resource['text']}"
+    return f"[resource: {uri}, {kind}, {_size(resource.get('blob', ''))} bytes]"
+
+
+def _size(encoded: str) -> int:
+    return len(encoded.rstrip("=")) * 3 // 4

@@ -1,0 +1,222 @@
+"""How a program of a call is launched in a sandbox. Owns: the launcher that waits for permission, the handshake with
+it, the environment that a program begins with, and the deed that runs one to its end. Refuses to know: which tool it
+is for, and how the sandbox is made.
+
+Theory of operation (house rule 6.8). begin() spawns the launcher: a shell, in the sandbox, with an empty environment.
+It says that it is ready and waits for one line on a socket that only this server holds. Its name (boot id, pid, start
+time of the outermost process) goes into ToolStarted, and when that is committed permit() waits until the launcher is
+ready and writes the line; the launcher sets its bounds and becomes the program. Being ready means that the sandbox
+stands, bubblewrap's promise to die with this server included, so there is no moment in which permission is given and
+nobody would end it. If the server dies before, the socket closes and the launcher exits having done nothing. If it
+dies after, bubblewrap dies with it; without bubblewrap a watcher in the launcher's group sees the socket close and
+kills the group, and what left that group is ended by name at the next start (reaper.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from holdfast.core.events import Process
+from holdfast.tools.base import Output, Place, ToolRefused
+from holdfast.tools.child import Child, Collected, spawn
+from holdfast.tools.reaper import CALL, LAUNCHER, end_leftover, identify
+from holdfast.tools.sandbox_base import Bounds, Launch, Lent, Sandbox, hand_over, real
+from holdfast.tools.text import bounded
+from holdfast.tools.threads import Threads
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SHELL = "/bin/sh"
+
+_READY_S = 10.0
+_NICE = 10
+_GATE = """echo ready >&0
+read -r go && [ "$go" = go ] || exit 125
+"""
+_WATCHER = """exec 3<&0 </dev/null
+{ read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
+exec 3<&-
+"""
+# What cannot be set is lower already. As for memory: should the machine run out, this goes first and not the server.
+_BOUNDS = """{{ echo 1000 >/proc/self/oom_score_adj
+ulimit -c 0; ulimit -v {memory}; ulimit -f {file}; ulimit -n {files}; ulimit -t {cpu}; }} 2>/dev/null
+"""
+_PROCESSES = "{{ ulimit -u {count} || ulimit -p {count}; }} 2>/dev/null\n"  # bash || dash
+_ENTER = """cd -- "$1" || exit 125
+shift
+"""
+_BECOME = f'exec /usr/bin/env -i {LAUNCHER}=$$ "$@" </dev/null'
+# As the first process it must stay: signals would pass it by, and what is orphaned is for it to reap.
+_STAY = '/usr/bin/env -i "$@" </dev/null; exit $?'
+
+
+def base_environ(sandbox: Sandbox, place: Place) -> dict[str, str]:
+    """What every program begins with. The call's id is there as its idempotency key."""
+    home = str(real(place.workspace))
+    environ = {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", CALL: place.call_id}
+    if sandbox.kind == "landlock":
+        environ["TMPDIR"] = home  # /tmp is shared with the machine, and closed
+    return environ
+
+
+def ready_workspace(sandbox: Sandbox, place: Place) -> Path:
+    """The real path of the workspace, which belongs to whom it must. Blocks: call it in a thread."""
+    workspace = real(place.workspace)
+    try:
+        hand_over(workspace, sandbox.uid)
+    except OSError as error:
+        raise ToolRefused(f"The command could not be started: {workspace.name}: {error.strerror}.") from error
+    if not workspace.is_dir():
+        raise ToolRefused("The command could not be started: the workspace is gone.")
+    return workspace
+
+
+def cpu_seconds(seconds: float) -> int:
+    """CPU time for a call that may take `seconds`: never the first bound that is met."""
+    return math.ceil(min(seconds, 86_400.0)) + 1
+
+
+def begin(sandbox: Sandbox, launch: Launch) -> Waiting:
+    """Spawn a launcher, which waits. Not async: there is no step at which a cancellation could lose it."""
+    assignments = (f"{name}={value}" for name, value in launch.environ.items())
+    argv = (SHELL, "-c", _script(sandbox, launch.cpu_s), "sh", str(launch.folder), *assignments, *launch.argv)
+    start = sandbox.wrap(argv, launch)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    try:
+        child = spawn((*_niceness(), *start.argv), start.environ, Path("/"), theirs.fileno(), start.fds)
+    except OSError as error:
+        ours.close()
+        raise ToolRefused(f"The command could not be started: {error.strerror}.") from error
+    finally:
+        theirs.close()
+        start.close()
+    return Waiting(child, ours, launch.call_id, sandbox.contained)
+
+
+def _niceness() -> tuple[str, ...]:
+    """A flood of processes must leave the server its share of the machine."""
+    nice = shutil.which("nice", path=SEARCH_PATH)
+    return (nice, "-n", str(_NICE)) if nice else ()
+
+
+def _script(sandbox: Sandbox, cpu_s: int) -> str:
+    bounds = _ulimits(sandbox.bounds, cpu_s) if sandbox.bounds else ""
+    if sandbox.contained:
+        return f"{_GATE}{bounds}{_ENTER}{_STAY}"
+    return f"{_GATE}{_WATCHER}{bounds}{_ENTER}{_BECOME}"
+
+
+def _ulimits(bounds: Bounds, cpu_s: int) -> str:
+    lines = _BOUNDS.format(
+        memory=bounds.memory_bytes // 1024, file=bounds.file_bytes // 512, files=bounds.files, cpu=cpu_s
+    )
+    return lines + (_PROCESSES.format(count=bounds.processes) if bounds.processes is not None else "")
+
+
+class Waiting:
+    """A launcher that waits for permission, and what becomes of it."""
+
+    def __init__(self, child: Child, gate: socket.socket, call_id: str, contained: bool) -> None:
+        self.child = child
+        self.process: Process | None = identify(child.pid)
+        self._gate = gate
+        self._call_id = call_id
+        self._contained = contained
+        self._asked = False
+
+    async def permit(self) -> bool:
+        """Let it begin; False where it could not, and has done nothing."""
+        if self._asked or self._gate.fileno() < 0:
+            raise RuntimeError("a deed is done once")
+        self._asked = True
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_READY_S):
+                if not await loop.sock_recv(self._gate, 64):
+                    return False
+                await loop.sock_sendall(self._gate, b"go\n")
+        except (TimeoutError, ConnectionError):
+            return False
+        return True
+
+    async def sweep(self, threads: Threads) -> None:
+        """End what left the group. To be called when the child has ended."""
+        if not self._contained and self.process is not None:
+            await threads.run(end_leftover, self.process, self._call_id)
+
+    async def end(self) -> None:
+        """It ends, if it did not yet, and nothing is held for it any more."""
+        self.close()
+        await self.child.end()
+
+    def close(self) -> None:
+        """Let go of what is held for it. Where it is not contained, that alone ends its group."""
+        self._gate.close()
+
+
+async def _no_note(result: Collected) -> str:
+    return ""
+
+
+class LaunchDeed:
+    """A program that is run to its end, within the time and the bytes of its place."""
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        place: Place,
+        seconds: float,
+        threads: Threads,
+        lent: tuple[Lent, ...] = (),
+        after: Callable[[Collected], Awaitable[str]] = _no_note,
+    ) -> None:
+        self.process = waiting.process
+        self._waiting = waiting
+        self._place = place
+        self._seconds = seconds
+        self._threads = threads
+        self._lent = lent
+        self._after = after
+
+    async def run(self) -> Output:
+        """Give permission and collect what comes; `after` sees the result and may add a note."""
+        keep = self._place.output_bytes
+        try:
+            if not await self._waiting.permit():
+                return await self._not_run()
+            result = await self._waiting.child.collect(keep, self._seconds, self._sweep)
+            text = await self._threads.run(bounded, result.kept, keep, result.total)  # 100 ms for a megabyte of NULs
+            notes = [note for note in (ending(result.code, self._seconds), await self._after(result)) if note]
+        finally:
+            await self.abandon()
+        gap = "\n" if notes and text and not text.endswith("\n") else ""
+        return Output(f"{text}{gap}{chr(10).join(notes)}", is_error=result.code != 0)
+
+    async def abandon(self) -> None:
+        """The launcher ends; without permission it has done nothing."""
+        for lent in self._lent:
+            lent.close()
+        await self._waiting.end()
+
+    async def _sweep(self) -> None:
+        await self._waiting.sweep(self._threads)
+
+    async def _not_run(self) -> Output:
+        result = await self._waiting.child.collect(2000, 1.0)
+        said = bounded(result.kept, 2000).strip()
+        return Output(f"[the command was not run: its launcher is gone] {said}".strip(), is_error=True)
+
+
+def ending(code: int | None, seconds: float) -> str:
+    """How it ended, where that is not well."""
+    if code is None:
+        return f"[killed: it was still running after {seconds:g} s]"
+    if code < 0:
+        return f"[ended by signal {-code}]"
+    if 128 < code < 160:
+        return f"[exit code {code}, as after signal {code - 128}]"
+    return f"[exit code {code}]" if code else ""

@@ -1,0 +1,175 @@
+"""Who may begin a run: the whole decision as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.admission import (
+    Accept,
+    Asked,
+    Attach,
+    ConversationFound,
+    Found,
+    KeyFound,
+    RunFound,
+    decide,
+)
+from holdfast.core.errors import ClientError
+from holdfast.core.spec import Resolved
+
+RUN, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
+
+
+def asks(**fields: object) -> Asked:
+    return Asked(
+        **{"owner": "alice", "fingerprint": "1:x", "fresh_conversation": "conv_new", "derived_session": "auto-1"}
+        | fields  # type: ignore[arg-type]
+    )
+
+
+ACCEPTED = [
+    ("nothing named: a derived session, no history", asks(), Found(), Resolved(session="auto-1")),
+    (
+        "D2 a named session gives its turns and remembers",
+        asks(session="s"),
+        Found(session_turns=3),
+        Resolved(session="s", session_turns=3, remember=True),
+    ),
+    (
+        "D2 a named session that is new has no turns yet",
+        asks(session="s"),
+        Found(),
+        Resolved(session="s", session_turns=0, remember=True),
+    ),
+    ("D2 a session that was not named gives no turns", asks(), Found(session_turns=3), Resolved(session="auto-1")),
+    (
+        "C6 a chain: its session goes along",
+        asks(previous=RUN),
+        Found(previous=RunFound(True, "s-old")),
+        Resolved(previous=RUN, session="s-old"),
+    ),
+    (
+        "D2 chain and session: the chain gives the history, the header names the session",
+        asks(previous=RUN, session="s"),
+        Found(previous=RunFound(True, "s-old"), session_turns=9),
+        Resolved(previous=RUN, session="s", remember=True),
+    ),
+    (
+        "C6 a chain that is not stored",
+        asks(previous=RUN, store=False),
+        Found(previous=RunFound(True, "s-old")),
+        Resolved(previous=RUN, session="s-old"),
+    ),
+    (
+        "C7 a new name is created on use",
+        asks(conversation="trip"),
+        Found(),
+        Resolved(conversation="conv_new", session="conv_new"),
+    ),
+    (
+        "C7 a turn that is not stored makes no conversation",
+        asks(conversation="trip", store=False),
+        Found(),
+        Resolved(session="auto-1"),
+    ),
+    (
+        "C7 the latest completed run comes before",
+        asks(conversation="trip"),
+        Found(conversation=ConversationFound("conv_1", RUN, None)),
+        Resolved(previous=RUN, conversation="conv_1", session="conv_1"),
+    ),
+    (
+        "C7 a known id without a run",
+        asks(conversation="conv_1"),
+        Found(conversation=ConversationFound("conv_1", None, None)),
+        Resolved(conversation="conv_1", session="conv_1"),
+    ),
+    (
+        "C7 a turn that is not stored reads the latest and is never refused",
+        asks(conversation="trip", store=False),
+        Found(conversation=ConversationFound("conv_1", RUN, OTHER)),
+        Resolved(previous=RUN, conversation="conv_1", session="conv_1"),
+    ),
+    (
+        "D2 conversation and session",
+        asks(conversation="trip", session="s"),
+        Found(conversation=ConversationFound("conv_1", RUN, None), session_turns=4),
+        Resolved(previous=RUN, conversation="conv_1", session="s", remember=True),
+    ),
+    ("C5 a key that nobody used", asks(key="k"), Found(), Resolved(session="auto-1")),
+]
+
+
+@pytest.mark.parametrize(("rule", "asked", "found", "resolved"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
+def test_accepted(rule: str, asked: Asked, found: Found, resolved: Resolved) -> None:
+    """C5, C6, C7, D2."""
+    assert decide(asked, found) == Accept(resolved)
+
+
+ACTIVE = ConversationFound("conv_1", RUN, OTHER)
+REFUSED = [
+    ("C5 other request", asks(key="k"), Found(key=KeyFound(RUN, "1:y")), 409, "idempotency_key_conflict", None),
+    ("C6 unknown", asks(previous=RUN), Found(), 404, "response_not_found", "previous_response_id"),
+    (
+        "C6 active, failed or cancelled",
+        asks(previous=RUN),
+        Found(previous=RunFound(False, "s")),
+        409,
+        "previous_response_not_completed",
+        "previous_response_id",
+    ),
+    ("C7 unknown id", asks(conversation="conv_x"), Found(), 404, "conversation_not_found", "conversation"),
+    (
+        "C7 active",
+        asks(conversation="trip"),
+        Found(conversation=ACTIVE),
+        409,
+        "conversation_response_not_completed",
+        "conversation",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "status", "code", "param"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_refused(asked: Asked, found: Found, status: int, code: str, param: str | None) -> None:
+    """C5, C6, C7."""
+    with pytest.raises(ClientError) as caught:
+        decide(asked, found)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (status, code, param)
+
+
+def test_an_unknown_previous_response_is_named_in_the_message() -> None:
+    """C6, G7."""
+    with pytest.raises(ClientError, match=f"^Response not found: resp_{RUN}$"):
+        decide(asks(previous=RUN), Found())
+
+
+def test_the_active_response_is_named_in_the_message() -> None:
+    """C7: the caller can wait for it or cancel it."""
+    with pytest.raises(ClientError, match=f"resp_{OTHER} is still running"):
+        decide(asks(conversation="trip"), Found(conversation=ACTIVE))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Found(key=KeyFound(RUN, "1:x")),
+        Found(key=KeyFound(RUN, "1:x"), conversation=ACTIVE),
+        Found(key=KeyFound(RUN, "1:x"), previous=RunFound(False, "s")),
+        Found(key=KeyFound(RUN, "1:x"), previous=None, session_turns=7),
+    ],
+    ids=["alone", "conversation active", "previous not completed", "everything else is gone"],
+)
+def test_a_known_key_with_the_same_request_attaches_whatever_else_is_true(found: Found) -> None:
+    """C5, house 6.16: idempotency first."""
+    assert decide(asks(key="k", previous=RUN, conversation=None), found) == Attach(RUN)
+    assert decide(asks(key="k", conversation="trip"), found) == Attach(RUN)
+
+
+def test_a_key_of_another_request_is_refused_before_anything_else_is_looked_at() -> None:
+    """House 6.16."""
+    with pytest.raises(ClientError) as caught:
+        decide(asks(key="k", previous=RUN), Found(key=KeyFound(RUN, "1:y")))
+    assert caught.value.code == "idempotency_key_conflict"

@@ -1,0 +1,170 @@
+"""Events as bytes: stored for years, so their bytes are written down here."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from holdfast.core import codec
+from holdfast.core import events as e
+from holdfast.core.errors import Damaged
+from holdfast.core.spec import Resolved, Spec
+from tests.journals import journals
+
+CALL = e.Call("call_1", "terminal", '{"command":"ls"}')
+GOLDEN: list[tuple[e.AnyEvent, str]] = [
+    (
+        e.RunAccepted(spec=Spec(dialect="chat", model="m"), resolved=Resolved(), owner="alice"),
+        '{"type":"run.accepted","spec":{"dialect":"chat","model":"m"},"resolved":{},"owner":"alice"}',
+    ),
+    (
+        e.RunAccepted(
+            spec=Spec(
+                dialect="responses",
+                model="m",
+                input=({"role": "user", "content": "Grüße 🦑"},),
+                history=({"role": "user", "content": "h"},),
+                instructions="Be brief",
+                sampling={"temperature": 0.5},
+                client_tools=({"type": "function", "function": {"name": "f"}},),
+                tool_choice="required",
+                chore=True,
+                max_output_tokens=16,
+                max_tool_calls=2,
+                metadata={"a": "b"},
+                store=False,
+                background=True,
+                include_usage=True,
+                tool_items="mcp_call",
+                tool_progress="bare",
+                output_bound=100,
+                on_disconnect="cancel",
+                projection=2,
+                echo={"user": "u"},
+                items=({"type": "message"},),
+            ),
+            resolved=Resolved(previous="r", conversation="conv_1", session="s", session_turns=0, remember=True),
+            owner="alice",
+        ),
+        '{"type":"run.accepted","spec":{"dialect":"responses","model":"m",'
+        '"input":[{"role":"user","content":"Grüße 🦑"}],'
+        '"history":[{"role":"user","content":"h"}],"instructions":"Be brief","sampling":{"temperature":0.5},'
+        '"client_tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","chore":true,'
+        '"max_output_tokens":16,"max_tool_calls":2,"metadata":{"a":"b"},"store":false,"background":true,'
+        '"include_usage":true,"tool_items":"mcp_call","tool_progress":"bare","output_bound":100,'
+        '"on_disconnect":"cancel","projection":2,"echo":{"user":"u"},"items":[{"type":"message"}]},'
+        '"resolved":{"previous":"r","conversation":"conv_1","session":"s","session_turns":0,"remember":true},'
+        '"owner":"alice"}',
+    ),
+    (e.AttemptStarted(), '{"type":"attempt.started"}'),
+    (e.AttemptStarted(clean=False), '{"type":"attempt.started","clean":false}'),
+    (e.TextDelta("Grüße\n\u2028"), '{"type":"text.delta","text":"Grüße\\n\u2028"}'),
+    (e.ReasoningDelta("Hm"), '{"type":"reasoning.delta","text":"Hm"}'),
+    (e.MessageCompleted("Hi"), '{"type":"message.completed","text":"Hi"}'),
+    (
+        e.MessageCompleted("Hi", (CALL, e.Call("call_2", "f", "", True)), e.Usage(1, 2, 3, 4), "Hm", "tool_calls"),
+        '{"type":"message.completed","text":"Hi","calls":[{"id":"call_1","name":"terminal",'
+        '"arguments":"{\\"command\\":\\"ls\\"}"},{"id":"call_2","name":"f","arguments":"","client":true}],'
+        '"usage":{"input_tokens":1,"output_tokens":2,"cached_tokens":3,"reasoning_tokens":4},"reasoning":"Hm",'
+        '"finish":"tool_calls"}',
+    ),
+    (
+        e.ToolStarted(call=CALL),
+        '{"type":"tool.started","call":{"id":"call_1","name":"terminal","arguments":"{\\"command\\":\\"ls\\"}"}}',
+    ),
+    (
+        e.ToolStarted(call=CALL, effect="read", label="ls", emoji="🔧", process=e.Process("boot", 42, 7)),
+        '{"type":"tool.started","call":{"id":"call_1","name":"terminal","arguments":"{\\"command\\":\\"ls\\"}"},'
+        '"effect":"read","label":"ls","emoji":"🔧","process":{"boot":"boot","pid":42,"started":7}}',
+    ),
+    (e.ToolProgressed("call_1", "half"), '{"type":"tool.progressed","call_id":"call_1","text":"half"}'),
+    (e.ToolFinished(call_id="call_1", output="ok"), '{"type":"tool.finished","call_id":"call_1","output":"ok"}'),
+    (
+        e.ToolFinished(call_id="call_1", output="?", is_error=True, outcome="unknown", duration_ms=9),
+        '{"type":"tool.finished","call_id":"call_1","output":"?","is_error":true,"outcome":"unknown","duration_ms":9}',
+    ),
+    (
+        e.ApprovalRequested(call=CALL, digest="d", code="1234", expires_at=5),
+        '{"type":"approval.requested","call":{"id":"call_1","name":"terminal",'
+        '"arguments":"{\\"command\\":\\"ls\\"}"},"digest":"d","code":"1234","expires_at":5}',
+    ),
+    (
+        e.ApprovalGiven(call_id="call_1", choice="once"),
+        '{"type":"approval.given","call_id":"call_1","choice":"once"}',
+    ),
+    (
+        e.ApprovalGiven(call_id="call_1", choice="deny", by="bob"),
+        '{"type":"approval.given","call_id":"call_1","choice":"deny","by":"bob"}',
+    ),
+    (e.CancelRequested(), '{"type":"cancel.requested"}'),
+    (e.CancelRequested("stalled"), '{"type":"cancel.requested","reason":"stalled"}'),
+    (e.RunCompleted(), '{"type":"run.completed"}'),
+    (
+        e.RunFailed(code="server_error", message="No"),
+        '{"type":"run.failed","code":"server_error","message":"No"}',
+    ),
+    (
+        e.RunFailed(code="server_error", message="No", reason="why", status=502),
+        '{"type":"run.failed","code":"server_error","message":"No","reason":"why","status":502}',
+    ),
+    (e.RunCancelled(), '{"type":"run.cancelled"}'),
+    (e.RunInterrupted("max_messages"), '{"type":"run.interrupted","reason":"max_messages"}'),
+]
+IDS = [type(event).__name__ for event, _ in GOLDEN]
+
+
+def test_every_kind_is_written_down() -> None:
+    """A new kind needs its bytes here."""
+    assert {type(event) for event, _ in GOLDEN} == set(e.AnyEvent.__args__)  # type: ignore[attr-defined]
+    assert codec.FORMAT == 1 and codec.UPCASTERS == {}
+
+
+@pytest.mark.parametrize(("event", "stored"), GOLDEN, ids=IDS)
+def test_the_bytes_of_each_kind_are_these_for_years(event: e.AnyEvent, stored: str) -> None:
+    """House 3: each is never changed, only added to; what was stored can always be read."""
+    assert codec.encode(event) == stored.encode()
+    assert codec.decode(stored.encode()) == event
+
+
+@settings(max_examples=80, deadline=None)
+@given(journals())
+def test_every_event_of_a_run_comes_back_as_it_was(entries: list[e.Entry]) -> None:
+    """Round trip, with any text."""
+    for entry in entries:
+        again = codec.decode(codec.encode(entry.event))
+        assert again == entry.event and type(again) is type(entry.event)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b'{"type":"run.teleported"}',
+        b'{"text":"no kind"}',
+        b'{"type":"text.delta"}',
+        b'{"type":"text.delta","text":3}',
+        b'{"type":"run.interrupted","reason":"bored"}',
+        b'{"type":"text.delta","text":"cut of',
+        b'{"type":"text.delta","text":"\xff"}',
+        b"[]",
+        b"",
+    ],
+)
+def test_an_unknown_kind_or_shape_is_damage_and_never_skipped(stored: bytes) -> None:
+    """House 6.18."""
+    with pytest.raises(Damaged):
+        codec.decode(stored)
+
+
+def test_fields_that_were_added_later_are_no_damage() -> None:
+    """Fields are only ever added: an older reader passes over them."""
+    assert codec.decode(b'{"type":"text.delta","text":"a","later":1}') == e.TextDelta("a")
+
+
+def test_an_old_format_is_lifted_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upcasters: format n -> n + 1."""
+    monkeypatch.setattr(codec, "FORMAT", 3)
+    monkeypatch.setitem(codec.UPCASTERS, 1, lambda data: data.replace(b"old.", b"text."))
+    monkeypatch.setitem(codec.UPCASTERS, 2, lambda data: data.replace(b'"body"', b'"text"'))
+    assert codec.decode(b'{"type":"old.delta","body":"a"}', 1) == e.TextDelta("a")
+    assert codec.decode(b'{"type":"text.delta","body":"a"}', 2) == e.TextDelta("a")
+    assert codec.decode(b'{"type":"text.delta","text":"a"}', 3) == e.TextDelta("a")

@@ -1,0 +1,364 @@
+"""What must hold of a run that lived through crashes, judged from the outside alone. Owns: the evidence of one run
+(what readers were told, what a replay says, what the model was asked, what tools did) and the checks of P1-P5 over it.
+Both layers, in-process and real processes, give their evidence to `judge`. Refuses to know: engines, stores and how
+frames are made; it reads bytes off the wire."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["lost", "changed", "numbers", "end", "resume", "rerun", "outcome", "ask", "stuck"]
+Json = dict[str, Any]
+KEEPALIVE = b": keepalive\n\n"
+CLOSED = b": stream closed\n\n"
+DONE = b"data: [DONE]\n\n"
+ENDS = {
+    "responses": ("response.completed", "response.failed", "response.incomplete"),
+    "runs": ("run.completed", "run.failed", "run.cancelled", "run.incomplete"),
+}
+UNKNOWN_WORDS = "outcome is unknown"
+
+
+class Finding(NamedTuple):
+    """One broken promise."""
+
+    kind: Kind
+    run: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: run {self.run}: {self.text}"
+
+
+class Told(NamedTuple):
+    """What one reader was told: the bytes of its stream, from after position `after` on (-1: all)."""
+
+    dialect: str
+    after: int
+    data: bytes
+
+
+@dataclass
+class Evidence:
+    """All that is known of one run from outside."""
+
+    run: str
+    dialect: str
+    status: str
+    """As GET /v1/runs/{id} says it."""
+    output: str
+    """The text of all settled messages, as GET /v1/runs/{id} says it."""
+    told: list[Told] = field(default_factory=list)
+    replay: dict[str, bytes] = field(default_factory=dict)
+    """From zero, after the end, per dialect; `runs` is always there."""
+    tails: list[Told] = field(default_factory=list)
+    """Whole streams of readers who came after the end, from some position."""
+    body: Json = field(default_factory=dict)
+    """GET /v1/responses/{id}, for runs of that dialect."""
+    asks: list[list[Json]] = field(default_factory=list)
+    effects: Counter[str] = field(default_factory=Counter)
+    """call id -> how often it was really carried out."""
+    counted: frozenset[str] = frozenset({"terminal"})
+    """Tools whose effects are counted."""
+    repeatable: frozenset[str] = frozenset()
+    """Of those, the ones that are declared read or idempotent."""
+    late: list[str] = field(default_factory=list)
+    """Calls that were carried out although their result was committed."""
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """The frames of a stream, each with its end; keepalives left out; the last one may be cut off."""
+    parts = data.split(b"\n\n")
+    whole = [part + b"\n\n" for part in parts[:-1]]
+    frames = [frame for frame in whole if frame != KEEPALIVE]
+    return [*frames, parts[-1]] if parts[-1] and not KEEPALIVE.startswith(parts[-1]) else frames
+
+
+def payload(frame: bytes) -> Json:
+    """The JSON of a frame; empty for [DONE], comments and halves."""
+    if not frame.endswith(b"\n\n"):
+        return {}
+    for line in frame.split(b"\n"):
+        if line.startswith(b"data: {"):
+            found: Json = json.loads(line[6:])
+            return found
+    return {}
+
+
+def judge(e: Evidence) -> list[Finding]:
+    """Every promise that this run broke."""
+    texts: list[tuple[Kind, str]] = [*_told(e), *_numbers(e), *_ends(e), *_resumes(e), *_calls(e), *_asks(e)]
+    return [Finding(kind, e.run, text) for kind, text in texts]
+
+
+Found = Iterator[tuple[Kind, str]]
+
+
+# P1: what was seen is a prefix of the replay, byte for byte
+
+
+def _told(e: Evidence) -> Found:
+    for told in e.told:
+        replay = frames_of(e.replay[told.dialect])
+        seen = frames_of(told.data)
+        if told.dialect == "chat":
+            seen = list(_settled_chat(seen, replay, _dropped(e)))
+        yield from _prefix(told, seen, tail_of(told.dialect, replay, told.after))
+
+
+def _prefix(told: Told, seen: list[bytes], replay: list[bytes]) -> Found:
+    who = f"{told.dialect} reader from {told.after}"
+    for n, frame in enumerate(seen):
+        if n >= len(replay):
+            yield "lost", f"{who}: its frame {n} of {len(seen)} is not in the replay: {frame[:300]!r}"
+            return
+        whole = frame.endswith(b"\n\n")
+        if frame != replay[n] if whole else not replay[n].startswith(frame):
+            yield "changed", f"{who}: frame {n} was {frame[:300]!r} and is {replay[n][:300]!r}"
+            return
+
+
+def _dropped(e: Evidence) -> list[tuple[int, int]]:
+    """(first, last + 1) of each draft that a crash dropped, as the runs dialect tells it."""
+    told = (payload(frame) for frame in frames_of(e.replay["runs"]))
+    return [(event["from_seq"], event["seq"]) for event in told if event.get("event") == "message.dropped"]
+
+
+def _settled_chat(frames: list[bytes], replay: list[bytes], dropped: list[tuple[int, int]]) -> Iterator[bytes]:
+    """Chat promises settled content only (G3): drafts that were dropped and the note of a restart do not count. The
+    runs dialect tells from which text on a draft was dropped; the reasoning before that text went with it."""
+    kept = {position("chat", frame) for frame in replay}
+    for frame in frames:
+        body = payload(frame)
+        if body.get("error", {}).get("code") == "stream_restarted":
+            return
+        if not frame.endswith(b"\n\n"):
+            return  # a half frame has no number by which to tell whether its draft was dropped
+        seq = body.get("sequence_number", -1)
+        thought = any("reasoning_content" in choice["delta"] for choice in body.get("choices", ()))
+        gone = any(first <= seq < after for first, after in dropped) or (thought and seq not in kept)
+        if not gone:
+            yield frame
+
+
+# P2, P3: numbers and ends
+
+
+def _numbers(e: Evidence) -> Found:
+    numbers = [payload(frame).get("sequence_number") for frame in frames_of(e.replay.get("responses", b""))]
+    shown = [n for n in numbers if n is not None]
+    if shown != list(range(len(shown))):
+        yield "numbers", f"responses: the replay counts {shown}"
+    seqs = [payload(frame)["seq"] for frame in frames_of(e.replay["runs"]) if frame != CLOSED]
+    if seqs != sorted(set(seqs)):
+        yield "numbers", f"runs: the replay counts {seqs}"
+
+
+def _ends(e: Evidence) -> Found:
+    for dialect, ends in ENDS.items():
+        if dialect not in e.replay:
+            continue
+        frames = frames_of(e.replay[dialect])
+        key, closing = ("event", CLOSED) if dialect == "runs" else ("type", DONE)
+        kinds = [payload(frame).get(key) for frame in frames]
+        places = [n for n, kind in enumerate(kinds) if kind in ends]
+        if places != [len(frames) - 2] or frames[-1] != closing:
+            yield "end", f"{dialect}: ends at {places} of {len(frames)} frames, the last is {frames[-1:]!r}"
+        elif dialect == "runs" and kinds[-2] != f"run.{e.status}":
+            yield "end", f"runs: GET says {e.status}, the stream {kinds[-2]}"
+        elif dialect == "responses":
+            yield from _same_body(e.body, payload(frames[-2])["response"])
+
+
+def _same_body(body: Json, last: Json) -> Found:
+    """GET agrees with the last frame, but for the form of function_call_output.output (C9)."""
+    output = [
+        {**item, "output": "".join(part["text"] for part in item["output"])}
+        if item["type"] == "function_call_output"
+        else item
+        for item in last["output"]
+    ]
+    for key, value in {**last, "output": output}.items():
+        if body.get(key) != value:
+            yield "end", f"responses: {key} is {body.get(key)!r} in GET and {value!r} in the last frame"
+
+
+def position(dialect: str, frame: bytes) -> int | None:
+    """The position of a frame, as its dialect counts."""
+    found = payload(frame).get("seq" if dialect == "runs" else "sequence_number")
+    return int(found) if found is not None else None
+
+
+def tail_of(dialect: str, frames: Sequence[bytes], after: int) -> list[bytes]:
+    """What a reader who has seen everything up to `after` must get: the rest, or the end again (G5)."""
+    if after < 0:
+        return list(frames)
+    places = [(n, at) for n, frame in enumerate(frames) if (at := position(dialect, frame)) is not None]
+    before = [n for n, at in places if at <= after]
+    start = before[-1] + 1 if before else 0
+    if before and before[-1] == places[-1][0]:
+        start = before[-1]
+    return list(frames[start:])
+
+
+def _resumes(e: Evidence) -> Found:
+    for tail in e.tails:
+        expected = tail_of(tail.dialect, frames_of(e.replay[tail.dialect]), tail.after)
+        got = frames_of(tail.data)
+        if got != expected:
+            place = next((n for n, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), len(got))
+            text = f"{got[place : place + 1]!r} instead of {expected[place : place + 1]!r}"
+            yield "resume", f"{tail.dialect} after {tail.after}: {len(got)} frames, at {place} {text}"
+
+
+# P5: tools
+
+
+class Call(NamedTuple):
+    """A tool call, as the runs dialect tells it."""
+
+    name: str
+    outcome: str
+    """Empty while it was not finished."""
+
+
+def calls_of(runs_replay: bytes) -> dict[str, Call]:
+    """All calls of a run; a second start or finish would be a fault of its own and is kept as outcome `twice`."""
+    calls: dict[str, Call] = {}
+    for frame in frames_of(runs_replay):
+        event = payload(frame)
+        call = event.get("toolCallId", "")
+        if event.get("event") == "tool.started":
+            calls[call] = Call(event["tool"], "twice" if call in calls else "")
+        elif event.get("event") == "tool.completed":
+            calls[call] = Call(event["tool"], "twice" if calls[call].outcome else event["outcome"])
+    return calls
+
+
+def _calls(e: Evidence) -> Found:
+    calls = calls_of(e.replay["runs"])
+    outputs = _outputs(e)
+    for call in e.late:
+        yield "rerun", f"call {call} was carried out after its result was committed"
+    for call, (name, outcome) in calls.items():
+        if name not in e.counted:
+            continue
+        done = e.effects[call]
+        if outcome == "twice":
+            yield "rerun", f"call {call} was told twice"
+        if name not in e.repeatable and done > 1:
+            yield "rerun", f"{name} {call} ({outcome or 'not finished'}) was carried out {done} times"
+        if outcome == "known" and done == 0:
+            yield "outcome", f"{name} {call} is told as done and was not carried out"
+        if outcome == "unknown" and (name in e.repeatable or UNKNOWN_WORDS not in outputs.get(call, UNKNOWN_WORDS)):
+            yield "outcome", f"{name} {call} has outcome unknown and says {outputs.get(call)!r}"
+    for call in e.effects.keys() - calls.keys():
+        yield "rerun", f"call {call} was carried out and never told"
+
+
+def _outputs(e: Evidence) -> dict[str, str]:
+    """What calls gave, where the dialect shows it."""
+    items = [item for item in e.body.get("output", ()) if item["type"] == "function_call_output"]
+    found = {item["call_id"]: item["output"] for item in items}
+    for frame in frames_of(e.replay.get("chat", b"")):
+        event = payload(frame)
+        if event.get("status") == "completed" and "toolCallId" in event:
+            found[event["toolCallId"]] = event["output"]
+    return found
+
+
+# What the model is asked with: settled messages only
+
+
+def _asks(e: Evidence) -> Found:
+    calls = calls_of(e.replay["runs"])
+    finished = {call for call, (_, outcome) in calls.items() if outcome}
+    unknown = {call for call, (_, outcome) in calls.items() if outcome == "unknown"}
+    for n, messages in enumerate(e.asks):
+        where = f"ask {n} of {len(e.asks)}"
+        own = since_user(messages)
+        for wrong in [*malformed(messages), *_strange(e, own, finished, unknown), *_unasked(own)]:
+            yield "ask", f"{where}: {wrong}"
+    final = since_user(e.asks[-1]) if e.asks else []
+    last = {call["id"] for message in final for call in message.get("tool_calls", ())}
+    if e.asks and e.status == "completed" and last != finished:
+        yield "ask", f"the last ask has the calls {sorted(last)}, finished are {sorted(finished)}"
+
+
+def since_user(messages: list[Json]) -> list[Json]:
+    """What came after the last message of the user."""
+    users = [n for n, message in enumerate(messages) if message["role"] == "user"]
+    return messages[users[-1] + 1 :] if users else messages
+
+
+def malformed(messages: list[Json]) -> Iterator[str]:
+    """Each call stands once, with its one result right after its message, in order."""
+    waiting: list[str] = []
+    seen: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            if waiting[:1] != [message["tool_call_id"]]:
+                yield f"a result for {message['tool_call_id']} where {waiting} are waited for"
+            waiting = waiting[1:]
+            continue
+        if waiting:
+            yield f"{waiting} have no result"
+        waiting = [call["id"] for call in message.get("tool_calls", ())]
+        if seen & set(waiting) or len(set(waiting)) != len(waiting):
+            yield f"a call of {waiting} stands twice"
+        seen |= set(waiting)
+    if waiting:
+        yield f"{waiting} have no result"
+
+
+def _unasked(own: list[Json]) -> Iterator[str]:
+    """A settled message after which the run went on has asked for something; a draft has not."""
+    for message in own:
+        if message["role"] == "assistant" and not message.get("tool_calls"):
+            yield f"it has a message that asked for nothing: {message['content']!r}"
+
+
+def _strange(e: Evidence, own: list[Json], finished: set[str], unknown: set[str]) -> Iterator[str]:
+    """What this run itself added must be settled: no draft text, only finished calls, unknown outcomes in words."""
+    outputs = _outputs(e)
+    text = "".join(message["content"] or "" for message in own if message["role"] == "assistant")
+    if not squeezed(e.output).startswith(squeezed(text)):
+        yield f"it has the text {text!r}, settled is {e.output!r}"
+    for message in own:
+        if message["role"] != "tool":
+            continue
+        call, content = message["tool_call_id"], message["content"]
+        if call not in finished:
+            yield f"it has a result for {call}, which is not finished"
+        if call in outputs and outputs[call] != content:
+            yield f"it says of {call} {content!r}, told was {outputs[call]!r}"
+        if (UNKNOWN_WORDS in content) != (call in unknown):
+            yield f"it says of {call} {content!r}"
+
+
+def squeezed(text: str) -> str:
+    """Without white space: paragraphs between messages are the dialect's own."""
+    return "".join(text.split())
+
+
+def next_turn(e: Evidence, messages: list[Json]) -> list[Finding]:
+    """Does the first ask of the next turn hold the whole settled turn of `e`, once, and nothing else of it?"""
+    users = [n for n, message in enumerate(messages) if message["role"] == "user"]
+    wrong = list(malformed(messages))
+    if len(users) < 2:
+        wrong.append(f"it has {len(users)} messages of the user")
+    else:
+        turn = messages[users[-2] + 1 : users[-1]]
+        calls = calls_of(e.replay["runs"])
+        unknown = {call for call, (_, outcome) in calls.items() if outcome == "unknown"}
+        wrong += _strange(e, turn, set(calls), unknown)
+        text = "".join(message["content"] or "" for message in turn if message["role"] == "assistant")
+        if squeezed(text) != squeezed(e.output):
+            wrong.append(f"it has the text {text!r}, the turn said {e.output!r}")
+        if {message["tool_call_id"] for message in turn if message["role"] == "tool"} != set(calls):
+            wrong.append(f"it lacks a result of {sorted(calls)}")
+    return [Finding("ask", e.run, f"next turn: {text}") for text in wrong]

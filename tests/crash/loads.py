@@ -1,0 +1,161 @@
+"""What the clients of a rig ask for, and a client that keeps every byte. Owns: the prompts (directives of the fake
+upstream), and how a run is begun and read in each dialect. Refuses to know: when anything is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.crash.checks import Told, frames_of, payload, position
+from tests.crash.wire import Exchange, get
+
+EFFECTS = "effects"
+"""The file in the workspace to which each terminal call appends its id."""
+TAG = re.compile(r"\b(load-[0-9a-z-]+)\b")
+STREAMS = {
+    "responses": "/v1/responses/{}?stream=true",
+    "chat": "/v1/chat/completions/{}?stream=true",
+    "runs": "/v1/runs/{}/events",
+}
+AFTER = {"responses": "&starting_after={}", "chat": "&starting_after={}", "runs": "?after={}"}
+
+
+def terminal(seconds: float) -> str:
+    """A call that leaves a trace, and takes a while after it."""
+    command = f"echo $HOLDFAST_CALL_ID >> {EFFECTS}; sleep {seconds:.3f}"
+    return f"terminal:{json.dumps({'command': command})}"
+
+
+def prompt(kind: str, chance: random.Random) -> str:
+    """The directives of one kind of load."""
+    pace = chance.choice((0.001, 0.003, 0.006))
+    if kind == "text":
+        return f"[[tokens={chance.randint(10, 60)} pace={pace}]]"
+    if kind == "reasoning":
+        return f"[[reason={chance.randint(1, 6)} pace={pace}]] [[tools={terminal(0.01)}]] [[tokens=8]]"
+    if kind == "three":
+        calls = "|".join(terminal(chance.choice((0.0, 0.02, 0.06))) for _ in range(3))
+        return f"[[tools={calls}]] [[pace={pace}]]"
+    reading, writing = 'read_file:{"path":"nothing.txt"}', 'write_file:{"path":"same.txt","content":"same"}'
+    calls = "|".join((reading, terminal(0.02), writing, terminal(0.01), reading))
+    return f"[[parallel={calls}]] [[tokens=10 pace={pace}]]"
+
+
+KINDS = ("text", "three", "three", "parallel", "reasoning")
+
+
+@dataclass
+class Load:
+    """One run, as its client knows it."""
+
+    tag: str
+    dialect: str
+    text: str
+    joins: dict[str, str] = field(default_factory=dict)
+    """conversation or session."""
+    id: str = ""
+    """As the dialect shows it; empty while nobody was told."""
+    told: list[Told] = field(default_factory=list)
+    heard: Callable[[], None] = lambda: None
+    """Called for each frame as it arrives."""
+
+    async def begin(self, port: int) -> None:
+        """Ask for it and read until the end or the cut."""
+        headers = {"Idempotency_Key": self.tag}
+        if "session" in self.joins:
+            headers["X_Hermes_Session_Id"] = self.joins["session"]
+        path, body = self._request()
+        exchange = Exchange(port, "POST", path, body, **headers)
+        if self.dialect == "runs":
+            await exchange.run()
+            if exchange.status == 202:
+                self.id = exchange.json()["run_id"]
+                await self.read(port)
+            return
+        await self._record(exchange, -1)
+
+    def _request(self) -> tuple[str, dict[str, Any]]:
+        if self.dialect == "chat":
+            messages = [{"role": "user", "content": self.text}]
+            return "/v1/chat/completions", {"messages": messages, "stream": True, "store": True}
+        talk = {"conversation": self.joins["conversation"]} if "conversation" in self.joins else {}
+        if self.dialect == "runs":
+            return "/v1/runs", {"input": self.text}
+        return "/v1/responses", {"input": self.text, "stream": True, **talk}
+
+    async def read(self, port: int, after: int = -1) -> None:
+        """Come back, from a position on."""
+        path = STREAMS[self.dialect].format(self.id) + (AFTER[self.dialect].format(after) if after >= 0 else "")
+        await self._record(Exchange(port, "GET", path), after)
+
+    async def ask_again(self, port: int) -> None:
+        """The same request with the same key: a snapshot and the rest, or the whole (C5)."""
+        exchange = Exchange(port, "POST", *self._request(), Idempotency_Key=self.tag)
+        exchange.heard = lambda data: self._count(data)
+        await exchange.run()
+        first = payload(frames_of(exchange.data)[0]) if exchange.data else {}
+        if first.get("type") == "response.snapshot":
+            rest = exchange.data.split(b"\n\n", 1)[1]
+            self.told.append(Told(self.dialect, first["sequence_number"], rest))
+        elif exchange.status == 200:
+            self.told.append(Told(self.dialect, -1, exchange.data))
+
+    async def _record(self, exchange: Exchange, after: int) -> None:
+        exchange.heard = self._count
+        try:
+            await exchange.run()
+        finally:
+            if exchange.status == 200:
+                self.told.append(Told(self.dialect, after, exchange.data))
+                self._learn(exchange.data)
+
+    def _count(self, data: bytes) -> None:
+        for _ in range(data.count(b"\n\n")):
+            self.heard()
+
+    def _learn(self, data: bytes) -> None:
+        first = payload(frames_of(data)[0]) if data else {}
+        shown = first.get("response", first).get("id")
+        if not self.id and isinstance(shown, str):
+            self.id = shown
+
+    def last_seen(self) -> int:
+        """Up to where its client was told."""
+        frames = [frame for told in self.told for frame in frames_of(told.data)]
+        return max((place for frame in frames if (place := position(self.dialect, frame)) is not None), default=-1)
+
+    @property
+    def events(self) -> int:
+        """How many frames its client was told."""
+        return sum(len(frames_of(told.data)) for told in self.told)
+
+
+def draw(chance: random.Random, n: int) -> Load:
+    """One load: mostly responses, some chat and runs."""
+    tag = f"load-{n}-{chance.getrandbits(24):x}"
+    dialect = chance.choices(("responses", "chat", "runs"), (7, 2, 1))[0]
+    joins = {}
+    if dialect == "responses" and chance.random() < 0.5:
+        how = chance.choice(("conversation", "session"))
+        joins[how] = f"{how}-{tag}"
+    return Load(tag, dialect, f"{tag} {prompt(chance.choice(KINDS), chance)}", joins)
+
+
+async def stream(port: int, dialect: str, shown: str, after: int = -1) -> bytes:
+    """A whole stream of a run that has ended."""
+    path = STREAMS[dialect].format(shown) + (AFTER[dialect].format(after) if after >= 0 else "")
+    exchange = await get(port, path)
+    assert exchange.status == 200 and exchange.whole, f"{path}: {exchange.status} {exchange.data[-300:]!r}"
+    return exchange.data
+
+
+async def cancel_all(tasks: list[asyncio.Task[None]]) -> None:
+    """End tasks and see that they are ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

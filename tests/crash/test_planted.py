@@ -1,0 +1,92 @@
+"""The checks of this folder are worth something: each planted bug makes the very same trial fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agents.base import Turn
+from holdfast.agents.loop import LoopAgent, Talk
+from holdfast.core import events as e
+from holdfast.engine.live import Live
+from holdfast.engine.writer import Writer
+from tests.crash.checks import Kind
+from tests.crash.trial import BOOKS, trial
+from tests.crash.world import EFFECTS, Crash, World, crashes
+
+
+class TellsBeforeItWrites(Writer):
+    """A planted bug: readers hear of entries that are not committed yet."""
+
+    async def _flush(self, batch: Sequence[Live]) -> None:
+        taken = [live.take() for live in batch]
+        for live, (_, entries, after) in zip(batch, taken, strict=True):
+            live.tell(entries, after)
+        await self._append([part for part, _, _ in taken])
+
+
+class RunsFinishedToolsAgain(LoopAgent):
+    """A planted bug: a later attempt carries out again what is settled."""
+
+    async def run(self, turn: Turn) -> AsyncIterator[e.AnyEvent]:
+        facts = turn.state.facts
+        for call in [call for said in facts.messages for call in said.calls if call.id in facts.results]:
+            deed = await self._toolbox.prepare(call.name, call.arguments, self._place(turn.state, call.id))
+            await deed.run()
+        async for event in super().run(turn):
+            yield event
+
+
+class TellsTheModelOfDrafts(Talk):
+    """A planted bug: a draft that was dropped goes to the model."""
+
+    def messages(self) -> Any:
+        draft = {"role": "assistant", "content": "Hel"} if self.state.facts.dropped else None
+        return (*super().messages(), draft) if draft else super().messages()
+
+
+async def kinds_found(folder: Path, book: str, **planted: Any) -> set[Kind]:
+    """What the trial says over all crash points of a run."""
+    found: set[Kind] = set()
+    for n, crash in enumerate(crashes()):
+        (folder / str(n)).mkdir()
+        wrong = await trial(World(folder / str(n), "memory", {"go": BOOKS[book]}, **planted), [crash])
+        if wrong is None:
+            return found
+        found |= {finding.kind for finding in wrong}
+    raise AssertionError("there is no end of crash points")
+
+
+async def test_a_run_without_a_planted_bug_has_no_findings(tmp_path: Path) -> None:
+    assert await kinds_found(tmp_path, "three") == set()
+
+
+@pytest.mark.parametrize("book", ["text", "three"])
+async def test_P1_telling_before_the_commit_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, book: str
+) -> None:
+    monkeypatch.setattr("holdfast.engine.engine.Writer", TellsBeforeItWrites)
+    assert await kinds_found(tmp_path, book) & {"lost", "changed"}
+
+
+async def test_P5_running_a_finished_tool_again_is_found(tmp_path: Path) -> None:
+    assert "rerun" in await kinds_found(tmp_path, "three", make_agent=RunsFinishedToolsAgain)
+
+
+async def test_P5_a_write_tool_that_is_declared_read_is_found(tmp_path: Path) -> None:
+    lied = {**EFFECTS, "note": "read"}
+    assert "rerun" in await kinds_found(tmp_path, "three", tool_effects=lied)
+
+
+async def test_P5_a_finished_read_that_runs_again_is_found_too(tmp_path: Path) -> None:
+    assert "rerun" in await kinds_found(tmp_path, "parallel", make_agent=RunsFinishedToolsAgain)
+
+
+async def test_G3_a_dropped_draft_in_the_ask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.agents.loop.Talk", TellsTheModelOfDrafts)
+    world = World(tmp_path, "memory", {"go": [*BOOKS["text"], *BOOKS["text"]]})
+    wrong = await trial(world, [Crash(3, "after")])
+    assert wrong is not None and "ask" in {finding.kind for finding in wrong}

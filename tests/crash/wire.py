@@ -1,0 +1,105 @@
+"""HTTP over a plain socket, for clients that must see every byte. Owns: one request per connection, chunk by chunk, and
+how it ended: with the final chunk, or cut. Refuses to know: what is in a body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+KEY = "drill-Key_0123456789abcdef"
+DEADLINE_S = 30.0
+Json = dict[str, Any]
+
+
+class Exchange:
+    """One request and all that came back."""
+
+    def __init__(self, port: int, method: str, path: str, body: Json | None = None, **headers: str) -> None:
+        self.port = port
+        self.status = 0
+        """0: there was no answer."""
+        self.headers: dict[str, str] = {}
+        self.data = b""
+        self.whole = False
+        """The body came to its end: the final chunk, or all that was declared."""
+        self.heard: Callable[[bytes], None] = lambda data: None
+        """Called with each piece of the body as it arrives."""
+        self.began = asyncio.Event()
+        """Set with the answer's head."""
+        content = json.dumps(body).encode() if body is not None else b""
+        lines = {
+            "Host": f"127.0.0.1:{port}",
+            "Authorization": f"Bearer {KEY}",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(content)),
+            "Connection": "close",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        self._request = f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + content
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.data)
+
+    async def run(self, seconds: float = DEADLINE_S) -> Exchange:
+        """Send and take in all that comes; a connection that breaks is an end like any other."""
+        async with asyncio.timeout(seconds):
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                return self
+            try:
+                writer.write(self._request)
+                await self._answer(reader)
+            except (OSError, asyncio.IncompleteReadError):
+                return self
+            finally:
+                writer.transport.abort()
+        return self
+
+    async def _answer(self, reader: asyncio.StreamReader) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        self.headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        self.status = int(head[0].split(" ")[1])
+        self.began.set()
+        if self.headers.get("transfer-encoding") != "chunked":
+            self._take(await reader.readexactly(int(self.headers.get("content-length", 0))))
+            self.whole = True
+            return
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            self._take((await reader.readexactly(size + 2))[:-2])
+        await reader.readexactly(2)
+        self.whole = True
+
+    def _take(self, data: bytes) -> None:
+        self.data += data
+        self.heard(data)
+
+
+async def get(port: int, path: str) -> Exchange:
+    """GET to the end."""
+    return await Exchange(port, "GET", path).run()
+
+
+async def post(port: int, path: str, body: Json, **headers: str) -> Exchange:
+    """POST to the end."""
+    return await Exchange(port, "POST", path, body, **headers).run()
+
+
+async def until(holds: Callable[[], object], seconds: float = DEADLINE_S, what: str = "") -> None:
+    """Wait for a condition, with a deadline."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110 (what is waited for happens in another process)
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s: {what or holds}") from None
+
+
+async def all_done(work: Iterable[Any], seconds: float = DEADLINE_S) -> list[Any]:
+    """The results of all, with one deadline."""
+    async with asyncio.timeout(seconds):
+        return list(await asyncio.gather(*work))

@@ -1,0 +1,367 @@
+"""A Chat Completions request as a Spec: every field, every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import ClientError
+from holdfast.dialects.asking import Context, Profile
+from holdfast.dialects.chat.parse import ParsedChat, parse
+
+USER = {"role": "user", "content": "Hi"}
+
+
+def context(profile: Profile | None = None, **headers: str) -> Context:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Context("alice", named, profile or Profile("hermes-agent"), b"secret")
+
+
+def parsed(caller: Context | None = None, **fields: Any) -> ParsedChat:
+    return parse(msgspec.json.encode({"messages": [USER], **fields}), caller or context(), 10)
+
+
+def refused(caller: Context | None = None, raw: bytes | None = None, **fields: Any) -> ClientError:
+    with pytest.raises(ClientError) as caught:
+        parse(raw or msgspec.json.encode({"messages": [USER], **fields}), caller or context(), 10)
+    return caught.value
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("messages", []),
+    ("messages", "Hi"),
+    ("messages", ["Hi"]),
+    ("messages", [{"content": "no role"}]),
+    ("messages", [{"role": "robot", "content": "x"}]),
+    ("messages", [{"role": "user"}]),
+    ("messages", [{"role": "user", "content": 3}]),
+    ("messages", [{"role": "system", "content": None}]),
+    ("messages", [{"role": "user", "content": ["text"]}]),
+    ("messages", [{"role": "user", "content": [{"text": "no type"}]}]),
+    ("messages", [{"role": "user", "content": [{"type": "text", "text": "x"}] * 11}]),
+    ("messages", None),
+    ("model", 3),
+    ("stream", "yes"),
+    ("stream_options", True),
+    ("stream_options", {"include_usage": "yes"}),
+    ("store", 1),
+    ("metadata", {"a": 1}),
+    ("metadata", {"a" * 65: "x"}),
+    ("metadata", {"a": "x" * 513}),
+    ("metadata", {str(n): "x" for n in range(17)}),
+    ("n", 0),
+    ("n", 2),
+    ("n", "1"),
+    ("n", True),
+    ("temperature", -0.1),
+    ("temperature", 2.1),
+    ("temperature", "hot"),
+    ("top_p", 1.1),
+    ("top_p", -1),
+    ("frequency_penalty", 2.5),
+    ("presence_penalty", -2.5),
+    ("logit_bias", {"50256": "x"}),
+    ("logprobs", 1),
+    ("top_logprobs", 21),
+    ("top_logprobs", -1),
+    ("max_tokens", 0),
+    ("max_tokens", 1.5),
+    ("max_tokens", 2**40),
+    ("max_completion_tokens", -1),
+    ("seed", "x"),
+    ("seed", 10**30),
+    ("stop", 3),
+    ("stop", [1]),
+    ("response_format", "json"),
+    ("reasoning_effort", 3),
+    ("modalities", "text"),
+    ("user", 3),
+    ("tools", {}),
+    ("tools", ["x"]),
+    ("tools", [{"type": "function", "function": {}}]),
+    ("tool_choice", 3),
+    ("tool_choice", "maybe"),
+    ("tool_choice", {"type": "function"}),
+    ("parallel_tool_calls", "x"),
+    ("functions", [{"name": "f"}]),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_value_is_400_and_names_its_field(field: str, value: Any) -> None:
+    """A7, B1."""
+    error = refused(**{field: value})
+    assert (error.status, error.param) == (400, field)
+    assert error.kind == "invalid_request_error" and error.message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        b'{"messages":NaN}',
+        b'{"temperature":Infinity}',
+        b'{"temperature":1e999}',
+        b'{"seed":1' + b"0" * 5000 + b"}",
+        b'{"response_format":{"a":' + b"[" * 5000 + b"]" * 5000 + b"}}",
+        b"{}",
+    ],
+    ids=lambda raw: raw[:24].decode("latin-1"),
+)
+def test_no_body_is_ever_a_server_error(raw: bytes) -> None:
+    """A7: bad JSON, wrong types, NaN, lone surrogates, numbers out of range."""
+    assert refused(raw=raw or b" ").status == 400
+
+
+@pytest.mark.parametrize("n", [None, 1])
+def test_n_may_be_one(n: int | None) -> None:
+    """B1."""
+    assert parsed(n=n).spec.store is False
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A7."""
+    assert parsed(new_field={"a": 1}, service_tier="flex").spec == parsed().spec
+
+
+def test_sampling_parameters_reach_the_upstream_as_they_are() -> None:
+    """B1."""
+    fields = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "frequency_penalty": 0.1,
+        "presence_penalty": -0.1,
+        "logit_bias": {"1": 2.0},
+        "logprobs": True,
+        "top_logprobs": 3,
+        "seed": 7,
+        "stop": ["a", "b"],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x"}},
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "prediction": {"type": "content", "content": "x"},
+        "modalities": ["text"],
+        "prompt_cache_key": "k",
+        "user": "u",
+    }
+    assert parsed(**fields).spec.sampling == fields
+    assert parsed().spec.sampling == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 6}, 6),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, 6),
+    ],
+)
+def test_max_tokens_in_both_spellings(fields: dict[str, int], tokens: int | None) -> None:
+    """B1: the newer one wins."""
+    assert parsed(**fields).spec.max_output_tokens == tokens
+
+
+STORE = [
+    ({}, None, False, False),
+    ({}, None, True, True),
+    ({"store": False}, None, True, False),
+    ({"store": True}, None, False, True),
+    ({}, "key", False, True),
+    ({"store": True}, "key", False, True),
+    ({"store": None}, "key", False, True),
+]
+
+
+@pytest.mark.parametrize(("fields", "key", "durable", "store"), STORE)
+def test_store_is_false_unless_asked_for_by_field_key_or_profile(
+    fields: dict[str, Any], key: str | None, durable: bool, store: bool
+) -> None:
+    """B6."""
+    profile = Profile("hermes-agent", durable_chat=durable)
+    caller = context(profile, **({"idempotency_key": key} if key else {}))
+    made = parsed(caller, **fields)
+    assert (made.spec.store, made.asked.store, made.asked.key) == (store, store, key)
+
+
+def test_a_key_and_an_explicit_store_false_contradict_each_other() -> None:
+    """G4: on chat only then."""
+    error = refused(context(idempotency_key="k"), store=False)
+    assert (error.status, error.code, error.param) == (400, "idempotency_requires_store", "store")
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "é", "\x7f", "x" * 256])
+def test_a_key_is_visible_ascii(key: str) -> None:
+    """C5."""
+    assert refused(context(idempotency_key=key)).code == "invalid_idempotency_key"
+    assert parsed(context(idempotency_key="!" * 255)).asked.key == "!" * 255
+
+
+@pytest.mark.parametrize("session", ["", "a b", "é", "x" * 257, "a\n", "<b>"])
+def test_a_session_has_safe_characters(session: str) -> None:
+    """D2."""
+    assert refused(context(x_hermes_session_id=session)).code == "invalid_session_id"
+
+
+def test_a_session_gives_the_history_and_the_body_only_the_new_turn() -> None:
+    """D2."""
+    messages = [USER, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "More"}]
+    with_session = parsed(context(x_hermes_session_id="s-1"), messages=messages)
+    assert with_session.asked.session == "s-1"
+    assert (with_session.spec.history, with_session.spec.input) == ((), (messages[2],))
+    without = parsed(messages=messages)
+    assert without.asked.session is None
+    assert (without.spec.history, without.spec.input) == (tuple(messages[:2]), (messages[2],))
+
+
+def test_a_derived_session_is_stable_over_turns_and_differs_by_owner_prompt_and_opening() -> None:
+    """D2: HMAC of owner + system prompt + first user message."""
+    more = [USER, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "More"}]
+    system = {"role": "system", "content": "Be brief"}
+    names = [
+        parsed().asked.derived_session,
+        parsed(messages=[system, USER]).asked.derived_session,
+        parsed(messages=[{"role": "user", "content": "Ho"}]).asked.derived_session,
+        parsed(Context("bob", {}, Profile("hermes-agent"), b"secret")).asked.derived_session,
+        parsed(context(x_openwebui_chat_id="c-1")).asked.derived_session,
+    ]
+    assert len(set(names)) == 5 and names[4] == "owui-c-1"
+    assert parsed(messages=more).asked.derived_session == names[0]
+
+
+def test_client_prompts_are_layered_and_images_pass_through() -> None:
+    """B1."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}}
+    messages = [
+        {"role": "system", "content": "Be brief"},
+        {"role": "developer", "content": [{"type": "text", "text": "and kind"}]},
+        {"role": "user", "content": [{"type": "text", "text": "What is this?"}, image], "name": "al"},
+    ]
+    spec = parsed(messages=messages).spec
+    assert spec.instructions == "Be brief\n\nand kind"
+    assert spec.input == (messages[2],)
+
+
+def test_an_assistant_message_may_have_calls_instead_of_content() -> None:
+    """B5: the caller sends back what it was handed."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "42"},
+    ]
+    spec = parsed(messages=messages).spec
+    assert (*spec.history, *spec.input) == tuple(messages)
+
+
+def test_an_unknown_model_is_404_with_the_known_ones() -> None:
+    """A2."""
+    error = refused(model="gpt-4o")
+    assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
+    assert "hermes-agent" in error.message and "gpt-4o" in error.message
+    assert parsed(model="hermes-agent").spec.model == parsed().spec.model == "hermes-agent"
+    anything = Profile("hermes-agent", unknown_model="default")
+    assert parsed(context(anything), model="gpt-4o").spec.model == "hermes-agent"
+
+
+PROGRESS = [
+    ({}, "compatible", "compatible"),
+    ({}, "off", "off"),
+    ({"x_tool_progress": "bare"}, "compatible", "bare"),
+    ({"x_tool_progress": "off"}, "bare", "off"),
+    ({"x_stainless_lang": "js", "x_stainless_package_version": "4.104.0"}, "compatible", "off"),
+    ({"x_stainless_lang": "js", "x_stainless_package_version": "4.1.0", "x_tool_progress": "bare"}, "off", "bare"),
+    ({"x_stainless_lang": "js", "x_stainless_package_version": "6.49.0"}, "compatible", "compatible"),
+    ({"x_stainless_lang": "python", "x_stainless_package_version": "4.0.0"}, "compatible", "compatible"),
+]
+
+
+@pytest.mark.parametrize(("headers", "setting", "shown"), PROGRESS)
+def test_tool_progress_by_header_then_setting_and_off_for_old_node(
+    headers: dict[str, str], setting: Any, shown: str
+) -> None:
+    """B4, G9."""
+    assert parsed(context(Profile("hermes-agent", tool_progress=setting), **headers)).spec.tool_progress == shown
+
+
+def test_an_unknown_tool_progress_is_400() -> None:
+    """A7."""
+    assert refused(context(x_tool_progress="loud")).code == "invalid_tool_progress"
+
+
+def test_the_usage_chunk_is_asked_for_by_stream_options() -> None:
+    """B2."""
+    assert parsed(stream=True, stream_options={"include_usage": True}).spec.include_usage is True
+    assert parsed(stream=True, stream_options={"include_obfuscation": True}).spec.include_usage is False
+    assert parsed(stream=True).stream is True and parsed().stream is False
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+WEBUI = {"type": "function", "function": {"name": "search_chats"}}
+CLIENT_TOOLS = [
+    ({}, "auto", [TOOL], 1),
+    ({}, "auto", [], 0),
+    ({}, "ignore", [TOOL], 0),
+    ({"x_openwebui_user_id": "u"}, "auto", [TOOL], 0),
+    ({"x_openwebui_user_id": "u"}, "pass", [TOOL], 1),
+    ({"user_agent": "Python/3.11 aiohttp/3.9"}, "auto", [WEBUI], 0),
+    ({"user_agent": "Python/3.11 aiohttp/3.9"}, "auto", [TOOL], 1),
+    ({}, "auto", [{"type": "web_search"}], 0),
+]
+
+
+@pytest.mark.parametrize(("headers", "setting", "tools", "count"), CLIENT_TOOLS)
+def test_client_tools_are_taken_unless_a_front_end_added_them_by_itself(
+    headers: dict[str, str], setting: str, tools: list[Any], count: int
+) -> None:
+    """B5."""
+    caller = context(Profile("hermes-agent", client_tools=setting), **headers)
+    assert len(parsed(caller, tools=tools).spec.client_tools) == count
+
+
+CHORES = [
+    ("### Task:\nMake a title", {}, True),
+    ("  ### Task: tags", {}, True),
+    ("### Task:\nMake a title", {"stream": True}, False),
+    ("### Task:\nMake a title", {"tools": [TOOL]}, False),
+    ("### Task:\nMake a title", {"store": True}, False),
+    ("Do this ### Task:", {}, False),
+]
+
+
+@pytest.mark.parametrize(("text", "fields", "chore"), CHORES)
+def test_a_front_ends_chore_is_recognised(text: str, fields: dict[str, Any], chore: bool) -> None:
+    """B7: one user message, not streamed, no tools."""
+    made = parsed(context(x_hermes_session_id="s"), messages=[{"role": "user", "content": text}], **fields)
+    assert made.spec.chore is chore
+    assert (made.asked.session is None) is chore
+
+
+def test_a_long_conversation_is_no_chore() -> None:
+    """B7."""
+    task = {"role": "user", "content": "### Task: x"}
+    assert not parsed(messages=[USER, {"role": "assistant", "content": "Hello"}, task]).spec.chore
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "leaving"),
+    [
+        ({}, {}, "detach"),
+        ({"x_openwebui_user_id": "u"}, {}, "cancel"),
+        ({"x_openwebui_user_id": "u"}, {"store": True}, "detach"),
+        ({"user_agent": "Python/3.11 aiohttp/3.9"}, {}, "detach"),
+    ],
+)
+def test_leaving_means_stop_only_for_known_front_ends(
+    headers: dict[str, str], fields: dict[str, Any], leaving: str
+) -> None:
+    """C4: a bare aiohttp user agent is not enough."""
+    assert parsed(context(**headers), **fields).spec.on_disconnect == leaving

@@ -1,0 +1,459 @@
+"""A Responses request as a Spec: every field, every refusal, every form of input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import ClientError
+from holdfast.dialects.asking import Context, Profile
+from holdfast.dialects.responses import body
+from holdfast.dialects.responses.parse import ParsedResponses, parse
+from tests.journals import Pen
+
+
+def context(profile: Profile | None = None, **headers: str) -> Context:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Context("alice", named, profile or Profile("hermes-agent"), b"secret")
+
+
+def parsed(caller: Context | None = None, **fields: Any) -> ParsedResponses:
+    return parse(msgspec.json.encode({"input": "Hi", **fields}), caller or context(), 10)
+
+
+def refused(caller: Context | None = None, **fields: Any) -> ClientError:
+    with pytest.raises(ClientError) as caught:
+        parsed(caller, **fields)
+    return caught.value
+
+
+def said(role: str, text: Any, **extra: Any) -> dict[str, Any]:
+    return {"role": role, "content": text, **extra}
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("input", None),
+    ("input", []),
+    ("input", 3),
+    ("input", ["Hi"]),
+    ("input", [{"content": "no role"}]),
+    ("input", [{"role": "robot", "content": "x"}]),
+    ("input", [{"role": "user"}]),
+    ("input", [{"role": "user", "content": 3}]),
+    ("input", [{"role": "user", "content": [{"text": "no type"}]}]),
+    ("input", [{"role": "user", "content": ["text"]}]),
+    ("input", [{"type": 3}]),
+    ("input", [said("user", [{"type": "input_text", "text": "x"}] * 11)]),
+    ("input", [said("user", [{"type": "input_image", "file_id": "f"}])]),
+    ("input", [{"type": "function_call", "name": "f", "arguments": "{}"}]),
+    ("input", [{"type": "function_call", "call_id": "c", "arguments": "{}"}]),
+    ("input", [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}]),
+    ("input", [{"type": "function_call_output", "output": "x"}]),
+    ("input", [{"type": "function_call_output", "call_id": "", "output": "x"}]),
+    ("input", [{"type": "function_call_output", "call_id": "c"}]),
+    ("input", [{"type": "function_call_output", "call_id": "c", "output": 3}]),
+    ("model", 3),
+    ("instructions", ["x"]),
+    ("conversation", 3),
+    ("conversation", ""),
+    ("conversation", {}),
+    ("conversation", {"id": 3}),
+    ("conversation", "x" * 257),
+    ("conversation", "a\nb"),
+    ("previous_response_id", 3),
+    ("store", "no"),
+    ("stream", 1),
+    ("background", "no"),
+    ("tools", "x"),
+    ("tools", [{"type": "function"}]),
+    ("tool_choice", 3),
+    ("tool_choice", "maybe"),
+    ("parallel_tool_calls", 1),
+    ("max_output_tokens", 15),
+    ("max_output_tokens", "x"),
+    ("max_tool_calls", 0),
+    ("temperature", 2.1),
+    ("temperature", -1),
+    ("top_p", 2),
+    ("top_logprobs", 21),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -3),
+    ("text", "json"),
+    ("text", {"format": "json"}),
+    ("text", {"format": {"type": "xml"}}),
+    ("text", {"format": {"type": "json_schema"}}),
+    ("reasoning", "high"),
+    ("reasoning", {"effort": 3}),
+    ("truncation", "middle"),
+    ("metadata", {"a": 1}),
+    ("metadata", {"a" * 65: "x"}),
+    ("metadata", {str(n): "x" for n in range(17)}),
+    ("include", "x"),
+    ("include", [1]),
+    ("prompt_cache_key", "x" * 65),
+    ("safety_identifier", "x" * 129),
+    ("user", 3),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: str(value)[:50])
+def test_a_wrong_value_is_400_and_names_its_field(field: str, value: Any) -> None:
+    """A7, C1."""
+    error = refused(**{field: value})
+    assert (error.status, error.param) == (400, field)
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A7: clients send new ones every month."""
+    assert parsed(moderation={}, access_programs=[], new=1).spec == parsed().spec
+
+
+# store, keys, background
+
+
+def test_store_defaults_to_true() -> None:
+    """C2."""
+    assert parsed().spec.store and parsed().asked.store
+    assert parsed(store=None).spec.store
+    made = parsed(store=False)
+    assert not made.spec.store and not made.asked.store
+
+
+def test_a_key_needs_store() -> None:
+    """C5."""
+    error = refused(context(idempotency_key="k"), store=False)
+    assert (error.status, error.code, error.param) == (400, "idempotency_requires_store", "store")
+    assert parsed(context(idempotency_key="k")).asked.key == "k"
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "x" * 256])
+def test_a_key_is_visible_ascii(key: str) -> None:
+    """C5."""
+    assert refused(context(idempotency_key=key)).code == "invalid_idempotency_key"
+
+
+def test_background_needs_store() -> None:
+    """C2."""
+    error = refused(background=True, store=False)
+    assert (error.status, error.code, error.param) == (400, "background_requires_store", "background")
+    assert parsed(background=True).spec.background and not parsed().spec.background
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "leaving"),
+    [
+        ({}, {}, "detach"),
+        ({"x_openwebui_user_id": "u"}, {}, "cancel"),
+        ({"x_openwebui_user_id": "u"}, {"store": True}, "detach"),
+        ({"x_openwebui_user_id": "u"}, {"background": True}, "detach"),
+        ({"user_agent": "Python/3.11 aiohttp/3.9"}, {}, "detach"),
+    ],
+)
+def test_leaving_means_stop_only_where_store_was_left_out(
+    headers: dict[str, str], fields: dict[str, Any], leaving: str
+) -> None:
+    """C4."""
+    assert parsed(context(**headers), **fields).spec.on_disconnect == leaving
+
+
+# chain, conversation, session
+
+
+def test_previous_response_id_names_a_run() -> None:
+    """C6, G7."""
+    assert parsed(previous_response_id="resp_0123456789ab").asked.previous == "0123456789ab"
+
+
+@pytest.mark.parametrize("shown", ["", "0123456789ab", "run_0123456789ab", "resp_", "resp_x/y", "resp_" + "a" * 65])
+def test_a_previous_response_id_of_another_shape_is_404_with_the_id_in_the_message(shown: str) -> None:
+    """C6, G7."""
+    error = refused(previous_response_id=shown)
+    assert (error.status, error.code, error.param) == (404, "response_not_found", "previous_response_id")
+    assert error.message == f"Response not found: {shown}"
+
+
+def test_a_chain_and_a_conversation_exclude_each_other() -> None:
+    """C6."""
+    assert refused(previous_response_id="resp_0123456789ab", conversation="trip").status == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [(None, None), ("trip", "trip"), ("nach Köln", "nach Köln"), ("conv_1", "conv_1"), ({"id": "conv_1"}, "conv_1")],
+)
+def test_the_forms_of_a_conversation(given: Any, named: str | None) -> None:
+    """C7: a name, an id or {id}."""
+    assert parsed(conversation=given).asked.conversation == named
+
+
+def test_a_session_gives_the_history_and_the_body_only_the_new_turn() -> None:
+    """D2."""
+    given = [said("user", "Hi"), said("assistant", "Hello"), said("user", "More")]
+    made = parsed(context(x_hermes_session_id="s"), input=given)
+    assert (made.asked.session, made.spec.input) == ("s", (said("user", "More"),))
+    assert parsed(input=given).spec.input == tuple(given)
+
+
+def test_a_bad_session_is_400() -> None:
+    """D2."""
+    assert refused(context(x_hermes_session_id="a b")).code == "invalid_session_id"
+
+
+# input
+
+
+def messages(*items: dict[str, Any]) -> list[dict[str, object]]:
+    return list(parsed(input=list(items)).spec.input)
+
+
+def test_plain_text_is_a_user_message() -> None:
+    """C1."""
+    made = parsed(input="Hi")
+    assert made.spec.input == (said("user", "Hi"),)
+    assert made.spec.items == (said("user", [{"type": "input_text", "text": "Hi"}], type="message"),)
+
+
+def test_easy_messages_and_messages_with_parts() -> None:
+    """C1: without a type; content text or parts."""
+    assert messages(said("user", "Hi")) == [said("user", "Hi")]
+    assert messages(said("user", [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}])) == [
+        said("user", "a\nb")
+    ]
+    assert messages(said("assistant", [{"type": "output_text", "text": "a", "annotations": []}], type="message")) == [
+        said("assistant", "a")
+    ]
+    assert messages(said("assistant", [{"type": "refusal", "refusal": "No"}])) == [said("assistant", "No")]
+
+
+def test_images_and_files_pass_through() -> None:
+    """B1, C1."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"}
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="}
+    (message,) = messages(said("user", [{"type": "input_text", "text": "See"}, image, file]))
+    assert message["content"] == [
+        {"type": "text", "text": "See"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="}},
+    ]
+    (plain,) = messages(said("user", [{"type": "input_image", "image_url": "https://x/y.png"}]))
+    assert plain["content"] == [{"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "auto"}}]
+
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a":1}'}
+TOLD = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("42", "42"),
+        ([{"type": "input_text", "text": "4"}, {"type": "input_text", "text": "2"}], "4\n2"),
+        ([{"type": "input_image", "image_url": "x"}], ""),
+        ("", ""),
+    ],
+)
+def test_a_function_call_output_is_text_or_parts(output: Any, text: str) -> None:
+    """C9: Open WebUI sends text back, frames have parts."""
+    assert messages(CALL, {"type": "function_call_output", "call_id": "c1", "output": output}) == [
+        {"role": "assistant", "content": None, "tool_calls": [TOLD]},
+        {"role": "tool", "tool_call_id": "c1", "content": text},
+    ]
+
+
+def test_calls_made_in_one_breath_are_one_message_with_the_text_before_them() -> None:
+    """As the upstream wrote them; some refuse two assistant messages in a row."""
+    other = {**CALL, "call_id": "c2"}
+    results = [{"type": "function_call_output", "call_id": c, "output": c} for c in ("c2", "c1")]
+    assert messages(said("assistant", "Look."), CALL, other, *results, {**CALL, "call_id": "c3"}) == [
+        {"role": "assistant", "content": "Look.", "tool_calls": [TOLD, {**TOLD, "id": "c2"}]},
+        {"role": "tool", "tool_call_id": "c2", "content": "c2"},
+        {"role": "tool", "tool_call_id": "c1", "content": "c1"},
+        {"role": "assistant", "content": None, "tool_calls": [{**TOLD, "id": "c3"}]},
+    ]
+
+
+def test_an_mcp_call_that_the_server_gave_out_comes_back_as_call_and_result() -> None:
+    """C9."""
+    call = {"type": "mcp_call", "id": "mcp_1", "server_label": "x", "name": "f", "arguments": "{}", "output": "42"}
+    assert messages(call) == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "mcp_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "mcp_1", "content": "42"},
+    ]
+
+
+@pytest.mark.parametrize("kind", ["reasoning", "compaction", "web_search_call", "something_new"])
+def test_other_items_are_ignored(kind: str) -> None:
+    """New clients send new ones."""
+    assert messages({"type": kind, "id": "x", "summary": []}, said("user", "Hi")) == [said("user", "Hi")]
+
+
+def test_system_items_are_layered_on_the_instructions_and_only_those_are_echoed() -> None:
+    """C6, facts/protocol.md 3: instructions are the request's own."""
+    made = parsed(instructions="Be brief", input=[said("system", "Be kind"), said("user", "Hi")])
+    assert made.spec.instructions == "Be brief\n\nBe kind"
+    shown = body.head("r", 0, made.spec, Pen().state.facts.accepted.resolved)
+    assert shown["instructions"] == "Be brief"
+    assert parsed().spec.instructions is None
+
+
+def test_input_items_are_listed_with_ids_in_their_full_form() -> None:
+    """C8."""
+    made = parsed(input=[said("user", "Hi"), said("assistant", "Hello"), {**CALL, "id": "fc_1"}])
+    state = Pen(made.spec).state
+    assert body.input_items(state) == [
+        {
+            "id": "item_0123456789abcdef000000",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "Hi"}],
+        },
+        {
+            "id": "item_0123456789abcdef000001",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Hello"}],
+        },
+        {**CALL, "id": "fc_1"},
+    ]
+
+
+# what reaches the upstream, what is echoed
+
+
+def test_sampling_parameters_reach_the_upstream() -> None:
+    """C1."""
+    fields = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "top_logprobs": 2,
+        "prompt_cache_key": "k",
+        "user": "u",
+    }
+    made = parsed(**fields, reasoning={"effort": "low"}, text={"format": {"type": "json_object"}}).spec
+    assert made.sampling == {**fields, "reasoning_effort": "low", "response_format": {"type": "json_object"}}
+    schema = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
+    assert parsed(text={"format": schema}).spec.sampling == {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"type": "object"}, "strict": True},
+        }
+    }
+    assert parsed(text={"format": {"type": "text"}}).spec.sampling == {}
+    made = parsed(max_output_tokens=16, max_tool_calls=3).spec
+    assert (made.max_output_tokens, made.max_tool_calls) == (16, 3)
+
+
+def shown(**fields: Any) -> dict[str, object]:
+    return body.head("r", 0, parsed(**fields).spec, Pen().state.facts.accepted.resolved)
+
+
+def test_the_response_object_has_every_field_with_its_default() -> None:
+    """C1, facts/protocol.md 3: Open Responses requires all of them, numbers not null."""
+    assert shown() == {
+        "id": "resp_r",
+        "object": "response",
+        "created_at": 0,
+        "completed_at": None,
+        "status": "in_progress",
+        "background": False,
+        "conversation": None,
+        "error": None,
+        "frequency_penalty": 0,
+        "incomplete_details": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "metadata": {},
+        "model": "hermes-agent",
+        "output": [],
+        "parallel_tool_calls": True,
+        "presence_penalty": 0,
+        "previous_response_id": None,
+        "prompt_cache_key": None,
+        "reasoning": None,
+        "safety_identifier": None,
+        "service_tier": "default",
+        "store": True,
+        "temperature": 1,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "echoed"),
+    [
+        ("temperature", 0.5, 0.5),
+        ("metadata", {"a": "b"}, {"a": "b"}),
+        ("truncation", "auto", "auto"),
+        ("service_tier", "auto", "default"),
+        ("service_tier", "flex", "flex"),
+        ("reasoning", {"effort": "low"}, {"effort": "low", "summary": None}),
+        ("text", {"verbosity": "low"}, {"format": {"type": "text"}, "verbosity": "low"}),
+        ("text", {"format": None}, {"format": {"type": "text"}}),
+        ("tool_choice", "none", "none"),
+        ("store", False, False),
+        ("safety_identifier", "s", "s"),
+        (
+            "tools",
+            [{"type": "function", "name": "f"}],
+            [{"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}],
+        ),
+    ],
+)
+def test_what_was_sent_is_echoed(field: str, given: Any, echoed: Any) -> None:
+    """C1, facts/protocol.md 3."""
+    assert shown(**{field: given})[field] == echoed
+
+
+# style of tool items
+
+
+STYLES = [
+    ({}, "auto", "function_call"),
+    ({"user_agent": "curl/8.5"}, "auto", "function_call"),
+    ({"user_agent": "Mozilla/5.0 (X11) Firefox/130"}, "auto", "function_call"),
+    ({"user_agent": "Python/3.11 aiohttp/3.9"}, "auto", "function_call"),
+    ({"user_agent": "Kai/1.0 subagents/2"}, "auto", "function_call"),
+    ({"x_stainless_lang": "python"}, "auto", "mcp_call"),
+    ({"user_agent": "OpenAI/Python 3.49.0"}, "auto", "mcp_call"),
+    ({"user_agent": "AsyncOpenAI/Python 3.49.0", "x_stainless_async": "async:asyncio"}, "auto", "mcp_call"),
+    ({"user_agent": "ai/6.0.326 ai-sdk/provider-utils/4.0"}, "auto", "mcp_call"),
+    ({"user_agent": "ai-sdk/openai/3.0.139"}, "auto", "mcp_call"),
+    ({"user_agent": "codex_cli_rs/0.40 (Linux)"}, "auto", "mcp_call"),
+    ({"user_agent": "Agents/Python 0.3"}, "auto", "mcp_call"),
+    ({"x_stainless_lang": "python", "x_tool_items": "function_call"}, "auto", "function_call"),
+    ({"x_tool_items": "mcp_call"}, "function_call", "mcp_call"),
+    ({"x_stainless_lang": "python", "x_tool_items": "auto"}, "function_call", "mcp_call"),
+    ({"x_stainless_lang": "python"}, "function_call", "function_call"),
+    ({}, "mcp_call", "mcp_call"),
+]
+
+
+@pytest.mark.parametrize(("headers", "setting", "style"), STYLES)
+def test_the_style_of_tool_items_by_header_then_setting_then_caller(
+    headers: dict[str, str], setting: str, style: str
+) -> None:
+    """C9: auto gives mcp_call to callers that would try to run a function_call themselves."""
+    assert parsed(context(Profile("hermes-agent", tool_items=setting), **headers)).spec.tool_items == style
+
+
+def test_an_unknown_style_is_400() -> None:
+    """A7."""
+    assert refused(context(x_tool_items="xml")).code == "invalid_tool_items"

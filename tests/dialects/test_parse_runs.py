@@ -1,0 +1,110 @@
+"""A Runs request as a Spec (D1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.errors import ClientError
+from holdfast.dialects.asking import Context, Profile
+from holdfast.dialects.runs import ParsedRun, parse
+
+
+def context(**headers: str) -> Context:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Context("alice", named, Profile("hermes-agent"), b"secret")
+
+
+def parsed(caller: Context | None = None, **fields: Any) -> ParsedRun:
+    return parse(msgspec.json.encode({"input": "Hi", **fields}), caller or context(), 10)
+
+
+def refused(caller: Context | None = None, **fields: Any) -> ClientError:
+    with pytest.raises(ClientError) as caught:
+        parsed(caller, **fields)
+    return caught.value
+
+
+USER, HELLO = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
+MORE = {"role": "user", "content": "More"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("input", None),
+        ("input", []),
+        ("input", 3),
+        ("input", [{"role": "robot", "content": "x"}]),
+        ("instructions", 3),
+        ("session_id", 3),
+        ("session_id", "a b"),
+        ("session_id", ""),
+        ("previous_response_id", 3),
+        ("conversation_history", "x"),
+        ("conversation_history", [3]),
+        ("conversation_history", [{"content": "no role"}]),
+        ("model", 3),
+        ("metadata", {"a": 1}),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_400_and_names_its_field(field: str, value: Any) -> None:
+    """A7, D1."""
+    error = refused(**{field: value})
+    assert (error.status, error.param) == (400, field)
+
+
+def test_a_run_is_stored_and_goes_on_by_itself() -> None:
+    """D1: 202 at once; unknown fields are ignored."""
+    spec = parsed(stream=True, store=False, new=1).spec
+    assert (spec.dialect, spec.store, spec.background, spec.input) == ("runs", True, True, (USER,))
+
+
+def test_the_session_of_the_body_wins_over_the_header() -> None:
+    """D1."""
+    assert parsed(context(x_hermes_session_id="h"), session_id="b").asked.session == "b"
+    assert parsed(context(x_hermes_session_id="h")).asked.session == "h"
+    assert parsed().asked.session is None
+
+
+def test_conversation_history_comes_before_the_input() -> None:
+    """D1; the earlier messages of an input list are history too, and prompts are layered."""
+    spec = parsed(conversation_history=[USER, HELLO], input="More", instructions="Be brief").spec
+    assert (spec.history, spec.input, spec.instructions) == ((USER, HELLO), (MORE,), "Be brief")
+    spec = parsed(input=[{"role": "system", "content": "Be kind"}, USER, HELLO, MORE]).spec
+    assert (spec.history, spec.input, spec.instructions) == ((USER, HELLO), (MORE,), "Be kind")
+
+
+def test_a_session_gives_the_history_instead() -> None:
+    """D2."""
+    spec = parsed(session_id="s", conversation_history=[USER, HELLO], input=[USER, HELLO, MORE]).spec
+    assert (spec.history, spec.input) == ((), (MORE,))
+
+
+@pytest.mark.parametrize("shown", ["run_0123456789ab", "resp_0123456789ab", "chatcmpl-0123456789ab"])
+def test_any_of_a_runs_ids_names_the_one_before(shown: str) -> None:
+    """G7."""
+    assert parsed(previous_response_id=shown).asked.previous == "0123456789ab"
+
+
+def test_an_unknown_previous_run_is_404() -> None:
+    """C6."""
+    error = refused(previous_response_id="nope")
+    assert (error.status, error.param, error.message) == (404, "previous_response_id", "Response not found: nope")
+
+
+def test_an_idempotency_key_works() -> None:
+    """D1: the same request gives the same fingerprint, in any spelling of its defaults."""
+    one = parsed(context(idempotency_key="k"))
+    assert one.asked.key == "k"
+    again = parsed(context(idempotency_key="k"), metadata={}, conversation_history=[], instructions=None)
+    assert one.asked.fingerprint == again.asked.fingerprint
+    assert one.asked.fingerprint != parsed(input="Ho").asked.fingerprint
+
+
+def test_an_unknown_model_is_404() -> None:
+    """A2."""
+    assert refused(model="gpt").status == 404

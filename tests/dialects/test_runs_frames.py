@@ -1,0 +1,200 @@
+"""The Runs stream (G8): properties over random legal journals, and each event's fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core import events as e
+from holdfast.core.state import fold
+from holdfast.dialects import runs
+from holdfast.dialects.shared import hidden
+from tests.dialects.transcript import edge_view, follow, read, replay
+from tests.journals import AT, STEP_MS, Pen, journals, spec_of
+
+RUNS = runs.RunsProjection()
+quick = settings(max_examples=60, deadline=None)
+ENDS = {"run.completed", "run.failed", "run.cancelled", "run.incomplete"}
+
+
+def events(frames: list[bytes]) -> list[dict[str, Any]]:
+    return [frame.data for frame in read(b"".join(frames)) if frame.event is None]
+
+
+def names(frames: list[bytes]) -> list[str]:
+    return [event["event"] for event in events(frames)]
+
+
+@quick
+@given(journals("runs"))
+def test_every_event_is_data_only_with_its_place(entries: list[e.Entry]) -> None:
+    """G8: {event, seq, run_id, timestamp, ...}; one end, then the comment `: stream closed`."""
+    frames = replay(RUNS, entries)
+    shown = read(b"".join(frames))
+    assert [frame.event for frame in shown] == [None] * (len(shown) - 1) + [":"]
+    assert shown[-1].data == "stream closed"
+    told = events(frames)
+    for event in told:
+        assert list(event)[:4] == ["event", "seq", "run_id", "timestamp"]
+        assert event["run_id"] == "run_0123456789abcdef"
+        assert event["timestamp"] == (AT + event["seq"] * STEP_MS) / 1000
+    assert [event["event"] in ENDS for event in told] == [False] * (len(told) - 1) + [True]
+    assert [event["seq"] for event in told] == sorted(event["seq"] for event in told)
+
+
+@quick
+@given(journals("runs"))
+def test_after_gives_exactly_the_later_events_and_the_end_again(entries: list[e.Entry]) -> None:
+    """D1, G5: `after` counts journal seqs; at or beyond the end the terminal event comes again."""
+    full = replay(RUNS, entries)
+    seqs = [events([frame])[0]["seq"] for frame in full]
+    for k in range(-1, entries[-1].seq + 3):
+        later = [frame for frame, seq in zip(full, seqs, strict=True) if seq > k]
+        assert replay(RUNS, entries, after=k) == (later or full[-1:])
+
+
+@quick
+@given(journals("runs"), st.data())
+def test_every_reader_gets_the_same_events(entries: list[e.Entry], data: st.DataObject) -> None:
+    """P1 holds for runs: what was seen is a prefix of the replay, wherever the edge is met."""
+    full = replay(RUNS, entries)
+    for edge in range(1, len(entries) + 1):
+        before, then = follow(RUNS, entries, edge)
+        assert before + then == full
+    edge = data.draw(st.integers(1, len(entries)))
+    shared, _ = edge_view(RUNS, entries[:edge])
+    assert edge_view(RUNS, entries[:edge], 7)[0] == shared
+    assert not RUNS.over(shared)
+
+
+@quick
+@given(journals("runs"))
+def test_deltas_that_were_not_dropped_are_the_output(entries: list[e.Entry]) -> None:
+    """G8: message.dropped {from_seq} takes back every delta from there on; what is left is the text of the run."""
+    state, shown = fold(entries), events(replay(RUNS, entries))
+    left: list[dict[str, Any]] = []
+    for event in shown:
+        match event["event"]:
+            case "message.delta":
+                left.append(event)
+            case "message.dropped":
+                assert left and left[-1]["seq"] >= event["from_seq"]
+                left = [each for each in left if each["seq"] < event["from_seq"]]
+    text = "".join(event["delta"] for event in left)
+    body = runs.body(state)
+    assert "".join(text.split()) == "".join(str(body["output"]).split()), "the same but for paragraphs"
+    if shown[-1]["event"] in ("run.completed", "run.incomplete"):
+        assert shown[-1]["output"] == body["output"] and shown[-1]["usage"] == body["usage"]
+    if shown[-1]["event"] == "run.failed":
+        assert shown[-1]["error"] == body["error"]
+    assert body["last_event"] == shown[-1]["event"]
+
+
+@quick
+@given(journals("runs"))
+def test_each_visible_call_starts_once_and_completes_once(entries: list[e.Entry]) -> None:
+    """G8, G9: a second start after a crash makes no second event; `_tools` make none."""
+    shown = [event for event in events(replay(RUNS, entries)) if event["event"].startswith("tool.")]
+    started = [event["toolCallId"] for event in shown if event["event"] == "tool.started"]
+    completed = [event["toolCallId"] for event in shown if event["event"] == "tool.completed"]
+    assert len(set(started)) == len(started) and len(set(completed)) == len(completed)
+    assert set(completed) <= set(started)
+    state = fold(entries)
+    assert not any(hidden(event["tool"]) for event in shown)
+    settled = {call for call in state.facts.results if call in started}
+    assert set(completed) == settled
+
+
+def test_the_fields_of_each_event() -> None:
+    """G8."""
+    pen = Pen(spec_of("runs")).attempt().think("Hmm").text("Look").crash().think("So").text("Look.")
+    call = pen.call("terminal", '{"command":"ls"}')
+    pen.settle(call).start(call).finish(call, "no", is_error=True)
+    pen.write(e.MessageCompleted("Done", usage=e.Usage(3, 4), reasoning="Good")).complete()
+    shown = events(replay(RUNS, pen.entries))
+    told = [{k: v for k, v in event.items() if k not in ("run_id", "timestamp")} for event in shown]
+    usage = {
+        "input_tokens": 13,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 9,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 22,
+    }
+    assert told == [
+        {"event": "message.delta", "seq": 3, "delta": "Look"},
+        {"event": "message.dropped", "seq": 4, "from_seq": 3},
+        {"event": "message.delta", "seq": 6, "delta": "Look."},
+        {"event": "reasoning.available", "seq": 7, "text": "So"},
+        {"event": "tool.started", "seq": 8, "tool": "terminal", "toolCallId": call.id, "preview": "run terminal"},
+        {
+            "event": "tool.completed",
+            "seq": 9,
+            "tool": "terminal",
+            "toolCallId": call.id,
+            "duration": 0.012,
+            "error": True,
+            "outcome": "known",
+        },
+        {"event": "reasoning.available", "seq": 10, "text": "Good"},
+        {"event": "message.delta", "seq": 10, "delta": "Done"},
+        {"event": "run.completed", "seq": 11, "output": "Look.\n\nDone", "usage": usage},
+    ]
+
+
+def test_a_limit_is_run_incomplete_with_its_reason() -> None:
+    """G8, C10."""
+    pen = Pen(spec_of("runs")).attempt().text("Lo").settle(finish="length")
+    pen.write(e.RunInterrupted("max_output_tokens"))
+    last = events(replay(RUNS, pen.entries))[-1]
+    assert (last["event"], last["reason"], last["output"]) == ("run.incomplete", "max_output_tokens", "Lo")
+
+
+def test_the_object_of_a_run_has_the_fields_of_hermes() -> None:
+    """G8."""
+    pen = Pen(spec_of("runs")).attempt().text("Hel")
+    assert msgspec.json.decode(msgspec.json.encode(runs.body(pen.state))) == {
+        "object": "hermes.run",
+        "run_id": "run_0123456789abcdef",
+        "status": "running",
+        "session_id": "auto-1",
+        "model": "hermes-agent",
+        "created_at": AT / 1000,
+        "updated_at": (AT + STEP_MS) / 1000,
+        "last_event": "message.delta",
+        "output": "",
+        "usage": {
+            "input_tokens": 0,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 0,
+        },
+        "usage_incomplete": False,
+        "attempt": 1,
+        "error": None,
+    }
+
+
+def test_the_status_of_each_phase() -> None:
+    """G8: queued, running, waiting_for_approval, stopping, completed, failed, cancelled, incomplete."""
+
+    def status(pen: Pen) -> object:
+        return runs.body(pen.state)["status"]
+
+    pen = Pen(spec_of("runs"))
+    assert status(pen) == "queued"
+    assert status(pen.attempt()) == "running"
+    call = pen.call("terminal")
+    assert status(pen.settle(call)) == "running"
+    asked = e.ApprovalRequested(call=call, digest="d", code="1", expires_at=0)
+    assert status(pen.write(asked)) == "waiting_for_approval"
+    assert status(pen.write(e.CancelRequested())) == "stopping"
+    assert status(pen.write(e.RunCancelled())) == "cancelled"
+    failed = e.RunFailed(code="server_error", message="No")
+    assert status(Pen().write(failed)) == "failed"
+    assert runs.body(Pen().write(failed).state)["error"] == "No"
+    assert status(Pen().attempt().complete()) == "completed"
+    assert status(Pen().attempt().write(e.RunInterrupted("max_messages"))) == "incomplete"

@@ -1,0 +1,363 @@
+"""Every route, every verb, with ids of another owner: the answer is exactly that to an unknown id (issue 2, promises 4:
+cross-tenant). A route that the table below does not know makes a test fail."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from holdfast.assemble import Assembled, assemble, choose_model, wall
+from holdfast.config import load
+from holdfast.observe.log import Log
+from tests.asgi import Answer, http_scope
+from tests.fake_upstream import FakeUpstream
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEYS = {"alice": "alice-key-0123456789abcdef", "bob": "bob-key-0123456789abcdefgh"}
+SECRET = "the-secret-word-of-alice"
+CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A request with places for ids."""
+
+    path: str
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def by_id(path: str, *names: str, body: Any = None) -> list[Probe]:
+    """The id in the path: of a finished run and of an active one."""
+    return [Probe(path.replace("ID", "{" + name + "}"), body) for name in names]
+
+
+def create(path: str, body: dict[str, Any]) -> list[Probe]:
+    """What a create can name of somebody else's."""
+    bodies = [body, {**body, "store": True}, {**body, "store": False}]
+    probes = [Probe(path, each, {"x-hermes-session-id": "{session}"}) for each in bodies]
+    probes.append(Probe(path, body, {"idempotency-key": "{key}"}))
+    probes.append(Probe(path, body, {"x-openwebui-chat-id": "{session}"}))
+    return probes
+
+
+def chained(path: str, *names: str) -> list[Probe]:
+    return [Probe(path, {"input": "hi", "previous_response_id": "{" + name + "}"}) for name in names]
+
+
+def in_conversation(*names: str) -> list[Probe]:
+    shapes = [("{" + name + "}") for name in names] + [{"id": "{" + name + "}"} for name in names]
+    return [
+        Probe(RESPONSES, {"input": "hi", "conversation": shape, "store": store})
+        for shape in shapes
+        for store in (True, False)
+    ]
+
+
+MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
+RESPONSE_IDS = ("resp", "active_resp")
+CHAT_IDS = ("chat", "active_chat")
+RUN_IDS = ("run", "active_run", *RESPONSE_IDS, *CHAT_IDS)
+
+TABLE: dict[tuple[str, str], list[Probe]] = {
+    ("GET", "/health"): [Probe("/health")],
+    ("GET", "/v1/health"): [Probe("/v1/health")],
+    ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
+    ("GET", "/v1/models"): [Probe("/v1/models")],
+    ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
+    ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
+    ("GET", "/v1/toolsets"): [Probe("/v1/toolsets")],
+    ("POST", CHAT): create(CHAT, MESSAGES),
+    ("GET", CHAT): [Probe(f"{CHAT}?after={{chat}}"), Probe(f"{CHAT}?after={{active_chat}}&order=desc")],
+    ("GET", CHAT + "/{id}"): [
+        *by_id(CHAT + "/ID", *CHAT_IDS),
+        *by_id(CHAT + "/ID?stream=true", *CHAT_IDS),
+        *by_id(CHAT + "/ID?stream=true&starting_after=2", *CHAT_IDS),
+    ],
+    ("POST", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS, body={"metadata": {"owned": "by bob"}}),
+    ("DELETE", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS),
+    ("GET", CHAT + "/{id}/messages"): by_id(CHAT + "/ID/messages", *CHAT_IDS),
+    ("POST", RESPONSES): [
+        *create(RESPONSES, {"input": "hi"}),
+        *chained(RESPONSES, *RESPONSE_IDS),
+        *in_conversation("conversation", "active_conversation", "name", "active_name"),
+    ],
+    ("GET", RESPONSES + "/{id}"): [
+        *by_id(RESPONSES + "/ID", *RESPONSE_IDS),
+        *by_id(RESPONSES + "/ID?stream=true", *RESPONSE_IDS),
+        *by_id(RESPONSES + "/ID?stream=true&starting_after=2", *RESPONSE_IDS),
+    ],
+    ("DELETE", RESPONSES + "/{id}"): by_id(RESPONSES + "/ID", *RESPONSE_IDS),
+    ("POST", RESPONSES + "/{id}/cancel"): by_id(RESPONSES + "/ID/cancel", *RESPONSE_IDS),
+    ("GET", RESPONSES + "/{id}/input_items"): by_id(RESPONSES + "/ID/input_items", *RESPONSE_IDS),
+    ("POST", RUNS): [
+        *create(RUNS, {"input": "hi"}),
+        *chained(RUNS, *RUN_IDS),
+        Probe(RUNS, {"input": "hi", "session_id": "{session}"}),
+    ],
+    ("GET", RUNS): [Probe(f"{RUNS}?idempotency_key={{key}}"), *by_id(RUNS + "?after=ID", *RUN_IDS)],
+    ("GET", RUNS + "/{id}"): by_id(RUNS + "/ID", *RUN_IDS),
+    ("GET", RUNS + "/{id}/events"): [
+        *by_id(RUNS + "/ID/events", *RUN_IDS),
+        *by_id(RUNS + "/ID/events?after=2", *RUN_IDS),
+    ],
+    ("POST", RUNS + "/{id}/stop"): by_id(RUNS + "/ID/stop", *RUN_IDS),
+    ("POST", RUNS + "/{id}/approval"): by_id(RUNS + "/ID/approval", *RUN_IDS, body={"choice": "once"}),
+    ("GET", RUNS + "/{id}/receipt"): by_id(RUNS + "/ID/receipt", *RUN_IDS),
+}
+LISTS = (CHAT, RUNS)
+
+
+# The world: alice has things, bob has a key
+
+
+class World:
+    """A server in this process, with two owners."""
+
+    def __init__(self, built: Assembled, up: FakeUpstream) -> None:
+        self.built = built
+        self.up = up
+        self.alices: dict[str, str] = {}
+
+    async def call(
+        self, who: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        """One request of somebody who stays until it is answered."""
+        answer = Answer()
+        sent = {"authorization": f"Bearer {KEYS[who]}", "host": "127.0.0.1", **(headers or {})}
+        if body is not None:
+            sent["content-type"] = "application/json"
+        messages = [{"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}]
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+                answer.headers = [(name.decode(), value.decode("latin-1")) for name, value in message["headers"]]
+            else:
+                answer.chunks.append(message["body"])
+
+        async with asyncio.timeout(10):
+            await self.built.app(http_scope(method, path, sent), receive, send)
+        return answer
+
+    async def made(self, path: str, body: Any, headers: dict[str, str] | None = None) -> dict[str, Any]:
+        answer = await self.call("alice", "POST", path, body, headers)
+        assert answer.status in (200, 202), answer.body
+        return dict(answer.json())
+
+    async def settle(self) -> None:
+        """Alice's things, finished and active."""
+        hangs = f"{SECRET} [[hang=2]]"
+        marks = {"x-hermes-session-id": "alice-session", "idempotency-key": "alice-key-1"}
+        response = await self.made(RESPONSES, {"input": SECRET, "metadata": {"of": SECRET}}, marks)
+        await self.made(RESPONSES, {"input": SECRET}, {"idempotency-key": "alice-other"})
+        talk = await self.made(RESPONSES, {"input": SECRET, "conversation": "alice-talk"})
+        busy = {"input": hangs, "conversation": "alice-busy", "background": True}
+        active = await self.made(RESPONSES, busy)
+        chat = await self.made(CHAT, {"messages": [{"role": "user", "content": SECRET}], "store": True})
+        run = await self.made(RUNS, {"input": SECRET})
+        active_run = await self.made(RUNS, {"input": hangs})
+        self._chatting = asyncio.create_task(
+            self.call("alice", "POST", CHAT, {"messages": [{"role": "user", "content": hangs}], "store": True})
+        )
+        self.alices = {
+            "resp": response["id"],
+            "active_resp": active["id"],
+            "chat": chat["id"],
+            "run": run["run_id"],
+            "active_run": active_run["run_id"],
+            "conversation": talk["conversation"]["id"],
+            "active_conversation": active["conversation"]["id"],
+            "name": "alice-talk",
+            "active_name": "alice-busy",
+            "session": "alice-session",
+            "key": "alice-key-1",
+            "active_chat": await self._active_chat(chat["id"]),
+        }
+        await self._until_quiet(active=3)
+
+    async def _active_chat(self, other: str) -> str:
+        async with asyncio.timeout(5):
+            while True:
+                listed = (await self.call("alice", "GET", CHAT)).json()["data"]
+                for completion in listed:
+                    if completion["id"] != other:
+                        return str(completion["id"])
+                await asyncio.sleep(0.01)
+
+    async def _until_quiet(self, active: int) -> None:
+        async with asyncio.timeout(5):
+            while self.built.engine.stats()["active"] != active or self.up.open < active:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        for name in ("active_resp", "active_run", "active_chat"):
+            await self.call("alice", "POST", f"{RUNS}/{self.alices[name]}/stop")
+        with suppress(TimeoutError):
+            await self._chatting
+        await self.built.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    data: Path = tmp_path_factory.mktemp("owners")
+    async with FakeUpstream() as up:
+        flags = {
+            "server.data_dir": str(data),
+            "server.key": KEYS["alice"],
+            "model.url": up.url,
+            "model.name": "m",
+            "tools.sandbox": "off",
+            "tools.approval": "never",
+        }
+        settings = load(None, {"HOME": str(data)}, flags).settings
+        model, _ = choose_model(settings, None)
+        built = await assemble(settings, KEYS["alice"], Log(wall, None), model)
+        built.keyring.add(KEYS["bob"], "bob", frozenset())
+        await built.engine.start()
+        made = World(built, up)
+        await made.settle()
+        yield made
+        await made.close()
+
+
+def filled(value: Any, ids: dict[str, str]) -> Any:
+    """A probe's value with the places filled."""
+    if isinstance(value, str):
+        return value.format_map(ids) if "{" in value else value
+    if isinstance(value, dict):
+        return {key: filled(each, ids) for key, each in value.items()}
+    return value
+
+
+def unknown(ids: dict[str, str]) -> dict[str, str]:
+    """Ids of the same shape and length that nobody has: each letter and digit after the prefix is the next one."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    turned = str.maketrans(letters + "0123456789", letters[1:] + "a" + "1234567890")
+
+    def turn(shown: str) -> str:
+        prefix, core = re.fullmatch(r"(.*[_-])?(.*)", shown).groups("")  # type: ignore[union-attr]
+        return prefix + core.translate(turned)
+
+    return {name: turn(shown) for name, shown in ids.items()}
+
+
+def plain(answer: Answer, ids: dict[str, str]) -> tuple[int, list[tuple[str, str]], str]:
+    """An answer without what differs by nature: the ids that were asked for, fresh ids, times, the request id."""
+
+    def clean(text: str) -> str:
+        for shown in sorted(ids.values(), key=len, reverse=True):
+            text = text.replace(shown, "ASKED")
+        text = re.sub(r"[0-9a-z]{20,}", "FRESH", text)
+        return re.sub(r"\b\d{10}(\.\d+)?\b", "TIME", text)
+
+    headers = sorted((name, clean(value)) for name, value in answer.headers if name not in ("x-request-id", "date"))
+    headers = [(name, value) for name, value in headers if name != "content-length"]
+    return answer.status, headers, clean(answer.body.decode())
+
+
+async def test_the_table_knows_every_route_of_the_application_and_no_other(world: World) -> None:
+    known = {
+        (method, route.path) for route in world.built.app.routes for method in set(route.methods or {"ANY"}) - {"HEAD"}
+    }
+    assert known == set(TABLE), "add the new route to TABLE, with every id that a caller can put into it"
+
+
+@pytest.mark.parametrize(("method", "route"), TABLE)
+async def test_a_foreign_id_is_answered_exactly_like_an_unknown_one(world: World, method: str, route: str) -> None:
+    theirs, nobodys = world.alices, unknown(world.alices)
+    verbs = (method, "HEAD") if method == "GET" else (method,)
+    for probe in TABLE[method, route]:
+        for verb in verbs:
+            answers = []
+            for ids in (theirs, nobodys):
+                path, body, headers = (filled(each, ids) for each in (probe.path, probe.body, probe.headers))
+                answer = await world.call("bob", verb, path, body, headers)
+                assert SECRET not in answer.body.decode(), probe
+                answers.append(plain(answer, ids))
+            assert answers[0] == answers[1], probe
+            assert answers[0][0] < 500
+
+
+async def test_nothing_that_bob_did_changed_anything_of_alices(world: World) -> None:
+    before = await _all_of(world)
+    for (method, route), probes in TABLE.items():
+        if method in ("POST", "DELETE") and "{id}" in route:
+            for probe in probes:
+                answer = await world.call("bob", method, filled(probe.path, world.alices), probe.body)
+                assert answer.status == 404, probe
+    assert await _all_of(world) == before
+    assert world.built.engine.stats()["active"] == 3
+
+
+async def _all_of(world: World) -> list[Any]:
+    paths = [f"{RUNS}/{world.alices[name]}" for name in RUN_IDS]
+    paths += [f"{RESPONSES}/{world.alices[name]}" for name in RESPONSE_IDS]
+    paths += [f"{CHAT}/{world.alices[name]}" for name in CHAT_IDS]
+    paths += [f"{RUNS}?idempotency_key={world.alices['key']}", f"{CHAT}?limit=100"]
+    answers = [await world.call("alice", "GET", path) for path in paths]
+    assert all(answer.status == 200 for answer in answers)
+    return [answer.json() for answer in answers]
+
+
+async def test_lists_show_nothing_of_another_owner(world: World) -> None:
+    for path in LISTS:
+        mine = (await world.call("alice", "GET", f"{path}?limit=100")).body.decode()
+        assert world.alices["chat"].removeprefix("chatcmpl-") in mine
+        for query in ("", "?limit=100", "?limit=100&order=asc"):
+            shown = (await world.call("bob", "GET", path + query)).body.decode()
+            assert SECRET not in shown
+            assert not any(shown_id.split("_")[-1].split("-")[-1] in shown for shown_id in _cores(world))
+    for status in ("running", "completed", "queued", "stopping"):
+        shown = (await world.call("bob", "GET", f"{RUNS}?status={status}&limit=100")).body.decode()
+        assert not any(core in shown for core in _cores(world))
+
+
+def _cores(world: World) -> list[str]:
+    return [re.split(r"[_-]", world.alices[name])[-1] for name in RUN_IDS]
+
+
+async def test_a_session_a_conversation_and_a_key_of_the_same_name_are_bobs_own(world: World) -> None:
+    began = len(world.up.requests)
+    for headers, body in [
+        ({"x-hermes-session-id": "alice-session"}, {"input": "what do you know"}),
+        ({"idempotency-key": "alice-other"}, {"input": "what do you know"}),
+        ({}, {"input": "what do you know", "conversation": "alice-talk"}),
+        ({}, {"input": "what do you know", "conversation": "alice-busy"}),
+    ]:
+        answer = await world.call("bob", "POST", RESPONSES, body, headers)
+        assert answer.status == 200, answer.body
+        assert answer.json()["id"] not in world.alices.values()
+    for request in world.up.requests[began:]:
+        told = [m["content"] for m in request["messages"] if m["role"] != "system"]
+        assert told[-1] == "what do you know" and SECRET not in str(told), told
+    marks = {"x-hermes-session-id": "alice-session", "idempotency-key": "alice-key-1"}
+    again = await world.made(RESPONSES, {"input": SECRET, "metadata": {"of": SECRET}}, marks)
+    assert again["id"] == world.alices["resp"], "alice's key still names her own run"
+
+
+async def test_bobs_workspace_is_not_alices(world: World) -> None:
+    word = f"w{time.time_ns()}"
+    write = f'[[tools=write_file:{{"path":"{word}.txt","content":"{SECRET}"}}]]'
+    read = f'[[tools=read_file:{{"path":"{word}.txt"}}]]'
+    await world.made(RESPONSES, {"input": write, "store": False})
+    for who, seen in (("alice", True), ("bob", False)):
+        answer = await world.call(who, "POST", RESPONSES, {"input": read, "store": False})
+        outputs = [item["output"] for item in answer.json()["output"] if item["type"] == "function_call_output"]
+        assert (SECRET in outputs[0]) is seen

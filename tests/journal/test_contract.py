@@ -1,0 +1,39 @@
+"""Every backend keeps the journal contract; SQLite also while everything is sealed at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from holdfast.journal import sqlite
+from holdfast.journal.memory import MemoryStore
+from holdfast.testing import Backend, JournalContract, VirtualClock
+from tests.journal.shelf import Shelf
+
+
+class TestMemoryStore(JournalContract):
+    @pytest.fixture
+    async def backend(self, clock: VirtualClock) -> Backend:
+        return Backend(MemoryStore(clock), clock)
+
+
+class TestSqliteStore(JournalContract):
+    @pytest.fixture
+    async def backend(self, shelf: Callable[..., Awaitable[Shelf]]) -> Backend:
+        return (await shelf()).backend
+
+
+class TestSqliteStoreThatSealsAtOnce(JournalContract):
+    @pytest.fixture
+    async def backend(
+        self, shelf: Callable[..., Awaitable[Shelf]], monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[Backend]:
+        monkeypatch.setattr(sqlite, "UPKEEP_S", 0)
+        monkeypatch.setattr(sqlite, "SPILL_BYTES", -1)
+        monkeypatch.setattr(sqlite, "HOT_ROWS", 0)
+        monkeypatch.setattr(sqlite, "SEGMENT_BYTES", 2_000)
+        one = await shelf()
+        yield one.backend
+        assert one.store.trouble is None
+        assert not one.store._upkeep.done()

@@ -1,0 +1,263 @@
+"""What SQLite adds to the contract: what was answered is there after any end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.core.spec import Resolved
+from holdfast.journal import queries
+from holdfast.journal.base import Query, Slice, StoreUnavailable, Verdict
+from holdfast.journal.lock import DirectoryHeld, DirectoryLock
+from holdfast.journal.sqlite import SqliteStore
+from holdfast.journal.sqlite_load import NewerStore
+from holdfast.testing import Author, VirtualClock, refusal
+from holdfast.testing.author import started
+from tests.journal.shelf import Shelf, contents, edit, look, modes, overwrite
+
+Open = Callable[..., Awaitable[Shelf]]
+
+
+async def fill(ann: Author) -> None:
+    """One run of each kind."""
+    await ann.finished("done", key="k1", conversation="talk")
+    await ann.open("active", key="k2", conversation="talk")
+    await ann.write("active", b"a", b"b")
+    await ann.cancel("active")
+    await ann.finished("turn", session="s")
+    await ann.store.remember("ann", "s", 0, b"[2]")
+    await ann.open("failed")
+    await ann.end("failed", chains=False)
+    await ann.open("parked")
+    await ann.park("parked", b"p")
+    await ann.open("queued", held=False)
+    await ann.finished("gone", key="k3")
+    await ann.store.delete("ann", "gone")
+    await ann.store.annotate("ann", "done", b'{"a":"b"}')
+
+
+async def picture(ann: Author) -> dict[str, object]:
+    """All that can be seen of the store without changing it."""
+    rows = await ann.store.rows(Query(owner="ann", limit=100))
+    return {
+        "rows": rows,
+        "records": {row.run: await ann.read(row.run) for row in rows},
+        "signals": {row.run: await ann.store.signals(row.run) for row in rows},
+        "session": await ann.store.turns("ann", Resolved(session="s", session_turns=9)),
+        "chain": await ann.store.turns("ann", Resolved(previous="done")),
+        "talk": await ann.store.resolve(ann.asked(conversation="talk", store=False)),
+    }
+
+
+async def keeps_its_word(before: dict[str, object], ann: Author, again: Author) -> None:
+    """The same store after a restart: the same picture, the same fences, every claim free."""
+    assert await picture(again) == before
+    assert await again.claimable() == ["active", "parked", "queued"]
+    assert await again.attach("x", key="k1") == "done"
+    assert (await refusal(again.open("x", key="k2", fingerprint="other"))).status == 409
+    assert (await refusal(again.open("x", conversation="talk"))).status == 409
+    assert await again.read("gone") == []
+    again.seqs, again.attempts = dict(ann.seqs), dict(ann.attempts)
+    assert [await again.write(run, b"x") for run in ann.seqs] == [Verdict.FENCED] * len(ann.seqs)
+    claims = [await again.claim(run) for run in ("active", "parked", "queued")]
+    assert [claim.record.data for claim in claims if claim] == [started(2, False), started(2, True), started(1, True)]
+    assert [claim.record.seq for claim in claims if claim] == [4, 3, 1]
+    assert await again.write("active", b"c") is Verdict.WRITTEN
+    assert await again.data("active", after=1) == [b"a", b"b", started(2, False), b"c"]
+
+
+@pytest.mark.parametrize("upkeep", [True, False], ids=["with upkeep", "without upkeep"])
+async def test_everything_is_there_after_close_and_reopen(shelf: Open, upkeep: bool) -> None:
+    first = await shelf(upkeep=upkeep)
+    await fill(first.ann)
+    before = await picture(first.ann)
+    await first.close()
+    second = await shelf()
+    await keeps_its_word(before, first.ann, second.ann)
+
+
+@pytest.mark.parametrize("upkeep", [True, False], ids=["with upkeep", "without upkeep"])
+async def test_everything_is_there_after_a_kill(shelf: Open, tmp_path: Path, upkeep: bool) -> None:
+    first = await shelf(upkeep=upkeep)
+    await fill(first.ann)
+    before = await picture(first.ann)
+    await first.copy(tmp_path / "copy.db")
+    second = await shelf("copy.db")
+    await keeps_its_word(before, first.ann, second.ann)
+
+
+async def test_a_kill_before_the_commit_leaves_nothing_of_the_batch(shelf: Open, tmp_path: Path) -> None:
+    first = await shelf()
+    ann = first.ann
+    await ann.open("r1")
+    async with first.one_batch():
+        work = [
+            asyncio.create_task(first.store.append([ann.slice("r1", b"x" * 3_000_000)])),
+            asyncio.create_task(ann.open("r2", key="k")),
+        ]
+        await asyncio.sleep(0)
+        copying = first.store._writer.ask(lambda db: first.copy_now(tmp_path / "copy.db"))
+    await asyncio.gather(*work, copying)
+    assert len(await ann.data("r1")) == 3
+    second = await shelf("copy.db")
+    assert len(await second.ann.data("r1")) == 2
+    assert await second.ann.status("r2") is None
+    await second.ann.open("r2", key="k")
+
+
+async def test_the_attempt_of_a_claim_outlives_a_restart(shelf: Open) -> None:
+    for attempt in range(1, 5):
+        one = await shelf()
+        if attempt == 1:
+            await one.ann.open("r1", held=False)
+        claim = await one.ann.claim("r1")
+        assert claim is not None and (claim.attempt, claim.record.seq) == (attempt, attempt)
+        await one.close()
+
+
+async def test_a_restart_costs_every_lease(shelf: Open, clock: VirtualClock) -> None:
+    first = await shelf()
+    await first.ann.open("r1")
+    assert await first.ann.claimable() == []
+    await first.close()
+    assert await (await shelf()).ann.claimable() == ["r1"]
+
+
+async def test_the_files_are_the_owners_alone(shelf: Open, tmp_path: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        one = await shelf()
+        await one.ann.open("r1")
+    finally:
+        os.umask(mask)
+    assert modes(tmp_path) == {"journal.db": 0o600, "journal.db-wal": 0o600, "journal.db-shm": 0o600}
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(shelf: Open, tmp_path: Path) -> None:
+    await (await shelf()).close()
+    (tmp_path / "journal.db").chmod(0o644)
+    await shelf()
+    assert modes(tmp_path)["journal.db"] == 0o600
+
+
+async def test_a_newer_schema_is_refused_and_the_files_are_not_touched(
+    shelf: Open, tmp_path: Path, clock: VirtualClock
+) -> None:
+    first = await shelf()
+    await first.ann.open("r1")
+    await first.store._keeping.ask(lambda db: db.pragma("user_version", 99))
+    await first.copy(tmp_path / "newer.db")
+    files = [tmp_path / "newer.db", tmp_path / "newer.db-wal"]
+    before = contents(*files)
+    assert len(before[1]) > 0
+    with pytest.raises(NewerStore, match="schema 99"):
+        await SqliteStore.open_at(files[0], "normal", clock)
+    assert contents(*files) == before
+
+
+async def test_a_store_is_made_by_its_migrations(shelf: Open, tmp_path: Path) -> None:
+    await (await shelf()).close()
+    assert look(tmp_path / "journal.db", "PRAGMA user_version") == [(queries.migrations()[-1][0],)]
+    assert look(tmp_path / "journal.db", "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_the_writer_has_the_durability_that_was_asked_for(tmp_path: Path, clock: VirtualClock) -> None:
+    for durability, level in (("normal", 1), ("full", 2)):
+        store = await SqliteStore.open_at(tmp_path / f"{durability}.db", durability, clock)  # type: ignore[arg-type]
+        assert await store._writer.ask(lambda db: db.pragma("synchronous")) == level
+        await store.close()
+
+
+def test_a_directory_has_one_holder_and_the_second_is_told_who(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    with pytest.raises(DirectoryHeld, match=rf"pid {os.getpid()}\b"):
+        DirectoryLock(tmp_path)
+    assert modes(tmp_path) == {"lock": 0o600}
+    lock.release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_lock_is_let_go_when_its_process_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from holdfast.journal.lock import DirectoryLock;"
+        "lock = DirectoryLock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(DirectoryHeld, match=rf"pid {holder.pid}\b"):
+            DirectoryLock(tmp_path)
+        holder.kill()
+    DirectoryLock(tmp_path).release()
+
+
+async def test_a_closed_store_says_so_at_once(shelf: Open) -> None:
+    one = await shelf()
+    await one.ann.open("r1")
+    await one.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await one.store.append([Slice("r1", 1, [])])
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await one.store.find("ann", "r1")
+
+
+async def test_what_was_asked_before_the_close_is_committed(shelf: Open) -> None:
+    one = await shelf()
+    await one.ann.open("r1")
+    writing = asyncio.create_task(one.ann.write("r1", b"last"))
+    await asyncio.sleep(0)
+    await one.close()
+    assert await writing is Verdict.WRITTEN
+    assert (await (await shelf()).ann.data("r1"))[-1] == b"last"
+
+
+async def test_a_disk_that_is_full_fails_the_call_and_nothing_else(shelf: Open, eager: None) -> None:
+    """SQLite's own page limit stands for the disk: the error is the same."""
+    one = await shelf()
+    ann = one.ann
+    await ann.open("r1")
+    await ann.open("r2")
+    pages = await one.store._writer.ask(lambda db: db.pragma("page_count"))
+    await one.store._writer.ask(lambda db: db.pragma("max_page_count", pages + 2))
+    big = ann.slice("r1", b"x" * 100_000)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable) as caught:
+            await one.store.append([big, ann.slice("r2", b"y")])
+        assert caught.value.full
+    assert [len(await ann.data(run)) for run in ("r1", "r2")] == [2, 2]
+    await one.store._writer.ask(lambda db: db.pragma("max_page_count", 1_000_000))
+    assert await one.store.append([big, ann.slice("r2", b"y")]) == [Verdict.WRITTEN, Verdict.WRITTEN]
+    assert [len(await ann.data(run)) for run in ("r1", "r2")] == [3, 3]
+
+
+async def test_a_database_that_is_no_database_is_refused(tmp_path: Path, clock: VirtualClock) -> None:
+    overwrite(tmp_path / "journal.db", b"garbage" * 1_000)
+    with pytest.raises(Exception, match="damaged"):
+        await SqliteStore.open_at(tmp_path / "journal.db", "normal", clock)
+    assert contents(tmp_path / "journal.db") == [b"garbage" * 1_000]
+
+
+async def test_two_runs_never_share_an_id(shelf: Open) -> None:
+    one = await shelf()
+    await one.ann.open("r1")
+    with pytest.raises(StoreUnavailable, match="UNIQUE"):
+        await one.ann.open("r1")
+    assert len(await one.ann.data("r1")) == 2
+
+
+def test_edit_and_look_do_what_they_say(tmp_path: Path) -> None:
+    db = apsw.Connection(str(tmp_path / "x.db"))
+    db.execute("CREATE TABLE t (a)")
+    db.close()
+    assert edit(tmp_path / "x.db", "INSERT INTO t VALUES (?), (?)", 1, 2) == 2
+    assert look(tmp_path / "x.db", "SELECT a FROM t") == [(1,), (2,)]

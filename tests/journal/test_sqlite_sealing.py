@@ -1,0 +1,274 @@
+"""Where records lie is nobody's business: hot, sealed or in between, a reader sees the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal import sqlite
+from holdfast.journal.base import Mark, Query, Record, Verdict
+from holdfast.journal.sqlite_load import Loaded
+from holdfast.journal.tails import SPILL_BYTES
+from tests.journal.shelf import Shelf, until
+
+Open = Callable[..., Awaitable[Shelf]]
+
+
+async def reads_right_everywhere(shelf: Shelf, run: str, whole: list[Record], step: int = 1) -> None:
+    """Every place gives exactly the rest."""
+    for after in range(-1, len(whole) + 1, step):
+        assert await shelf.ann.read(run, after) == whole[after + 1 :]
+
+
+async def test_a_finished_run_is_sealed_and_reads_the_same(shelf: Open, eager: None) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.open("r1")
+    await one.ann.write("r1", *(b"%d" % n for n in range(50)))
+    await one.ann.end("r1")
+    before = await one.ann.read("r1")
+    assert one.tail("r1") == list(range(53))
+    await reads_right_everywhere(one, "r1", before)
+    await one.store._seal_all()
+    assert one.tail("r1") is None, "the tail is forgotten"
+    assert await one.segments("r1") == [(0, 52)]
+    await reads_right_everywhere(one, "r1", before)
+    await one.store._trim()
+    assert await one.hot() == 1, "the newest row stays to keep the numbers rising"
+    await reads_right_everywhere(one, "r1", before)
+
+
+async def test_reads_are_right_at_every_moment_of_sealing(shelf: Open) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.open("r1")
+    await one.ann.write("r1", *(b"%d" % n for n in range(20)))
+    await one.ann.end("r1")
+    whole = await one.ann.read("r1")
+    sealing = asyncio.create_task(one.store._seal("r1"))
+    reads = 0
+    while not sealing.done():
+        after = reads % len(whole) - 1
+        assert await one.store.read("ann", "r1", after) == whole[after + 1 :]
+        await asyncio.sleep(0)
+        reads += 1
+    assert await one.ann.read("r1") == whole
+    assert reads > 1
+
+
+async def test_upkeep_seals_trims_and_goes_on(shelf: Open, eager: None) -> None:
+    one = await shelf()
+    for n in range(20):
+        await one.ann.open(f"r{n}")
+        await one.ann.write(f"r{n}", *(b"%d" % k for k in range(30)))
+        await one.ann.end(f"r{n}")
+    await until(lambda: not one.store._tails)
+    assert one.store._fences.settled == {}
+
+    async def trimmed() -> bool:
+        return await one.hot() == 1
+
+    await until(trimmed)
+    for n in range(20):
+        assert (await one.ann.data(f"r{n}"))[2:] == [b"%d" % k for k in range(30)] + [b"ended"]
+    assert not one.store._upkeep.done()
+
+
+async def test_the_hot_table_is_trimmed_again_after_it_was_empty(shelf: Open, eager: None) -> None:
+    """Row numbers that began anew would lie below what was trimmed before, and would stay for ever."""
+    one = await shelf()
+
+    async def trimmed() -> bool:
+        return not one.store._tails and await one.hot() <= 1
+
+    for n in range(3):
+        await one.ann.open(f"r{n}")
+        await one.ann.write(f"r{n}", *[b"x"] * 500)
+        await one.ann.end(f"r{n}")
+        await until(trimmed)
+
+
+async def test_a_live_run_pins_only_what_it_needs(shelf: Open, eager: None) -> None:
+    one = await shelf()
+    await one.ann.finished("before")
+    await one.ann.open("live")
+    await one.ann.finished("after")
+    await until(lambda: one.tail("before") is None and one.tail("after") is None)
+
+    async def kept() -> bool:
+        return [await one.hot(run) for run in ("before", "live", "after")] == [0, 2, 3]
+
+    await until(kept)
+    assert await one.ann.write("live", b"a") is Verdict.WRITTEN
+    assert len(await one.ann.data("live")) == 3
+
+
+async def test_a_long_live_run_is_spilled_and_goes_on(shelf: Open, eager: None) -> None:
+    one = await shelf()
+    await one.ann.open("r1")
+    expected: list[bytes] = []
+    for n in range(60):
+        data = [b"%d %d " % (n, k) + b"x" * 5_000 for k in range(10)]
+        assert await one.ann.write("r1", *data) is Verdict.WRITTEN
+        expected += data
+    assert sum(map(len, expected)) > 2 * SPILL_BYTES
+    await one.sealed("r1", 200)
+    segments = await one.segments("r1")
+    assert len(segments) > 3
+    assert all(a[1] + 1 == b[0] for a, b in pairwise(segments))
+    assert one.store._tails["r1"].size <= SPILL_BYTES
+    whole = await one.ann.read("r1")
+    assert [record.data for record in whole[2:]] == expected
+    await reads_right_everywhere(one, "r1", whole, step=7)
+    edges = {edge + off for first, last in segments for edge in (first, last) for off in (-2, -1, 0, 1)}
+    for after in sorted(edges):
+        if -1 <= after < len(whole):
+            page = await one.store.read("ann", "r1", after)
+            assert page == whole[after + 1 : after + 1 + len(page)]
+    assert await one.ann.write("r1", b"more") is Verdict.WRITTEN
+    await one.ann.end("r1")
+    await one.sealed("r1", 603)
+    assert [record.data for record in await one.ann.read("r1")][2:] == [*expected, b"more", b"ended"]
+
+
+async def test_a_spilled_run_goes_on_after_a_kill(shelf: Open, eager: None, tmp_path: Path) -> None:
+    one = await shelf()
+    await one.ann.open("r1")
+    await one.ann.write("r1", *[b"x" * 10_000] * 150)
+    await one.sealed("r1", 151)
+    await one.ann.write("r1", b"hot")
+    await one.copy(tmp_path / "copy.db")
+    whole = await one.ann.read("r1")
+    two = await shelf("copy.db")
+    assert await two.ann.read("r1") == whole
+    claim = await two.ann.claim("r1")
+    assert claim is not None and (claim.attempt, claim.record.seq) == (2, len(whole))
+    assert await two.ann.write("r1", b"b") is Verdict.WRITTEN
+
+
+async def test_a_parked_run_pins_nothing(shelf: Open, eager: None) -> None:
+    one = await shelf()
+    await one.ann.open("parked")
+    await one.ann.write("parked", b"a")
+    await one.ann.park("parked")
+    await one.sealed("parked", 2)
+    await one.ann.finished("later")
+
+    async def trimmed() -> bool:
+        return await one.hot("parked") == 0
+
+    await until(trimmed)
+    await one.close()
+    two = await shelf()
+    assert await two.ann.data("parked", after=1) == [b"a"]
+    claim = await two.ann.claim("parked")
+    assert claim is not None and claim.record.seq == 3
+    assert await two.ann.write("parked", b"b") is Verdict.WRITTEN
+    assert (await two.ann.data("parked"))[-1] == b"b"
+
+
+async def test_a_run_that_pins_too_many_rows_is_sealed(
+    shelf: Open, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "HOT_ROWS", 100)
+    one = await shelf()
+    await one.ann.open("parked", held=False)
+    await one.ann.claim("parked")
+    await one.ann.park("parked")
+    await one.ann.open("idle")
+    await one.ann.open("busy")
+    for _ in range(30):
+        await one.ann.write("busy", *[b"x"] * 10)
+
+    async def trimmed() -> bool:
+        return await one.hot("idle") == 0 and await one.hot() <= 101
+
+    await until(trimmed)
+    assert len(await one.ann.data("idle")) == 2
+    assert await one.ann.write("idle", b"a") is Verdict.WRITTEN
+    assert (await one.ann.data("idle"))[-1] == b"a"
+
+
+async def test_what_was_not_sealed_is_sealed_at_the_next_start(shelf: Open, eager: None) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.finished("r1")
+    whole = await one.ann.read("r1")
+    await one.close()
+    two = await shelf()
+    await two.sealed("r1", 2)
+    assert await two.ann.read("r1") == whole
+
+
+async def test_a_kill_between_sealing_and_trimming_changes_nothing(shelf: Open, tmp_path: Path) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.open("live")
+    await one.ann.write("live", *[b"x"] * 10)
+    await one.ann.finished("done")
+    pictures = {run: await one.ann.read(run) for run in ("live", "done")}
+    await one.store._seal("live")
+    await one.store._seal("done")
+    assert await one.hot() == 15
+    await one.copy(tmp_path / "copy.db")
+    two = await shelf("copy.db", upkeep=False)
+    for run, whole in pictures.items():
+        await reads_right_everywhere(two, run, whole)
+    claim = await two.ann.claim("live")
+    assert claim is not None and claim.record.seq == 12
+
+
+async def test_sealing_and_deleting_at_once_leaves_nothing(shelf: Open) -> None:
+    one = await shelf(upkeep=False)
+    for n in range(10):
+        run = f"r{n}"
+        await one.ann.finished(run)
+        sealing = asyncio.create_task(one.store._seal(run))
+        for _ in range(n):
+            await asyncio.sleep(0)
+        assert await one.store.delete("ann", run)
+        await sealing
+        assert await one.ann.read(run) == []
+        assert await one.segments(run) == []
+        assert one.tail(run) is None
+    assert await one.store.rows(Query(owner="ann")) == []
+
+
+async def test_an_end_without_a_record_leaves_no_tail(shelf: Open, eager: None) -> None:
+    one = await shelf()
+    await one.ann.open("r1")
+    await one.ann.write("r1", b"a", mark=Mark(status="waiting", at=0))
+    await one.sealed("r1", 2)
+    assert await one.ann.write("r1", mark=Mark(status="failed", at=0, ended=True)) is Verdict.WRITTEN
+    await until(lambda: one.tail("r1") is None)
+    assert len(await one.ann.data("r1")) == 3
+
+
+async def test_upkeep_goes_on_when_there_is_space_again(shelf: Open, eager: None) -> None:
+    one = await shelf(upkeep=False)
+    for n in range(5):
+        await one.ann.open(f"r{n}")
+        await one.ann.write(f"r{n}", *(bytes([k]) * 5_000 for k in range(50)))
+        await one.ann.end(f"r{n}")
+    pages = await one.store._writer.ask(lambda db: db.pragma("page_count"))
+    await one.store._writer.ask(lambda db: db.pragma("max_page_count", pages))
+    one.store._upkeep = asyncio.create_task(one.store._keep_up())
+    await until(lambda: one.store.trouble is not None)
+    assert "full" in str(one.store.trouble)
+    assert len(await one.ann.data("r0")) == 53
+    await one.store._writer.ask(lambda db: db.pragma("max_page_count", 1_000_000))
+    await until(lambda: one.store.trouble is None and not one.store._tails)
+    for n in range(5):
+        assert len(await one.ann.data(f"r{n}")) == 53
+
+
+async def test_a_start_reads_the_hot_table_only(shelf: Open, eager: None) -> None:
+    one = await shelf()
+    for n in range(5):
+        await one.ann.finished(f"r{n}")
+    await until(lambda: not one.store._tails)
+    await one.ann.open("live")
+    await one.close()
+    two = await shelf(upkeep=False)
+    loaded: Loaded = await two.store._writer.ask(Loaded)
+    assert list(loaded.tails) == list(loaded.fences) == ["live"]

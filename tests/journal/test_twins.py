@@ -1,0 +1,205 @@
+"""The memory store and the SQLite store are twins: whatever is done to both, with restarts and kills of the one that
+survives them, they answer alike and show the same."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.core.errors import ClientError
+from holdfast.journal import sqlite
+from holdfast.journal.base import Attached, Claim, Mark, Opened, Query, Record, Verdict
+from holdfast.journal.memory import MemoryStore
+from holdfast.testing import Author, Backend, VirtualClock
+from tests.journal.shelf import Shelf
+
+OWNERS = ("ann", "bob")
+Op = tuple[object, ...]
+
+place = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
+owner = st.sampled_from(["ann", "ann", "ann", "bob"])
+join = st.sampled_from(
+    [{}, {"session": "s"}, *({"conversation": name} for name in ("talk", "talk", "side", "conv_r0", "conv_r1"))]
+    + [{"previous": f"r{n}"} for n in (0, 0, 1)]
+)
+keys = st.builds(
+    lambda key, fingerprint: {"key": key, "fingerprint": fingerprint},
+    st.sampled_from([None, None, "k0", "k1"]),
+    st.sampled_from(["f1", "f1", "f2"]),
+)
+held = st.sampled_from([True, True, True, False])
+opening = st.builds(lambda who, held, a, b: ("open", who, held, a | b), owner, held, join, keys)
+first = st.builds(lambda held, a: ("open", "ann", held, a), held, st.sampled_from([{}, {"conversation": "talk"}]))
+off = st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1])
+writing = st.tuples(st.just("write"), place, st.integers(0, 4), st.sampled_from([1, 40, 900]), off, off)
+operations = st.one_of(
+    opening,
+    opening,
+    writing,
+    writing,
+    writing,
+    st.tuples(st.just("end"), place, st.sampled_from([True, True, False])),
+    st.tuples(st.just("park"), place),
+    st.tuples(st.just("claim"), place, st.sampled_from(["h1", "h2"])),
+    st.tuples(st.just("beat"), st.sampled_from(["h1", "h2"])),
+    st.tuples(st.just("advance"), st.sampled_from([1.0, 8.0, 16.0])),
+    st.tuples(st.just("signal"), place, owner, st.sampled_from(["a", "b"])),
+    st.tuples(st.just("delete"), place, owner),
+    st.tuples(st.just("annotate"), place, owner),
+    st.tuples(st.just("read"), place, owner, st.integers(-1, 6)),
+    st.tuples(st.just("restart"), st.booleans(), st.sampled_from([True, True, False])),
+)
+
+
+class Twin:
+    """One of the two, with the numbers that a holder would know."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.author = Author(backend)
+        self.tried = 0
+
+    async def step(self, op: Op) -> object:
+        """Do it; what came of it."""
+        try:
+            return await getattr(self, f"_{op[0]}")(*op[1:])
+        except ClientError as error:
+            return error.status, error.code, error.message
+
+    async def _open(self, who: str, held: bool, fields: dict[str, str]) -> object:
+        run = f"r{self.tried}"
+        self.tried += 1
+        author = Author(self.backend, who)
+        opened = await self.backend.store.open(author.opening(run, held=held, **fields))
+        if isinstance(opened, Attached):
+            return opened
+        assert isinstance(opened, Opened)
+        self.author.seqs[run], self.author.attempts[run] = len(opened.records) - 1, int(held)
+        return opened.resolved, list(opened.records)
+
+    async def _write(self, n: int, count: int, size: int, attempt: int, seq: int, mark: Mark | None = None) -> Verdict:
+        run, author = f"r{n}", self.author
+        author.seqs.setdefault(run, 0)
+        author.attempts.setdefault(run, 0)
+        part = author.slice(run, *(b"%d" % k * size for k in range(count)), mark=mark)
+        records = [Record(r.seq + seq, r.attempt + attempt, r.at, r.data) for r in part.records]
+        (verdict,) = await author.store.append([replace(part, attempt=part.attempt + attempt, records=records)])
+        if verdict is Verdict.WRITTEN:
+            author.seqs[run] += count
+        return verdict
+
+    async def _end(self, n: int, chains: bool) -> Verdict:
+        at, turn = self.backend.clock.now_ms(), b"[%d]" % n if chains else b""
+        mark = Mark(status="done" if chains else "failed", at=at, ended=True, chains=chains, turn=turn)
+        if chains and n % 2:
+            mark = replace(mark, session="s")
+        return await self._write(n, 1, 3, 0, 0, mark)
+
+    async def _park(self, n: int) -> Verdict:
+        return await self._write(n, n % 2, 1, 0, 0, Mark(status="queued", at=self.backend.clock.now_ms(), parked=True))
+
+    async def _claim(self, n: int, holder: str) -> object:
+        self.author.holder = holder
+        return await self.author.claim(f"r{n}")
+
+    async def claim_all(self, wanted: bool) -> list[Claim]:
+        """What a keeper does at its start."""
+        runs = await self.author.claimable() if wanted else []
+        return [claim for run in runs if (claim := await self.author.claim(run))]
+
+    async def _beat(self, holder: str) -> None:
+        await self.backend.store.beat(holder)
+
+    async def _signal(self, n: int, who: str, key: str) -> bool:
+        return await Author(self.backend, who).cancel(f"r{n}", key)
+
+    async def _delete(self, n: int, who: str) -> bool:
+        return await self.backend.store.delete(who, f"r{n}")
+
+    async def _annotate(self, n: int, who: str) -> bool:
+        return await self.backend.store.annotate(who, f"r{n}", b'{"n":"%d"}' % n)
+
+    async def _read(self, n: int, who: str, after: int) -> list[Record]:
+        return await Author(self.backend, who).read(f"r{n}", after)
+
+    async def picture(self) -> dict[str, object]:
+        """All that can be seen."""
+        store = self.backend.store
+        shown: dict[str, object] = {"claimable": await store.claimable(100)}
+        for who in OWNERS:
+            author = Author(self.backend, who)
+            rows = await store.rows(Query(owner=who, limit=100))
+            shown[f"rows of {who}"] = [row if row.ended else replace(row, last_seq=0) for row in rows]
+            for row in rows:
+                shown[f"records of {row.run}"] = await author.read(row.run)
+                waiting = await store.signals(row.run)
+                shown[f"signals of {row.run}"] = sorted((signal.kind, signal.key) for signal in waiting)
+                shown[f"after {row.run}"] = await self._past(author, previous=row.run)
+            for name in ("talk", "side"):
+                shown[f"{name} of {who}"] = await self._past(author, conversation=name)
+            shown[f"session of {who}"] = await self._past(author, session="s")
+        return shown
+
+    async def _past(self, author: Author, **fields: str) -> object:
+        try:
+            resolved = await author.store.resolve(author.asked(store=False, **fields))
+        except ClientError as error:
+            return error.status, error.code
+        return resolved, await author.store.turns(author.owner, resolved)
+
+
+async def live(operations: list[Op], directory: Path) -> None:
+    """The life of the twins."""
+    clock = VirtualClock()
+    shelf = await Shelf.open_at(directory / "0.db", clock)
+    memory, durable = Twin(Backend(MemoryStore(clock), clock)), Twin(shelf.backend)
+    lost: set[str] = set()
+    try:
+        for count, op in enumerate(operations):
+            if op[0] == "advance":
+                clock.advance(float(str(op[1])))
+            elif op[0] == "restart":
+                clock.advance(16)
+                shelf = await restart(shelf, directory / f"{count + 1}.db", kill=bool(op[1]))
+                durable.backend = shelf.backend
+                durable.author.store = shelf.store
+                assert await durable.picture() == await memory.picture()
+                claims = [await twin.claim_all(bool(op[2])) for twin in (memory, durable)]
+                assert claims[0] == claims[1]
+                lost = set(durable.author.seqs) - {claim.run for claim in claims[0]}
+            elif op[0] in ("write", "end", "park") and f"r{op[1]}" in lost:
+                continue  # its holder died with the process: only a claim can follow
+            else:
+                answers = [await twin.step(op) for twin in (memory, durable)]
+                assert answers[0] == answers[1], op
+                if op[0] == "claim" and answers[0] is not None:
+                    lost.discard(f"r{op[1]}")
+        assert await durable.picture() == await memory.picture()
+    finally:
+        await shelf.close()
+
+
+async def restart(shelf: Shelf, copy: Path, *, kill: bool) -> Shelf:
+    """The next process: on the same file after a close, on what a kill left after a kill."""
+    if kill:
+        await shelf.copy(copy)
+    await shelf.close()
+    return await Shelf.open_at(copy if kill else shelf.path, shelf.backend.clock)
+
+
+@settings(max_examples=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(first, min_size=2, max_size=3),
+    st.lists(operations, min_size=15, max_size=50),
+    st.sampled_from([-1, 2_000, 1_000_000]),
+)
+def test_memory_and_sqlite_are_twins(opens: list[Op], others: list[Op], spill: int) -> None:
+    knobs = patch.multiple(sqlite, UPKEEP_S=0.001, SPILL_BYTES=spill, SEGMENT_BYTES=500)
+    with knobs, tempfile.TemporaryDirectory() as directory:
+        asyncio.run(live(opens + others, Path(directory)))

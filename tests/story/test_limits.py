@@ -1,0 +1,135 @@
+"""Slots, the queue and the stall deadline: what waits is told so, what is too much is refused with a time to come back,
+and a reader that owns its run holds it up for so long only (A8, C2, C8, P8)."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.story import chat
+from tests.story.responses import HANGS, PATH, check_whole, create, finished, get, started
+from tests.story.server import KEY, Client, Server, Upstream, wait_until
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+SETTINGS = {
+    "HOLDFAST_LIMITS_CONCURRENT_RUNS": "2",
+    "HOLDFAST_LIMITS_QUEUE": "2",
+    "HOLDFAST_LIMITS_STALL_S": "0.7",
+}
+
+
+@pytest.fixture
+def full(client: Client, server: Server) -> Iterator[list[str]]:
+    """Both slots are taken by runs that do not end by themselves."""
+    busy = [started(client, HANGS) for _ in range(2)]
+    yield busy
+    for run in client.get("/v1/runs?limit=100").json()["data"]:
+        if run["status"] in ("queued", "running"):
+            client.post(f"/v1/runs/{run['run_id']}/stop")
+    wait_until(lambda: server.health()["runs"] == {"active": 0, "queued": 0}, "all is quiet")
+
+
+def waiting(client: Client, text: str, **fields: object) -> str:
+    """A run that has to wait."""
+    answer = client.post(PATH, {"input": text, "background": True, **fields})
+    assert answer.json()["status"] == "queued", answer.body
+    return str(answer.json()["id"])
+
+
+def test_a8_runs_wait_in_the_queue_and_begin_when_a_slot_is_free(
+    client: Client, server: Server, upstream: Upstream, full: list[str], mark: str
+) -> None:
+    first, second = (waiting(client, f"{mark} hello {n}") for n in range(2))
+    assert server.health()["runs"] == {"active": 2, "queued": 2}
+    assert get(client, first)["status"] == "queued" and not upstream.asked(mark)
+    with client.stream(f"{PATH}/{first}?stream=true") as stream:
+        opening = stream.next()
+        assert opening is not None and opening.data["response"]["status"] == "queued"
+        client.post(f"{PATH}/{full[0]}/cancel")
+        assert check_whole([opening, *stream.rest()])["status"] == "completed"
+    assert finished(client, second)["status"] == "completed"
+
+
+def test_a8_past_the_queue_is_429_with_a_time_to_come_back_and_leaves_no_trace(
+    client: Client, upstream: Upstream, full: list[str], mark: str
+) -> None:
+    for n in range(2):
+        waiting(client, f"hello {n}")
+    headers = {"idempotency-key": mark}
+    for path, body in [
+        (PATH, {"input": mark}),
+        (PATH, {"input": mark, "store": False}),
+        (PATH, {"input": mark, "stream": True}),
+        (chat.PATH, chat.ask(mark)),
+        (chat.PATH, chat.ask(mark, stream=True)),
+        ("/v1/runs", {"input": mark}),
+    ]:
+        for more in ({}, headers if "store" not in body else {}):
+            answer = client.post(path, body, more)
+            assert answer.status == 429 and int(answer.headers["retry-after"]) >= 1, path
+            assert answer.error()["code"] == "too_many_runs"
+    assert client.get(f"/v1/runs?idempotency_key={mark}").json()["data"] == []
+    assert not upstream.asked(mark)
+
+
+def test_a8_a_known_key_is_answered_even_when_all_is_full(client: Client, mark: str, request: object) -> None:
+    headers = {"idempotency-key": mark}
+    known = create(client, "hello", headers)
+    busy = [started(client, HANGS) for _ in range(2)]
+    queued = [waiting(client, f"hello {n}") for n in range(2)]
+    assert create(client, "hello", headers) == known
+    for shown in [*queued, *busy]:
+        client.post(f"{PATH}/{shown}/cancel")
+
+
+@pytest.mark.parametrize("way", ["cancel", "delete", "stop"])
+def test_c8_a_run_that_waits_can_be_ended_at_once(
+    client: Client, upstream: Upstream, full: list[str], mark: str, way: str
+) -> None:
+    shown = waiting(client, mark, conversation=mark)
+    if way == "delete":
+        assert client.delete(f"{PATH}/{shown}").status == 200
+        assert client.get(f"{PATH}/{shown}").status == 404
+    elif way == "cancel":
+        assert client.post(f"{PATH}/{shown}/cancel").json()["status"] == "cancelled"
+    else:
+        assert client.post(f"/v1/runs/{shown}/stop").status == 200
+        assert get(client, shown)["status"] == "cancelled"
+    for busy in full:
+        client.post(f"{PATH}/{busy}/cancel")
+    assert create(client, "next", conversation=mark)["status"] == "completed", "the conversation is free"
+    assert not upstream.asked(mark)
+
+
+@pytest.mark.usefixtures("full")
+def test_c2_a_run_that_is_not_stored_and_waits_goes_with_its_client(
+    client: Client, server: Server, upstream: Upstream, mark: str
+) -> None:
+    for body in ({"input": mark, "store": False, "stream": True}, {"input": mark, "store": False}):
+        sock = client.left_waiting(PATH, body)
+        wait_until(lambda: server.health()["runs"]["queued"] == 1, "it waits")
+        sock.close()
+        wait_until(lambda: server.health()["runs"]["queued"] == 0, "it is gone")
+    assert server.health()["runs"]["active"] == 2 and not upstream.asked(mark)
+
+
+def test_p8_a_reader_that_owns_its_run_and_never_reads_ends_it_after_the_stall_deadline(
+    client: Client, server: Server, upstream: Upstream
+) -> None:
+    asked = upstream.stats()["requests"]
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(10)
+    sock.connect(("127.0.0.1", client.port))
+    body = json.dumps({"input": "[[big=4000000 messages=5]]", "store": False, "stream": True}).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
+    sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    wait_until(lambda: server.health()["runs"]["active"] == 1, "it runs")
+    wait_until(lambda: server.health()["runs"]["active"] == 0, "it is ended", 5.0)
+    assert upstream.stats()["requests"] == asked + 1, "it was held up in its first message"
+    sock.close()
+    wait_until(lambda: server.health()["readers"] == 0, "nobody reads")
