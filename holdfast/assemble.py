@@ -8,19 +8,14 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
 from starlette.applications import Starlette
 
-from holdfast.agents.approval import Approvals, Mode
-from holdfast.agents.loop import LoopAgent, LoopSettings
-from holdfast.config import Settings, is_loopback
-from holdfast.core import events as e
-from holdfast.core.state import RunState
-from holdfast.dialects.asking import Profile
+from holdfast.assemble_agents import Agents, Chance, build_agents
+from holdfast.config import Loaded, Settings, is_loopback
 from holdfast.engine.base import Limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.engine import Parts as EngineParts
@@ -34,14 +29,7 @@ from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.memory import MemoryStore
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.models.base import Model
-from holdfast.models.openai import OpenAIModel, Upstream
-from holdfast.models.scripted import ScriptedModel
 from holdfast.observe.log import Log
-from holdfast.tools.base import Place
-from holdfast.tools.reaper import end_leftover
-from holdfast.tools.registry import Toolbox, builtin_tools
-from holdfast.tools.threads import Threads
-from holdfast.tools.workspace import workspace_for
 
 APPROVAL_S = 3600.0
 PROMPT = (
@@ -76,67 +64,48 @@ class Assembled(Struct):
     app: Starlette
     engine: Engine
     store: SqliteStore
-    model: Model
-    threads: Threads
+    agents: Agents
     lock: DirectoryLock
     keyring: Keyring
+
+    async def start(self) -> None:
+        """Begin: tools first, so that recovered runs find them."""
+        await self.agents.start()
+        await self.engine.start()
 
     async def stop(self) -> None:
         """Let go of everything, in the order in which parts depend on each other."""
         await self.engine.stop()
+        await self.agents.close()
         await self.store.close()
-        await self.model.close()
-        self.threads.close()
         self.lock.release()
 
 
-def choose_model(settings: Settings, found: Upstream | None) -> tuple[Model, str]:
-    """The model, and how to speak of it."""
-    m = settings.model
-    if m.url:
-        upstream = Upstream(
-            url=m.url,
-            name=m.name or "default",
-            api_key=m.api_key or "",
-            connect_s=m.connect_s,
-            first_byte_s=m.first_byte_s,
-            stall_s=m.stall_s,
-            total_s=m.total_s,
-            retries=m.retries,
-        )
-        return OpenAIModel(upstream), f"{upstream.name} at {upstream.url}"
-    if found is not None:
-        return OpenAIModel(found), f"{found.name} at {found.url} (found by itself)"
-    return ScriptedModel(), "the built-in scripted demo model"
-
-
-async def assemble(settings: Settings, key: str, log: Log, model: Model) -> Assembled:
+async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assembled:
     """Build the server over its data directory."""
+    settings = loaded.settings
     data = settings.server.data_path
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = DirectoryLock(data)
     store = await SqliteStore.open_at(data / "holdfast.db", settings.store.durability, time.monotonic)
-    bell = LocalBell()
-    limits = _limits(settings)
-    threads = Threads()
-    toolbox = Toolbox(builtin_tools(settings.tools.sandbox, threads))
-    approvals = _approvals(settings, store)
-    agent = LoopAgent(model, toolbox, _loop_settings(settings), _places(settings, data), _ender(threads), approvals)
+    agents = build_agents(loaded, data, store, model, Chance(new_code, now_ms))
     memory = MemoryStore(time.monotonic, sessions=store)
-    engine = Engine(EngineParts(store, memory, bell, agent, limits, log, now_ms, new_id))
+    limits = _limits(settings)
+    engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id))
     keyring = Keyring()
     keyring.add(key, "default", frozenset({"admin"}))
-    log.secrets.update({key} | ({settings.model.api_key} if settings.model.api_key else set()))
+    log.secrets.update({key, *agents.secrets})
     parts = Parts(
         engine=engine,
-        profile=_profile(settings),
+        profile=agents.default,
         secret=secret_of(data),
         max_body=settings.limits.body_bytes,
         max_depth=settings.limits.json_depth,
         max_parts=settings.limits.parts,
+        others=agents.others,
     )
-    app = build_app(_about(settings, parts, toolbox, model), keyring, _rules(settings), new_id, log)
-    return Assembled(app, engine, store, model, threads, lock, keyring)
+    app = build_app(_about(settings, parts, agents, model), keyring, _rules(settings), new_id, log)
+    return Assembled(app, engine, store, agents, lock, keyring)
 
 
 def _limits(settings: Settings) -> Limits:
@@ -152,57 +121,6 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _loop_settings(settings: Settings) -> LoopSettings:
-    agent = settings.agent
-    return LoopSettings(agent.system_prompt or PROMPT, agent.max_rounds, agent.max_message_bytes)
-
-
-def _approvals(settings: Settings, store: SqliteStore) -> Approvals:
-    chosen = settings.tools.approval
-    mode: Mode = "never" if chosen == "auto" else chosen
-    return Approvals(mode, (), store.granted, new_code, now_ms, APPROVAL_S)
-
-
-def _profile(settings: Settings) -> Profile:
-    agent = settings.agent
-    return Profile(
-        settings.server.model_name,
-        agent.tool_items,
-        agent.tool_progress,
-        agent.output_event_bytes,
-        agent.durable_chat,
-        settings.server.unknown_model,
-    )
-
-
-def _places(settings: Settings, data: Path) -> Callable[[RunState, str], Place]:
-    root = data / "workspaces"
-
-    def place(state: RunState, call_id: str) -> Place:
-        accepted = state.facts.accepted
-        session = accepted.resolved.session or ""
-        shared = settings.tools.workspace == "owner"
-        name = accepted.owner if shared else f"{accepted.owner}/{session}"
-        return Place(
-            owner=accepted.owner,
-            session=session,
-            call_id=call_id,
-            workspace=workspace_for(root, name),
-            state=workspace_for(data / "tools", accepted.owner),
-            timeout_s=settings.limits.tool_timeout_s,
-            output_bytes=settings.limits.tool_output_bytes,
-        )
-
-    return place
-
-
-def _ender(threads: Threads) -> Callable[[e.Process, str], Awaitable[bool]]:
-    async def end(process: e.Process, call_id: str) -> bool:
-        return await threads.run(end_leftover, process, call_id)
-
-    return end
-
-
 def _rules(settings: Settings) -> Rules:
     return Rules(
         loopback=is_loopback(settings.server.host),
@@ -213,21 +131,16 @@ def _rules(settings: Settings) -> Rules:
     )
 
 
-def _about(settings: Settings, parts: Parts, toolbox: Toolbox, model: Model) -> About:
+def _about(settings: Settings, parts: Parts, agents: Agents, model: Model) -> About:
     probe = Probe(model)
-    tools: list[dict[str, object]] = []
-    for name in toolbox.names():
-        tool = toolbox.get(name)
-        if tool is not None:
-            shown = {"name": name, "description": tool.description, "effect": tool.effect, "emoji": tool.emoji}
-            tools.append({**shown, "approval": "never"})
     limits = settings.limits
     return About(
         parts=parts,
         store={
             "kind": "sqlite",
             "durability": settings.store.durability,
-            "sandbox": settings.tools.sandbox,
+            "sandbox": agents.sandbox.kind,
+            "sandbox_says": agents.sandbox.says,
             "data_dir": str(settings.server.data_path),
         },
         limits={
@@ -238,7 +151,7 @@ def _about(settings: Settings, parts: Parts, toolbox: Toolbox, model: Model) -> 
             "drain_s": limits.drain_s,
             "tool_timeout_s": limits.tool_timeout_s,
         },
-        toolset=tools,
+        toolsets=agents.toolsets,
         started_at=time.monotonic(),
         now=time.monotonic,
         upstream=probe.look,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast import __version__
-from holdfast.config import ConfigError, Loaded, ensure_key, is_loopback, load
+from holdfast.config import Loaded, is_loopback, load
+from holdfast.config_keys import ConfigError, ensure_key
 
 if TYPE_CHECKING:
     import socket
@@ -98,7 +99,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool) -> int:
-    from holdfast.assemble import assemble, choose_model
+    from holdfast.assemble import assemble
+    from holdfast.assemble_agents import choose_model
     from holdfast.http.server import Serving
     from holdfast.journal.lock import DirectoryHeld
     from holdfast.journal.sqlite_load import NewerStore
@@ -108,17 +110,17 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
     data = settings.server.data_path
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key, made = ensure_key(settings, data)
+        key, made = ensure_key(settings.server.key, data)
         found = None if settings.model.url else await find_model(os.environ)
         model, spoken = choose_model(settings, found)
-        built = await assemble(settings, key, log, model)
+        built = await assemble(loaded, key, log, model)
     except (DirectoryHeld, NewerStore, ConfigError) as error:
         click.echo(f"holdfast: {error}", err=True)
         return 1
     except OSError as error:
         click.echo(f"holdfast: the data directory {data} cannot be used: {error}", err=True)
         return 1
-    await built.engine.start()
+    await built.start()
     serving = Serving(built.app, sock, lambda: built.engine.drain(settings.limits.drain_s))
     host, port = sock.getsockname()[:2]
     _welcome(loaded, f"http://{host}:{port}", (key, made), spoken)

@@ -15,7 +15,8 @@ from urllib.request import Request, urlopen
 
 import click
 
-from holdfast.config import ConfigError, load
+from holdfast.config import load
+from holdfast.config_keys import ConfigError
 
 Answer = dict[str, Any]
 

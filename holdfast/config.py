@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import os
 import re
-import secrets
-import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,15 +17,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from holdfast.config_keys import MAKE_KEY, ConfigError, weakness
+from holdfast.config_tables import TABLES, Tables, read_tables
 from holdfast.core.spec import ToolProgress
 
 ToolItemStyle = Literal["auto", "function_call", "mcp_call"]
 Sandbox = Literal["auto", "landlock", "off"]
+ClientTools = Literal["auto", "pass", "ignore"]
 Approval = Literal["auto", "never", "on-write", "always"]
-
-
-class ConfigError(Exception):
-    """The server cannot start as it is configured; the text says which option, from where, and what would do."""
 
 
 def _doc(text: str, **more: Any) -> Meta:
@@ -101,12 +97,17 @@ class Agent(Section, frozen=True):
     tool_items: Annotated[ToolItemStyle, _doc("Items by which Responses show server tools.")] = "auto"
     output_event_bytes: Annotated[Bytes, _doc("Tool output shown in an event; the journal has all.")] = 16_384
     durable_chat: Annotated[bool, _doc("Store chat completions unless the request says store=false.")] = False
+    client_tools: Annotated[ClientTools, _doc("Tools in requests; auto ignores Open WebUI's own.")] = "auto"
+    context_tokens: Annotated[int, _doc("The model's window in tokens; 0 leaves nothing out.", ge=0, le=10**9)] = 0
+    on_unknown: Annotated[Literal["tell", "ask"], _doc("An interrupted write: tell the model, or ask.")] = "tell"
 
 
 class Tools(Section, frozen=True):
     sandbox: Annotated[Sandbox, _doc("How shell and file tools are fenced; auto is bubblewrap.")] = "auto"
     approval: Annotated[Approval, _doc("When to ask a person; auto: never in bubblewrap, else on-write.")] = "auto"
     workspace: Annotated[Literal["owner", "session"], _doc("Whose chats share one workspace.")] = "owner"
+    approval_ttl_s: Annotated[Seconds, _doc("How long a question waits for its answer; then denied.")] = 3600.0
+    modules: Annotated[tuple[str, ...], _doc("Python modules with tools of your own.")] = ()
 
 
 class Limits(Section, frozen=True):
@@ -181,6 +182,7 @@ class Loaded(Struct, frozen=True):
 
     settings: Settings
     origins: dict[str, str]
+    tables: Tables = Tables()
 
     def describe(self) -> list[Row]:
         """One row per option, secrets masked."""
@@ -245,7 +247,9 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
     """The settings from all four places. `flags` are named like OPTIONS; None means that a flag was not given."""
     values: dict[str, object] = {key: option.default for key, option in OPTIONS.items()}
     origins = dict.fromkeys(OPTIONS, "default")
-    for key, raw, origin in (*_from_file(_find_file(path, env)), *_from_env(env), *_from_flags(flags)):
+    document, found = _read_file(_find_file(path, env))
+    tables = read_tables({name: document.pop(name) for name in TABLES if name in document}, found)
+    for key, raw, origin in (*_from_file(document, found), *_from_env(env), *_from_flags(flags)):
         if key not in OPTIONS:
             raise _unknown(key, origin)
         values[key] = _convert(OPTIONS[key], raw, origin)
@@ -256,7 +260,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
     }
     settings = Settings(**sections)
     _check_key(settings.server, origins)
-    return Loaded(settings, origins)
+    return Loaded(settings, origins, tables)
 
 
 def _find_file(path: Path | None, env: Mapping[str, str]) -> Path | None:
@@ -270,15 +274,19 @@ def _find_file(path: Path | None, env: Mapping[str, str]) -> Path | None:
     return next((place for place in usual if place.is_file()), None)
 
 
-def _from_file(path: Path | None) -> Iterator[Given]:
+def _read_file(path: Path | None) -> tuple[dict[str, Any], str]:
+    """The document, and how to speak of it."""
     if path is None:
-        return
+        return {}, ""
     origin = f"file {path}"
     try:
-        tables = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8")), origin
     except (OSError, ValueError) as error:
         raise ConfigError(f"The configuration {origin} cannot be read: {error}") from error
-    for section, table in tables.items():
+
+
+def _from_file(document: dict[str, Any], origin: str) -> Iterator[Given]:
+    for section, table in document.items():
         if not isinstance(table, dict) or (not table and section not in _SECTIONS):
             yield section, table, origin
         else:
@@ -324,25 +332,6 @@ def _convert(option: Option, raw: object, origin: str) -> object:
         raise ConfigError(f"{option.key} cannot be {shown} (from {origin}). Allowed: {option.allowed}.") from error
 
 
-KEY_LENGTH = range(16, 513)
-"""How long a key may be, in characters; 16 is the rule of A4, 512 is what http/keys.py reads."""
-
-_PLACEHOLDERS = ("changeme", "yourapikey", "yourkey", "yoursecret", "placeholder", "replaceme", "password", "skxxxx")
-_MAKE_KEY = "Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
-
-
-def weakness(key: str) -> str | None:
-    """Why a key must not be used, in words that follow "it"; None when it may be."""
-    if not re.fullmatch(r"[!-~]+", key):
-        return "has characters that an Authorization header cannot carry (visible ASCII only)"
-    if len(key) not in KEY_LENGTH:
-        return f"has {len(key)} characters ({KEY_LENGTH.start} to {KEY_LENGTH.stop - 1} are allowed)"
-    if len(set(key.lower().removeprefix("sk-"))) < 4:
-        return "repeats a few characters"
-    plain = re.sub(r"[^a-z0-9]", "", key.lower())
-    return "is a placeholder" if any(word in plain for word in _PLACEHOLDERS) else None
-
-
 def is_loopback(host: str) -> bool:
     """True where only this machine is meant: localhost or a loopback address."""
     try:
@@ -355,40 +344,7 @@ def _check_key(server: Server, origins: Mapping[str, str]) -> None:
     if server.key is None and not is_loopback(server.host):
         raise ConfigError(
             f"server.host is {server.host} (from {origins['server.host']}), which others can reach: "
-            f"set server.key or API_SERVER_KEY. {_MAKE_KEY}"
+            f"set server.key or API_SERVER_KEY. {MAKE_KEY}"
         )
     if server.key is not None and (why := weakness(server.key)):
-        raise ConfigError(f"server.key (from {origins['server.key']}) is refused: it {why}. {_MAKE_KEY}")
-
-
-def ensure_key(settings: Settings, data_dir: Path) -> tuple[str, bool]:
-    """The bootstrap key, and whether it was made just now: the configured one, else that of the data directory."""
-    if settings.server.key is not None:
-        return settings.server.key, False
-    path = data_dir / "key"
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            return _create_key(path), True
-        except FileExistsError:
-            return _read_key(path), False
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The key file {path} cannot be used: {error}. Set server.key or repair it.") from error
-
-
-def _create_key(path: Path) -> str:
-    key = f"ak_{secrets.token_urlsafe(32)}"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(key + "\n")
-    return key
-
-
-def _read_key(path: Path) -> str:
-    with path.open(encoding="ascii") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if os.name == "posix" and mode & 0o077:
-            raise ConfigError(f"The key file {path} is open to others (mode {mode:04o}): run chmod 600 {path}")
-        key = file.read(4096).strip()
-    if why := weakness(key):
-        raise ConfigError(f"The key in {path} is refused: it {why}. Delete the file and a new one is made.")
-    return key
+        raise ConfigError(f"server.key (from {origins['server.key']}) is refused: it {why}. {MAKE_KEY}")

@@ -193,14 +193,16 @@ class Walk:
         for due in self.pen.state.facts.due.values():
             if due.attempt != self.pen.state.facts.attempt:
                 steps += [lambda due=due: self._start_one(due)] * 2  # type: ignore[misc]
-            if self.approvals and due.attempt == 0 and due.call.id not in self.pen.state.facts.approvals:
-                steps.append(lambda due=due: self._ask(due))  # type: ignore[misc]
-            elif due.attempt > 0:
+                if self.approvals and due.call.id not in self.pen.state.facts.approvals:
+                    steps.append(lambda due=due: self._ask(due))  # type: ignore[misc]
+            if due.attempt > 0:
                 steps.append(lambda due=due: self.pen.write(e.ToolProgressed(due.call.id, "half")))  # type: ignore[misc]
         return steps
 
     def _finishes(self) -> list[Step]:
-        begun = [due for due in self.pen.state.facts.due.values() if due.attempt > 0]
+        facts = self.pen.state.facts
+        asked = facts.asked.call.id if facts.asked else ""
+        begun = [due for due in facts.due.values() if due.attempt > 0 and due.call.id != asked]
         return [lambda due=due: self._finish(due) for due in begun]  # type: ignore[misc]
 
     def _text(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import OPTIONS, ConfigError, Loaded, Settings, ensure_key, is_loopback, load, weakness
+from holdfast.config import OPTIONS, Loaded, Settings, is_loopback, load
+from holdfast.config_keys import ConfigError, ensure_key, weakness
 
 GOOD_KEY = "test-key-0123456789"
 
@@ -361,25 +362,25 @@ def test_loopback_is_this_machine_only(host: str, expected: bool) -> None:
 
 def test_without_a_key_one_is_made_once_for_the_owner_of_the_data_directory_only(tmp_path: Path) -> None:
     place = tmp_path / "new" / "data"
-    key, created = ensure_key(Settings(), place)
+    key, created = ensure_key(None, place)
     assert (created, weakness(key)) == (True, None)
     assert stat.S_IMODE((place / "key").stat().st_mode) == 0o600
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    assert ensure_key(Settings(), place) == (key, False)
+    assert ensure_key(None, place) == (key, False)
 
 
 def test_a_given_key_leaves_no_file(tmp_path: Path) -> None:
     settings = given(env={"API_SERVER_KEY": GOOD_KEY}).settings
-    assert ensure_key(settings, tmp_path / "data") == (GOOD_KEY, False)
+    assert ensure_key(settings.server.key, tmp_path / "data") == (GOOD_KEY, False)
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o622, 0o777])
 def test_a_key_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
-    ensure_key(Settings(), tmp_path)
+    ensure_key(None, tmp_path)
     (tmp_path / "key").chmod(mode)
     with pytest.raises(ConfigError, match=r"chmod 600 .*key"):
-        ensure_key(Settings(), tmp_path)
+        ensure_key(None, tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n", b"changeme-changeme\n", b"\xff\xfe" * 20])
@@ -388,7 +389,7 @@ def test_a_key_file_without_a_good_key_is_refused_and_kept(tmp_path: Path, conte
     path.write_bytes(content)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="key"):
-        ensure_key(Settings(), tmp_path)
+        ensure_key(None, tmp_path)
     assert path.read_bytes() == content
 
 
@@ -399,7 +400,7 @@ def test_a_place_that_cannot_hold_a_key_is_refused(tmp_path: Path) -> None:
     os.symlink(tmp_path / "nowhere", tmp_path / "link" / "key")
     for place in (tmp_path / "file", tmp_path / "file" / "below", tmp_path, tmp_path / "link"):
         with pytest.raises(ConfigError, match="cannot be used"):
-            ensure_key(Settings(), place)
+            ensure_key(None, place)
 
 
 # What is shown

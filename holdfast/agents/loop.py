@@ -21,13 +21,14 @@ from holdfast.agents.approval import Approvals
 from holdfast.agents.base import Turn
 from holdfast.agents.incoming import Incoming
 from holdfast.core import events as e
-from holdfast.core.context import fit
+from holdfast.core.context import fit, is_long, output_path
 from holdfast.core.history import ask_messages, output_messages
 from holdfast.core.spec import Message
 from holdfast.core.state import Due, RunState
 from holdfast.models.base import Ask, Model
 from holdfast.tools.base import Deed, Output, Place, ToolRefused
 from holdfast.tools.registry import Toolbox
+from holdfast.tools.spill import keep_whole
 
 UNKNOWN = (
     "The server stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
@@ -128,6 +129,7 @@ class Ready(Struct):
     started: e.ToolStarted
     deed: Deed | None
     refusal: str = ""
+    place: Place | None = None
 
 
 class LoopAgent:
@@ -268,13 +270,14 @@ class LoopAgent:
             known = ", ".join(self._toolbox.names())
             return Ready(started, None, f"There is no tool named {call.name!r}. The tools are: {known}.")
         label = self._toolbox.label(call.name, call.arguments)
+        place = self._place(talk.state, call.id)
         try:
-            deed = await self._toolbox.prepare(call.name, call.arguments, self._place(talk.state, call.id))
+            deed = await self._toolbox.prepare(call.name, call.arguments, place)
         except ToolRefused as refused:
             started = e.ToolStarted(call=call, effect="read", label=label, emoji=tool.emoji)
             return Ready(started, None, str(refused))
         started = e.ToolStarted(call=call, effect=tool.effect, label=label, emoji=tool.emoji, process=deed.process)
-        return Ready(started, deed)
+        return Ready(started, deed, place=place)
 
 
 async def _just(event: e.AnyEvent) -> Steps:
@@ -286,11 +289,22 @@ async def _carry_out(ready: Ready) -> Output:
         return Output(ready.refusal, is_error=True)
     deed, ready.deed = ready.deed, None
     try:
-        return await deed.run()
+        return await _kept(ready, await deed.run())
     except ToolRefused as refused:
         return Output(str(refused), is_error=True)
     except Exception as error:  # a tool's bug is something the model can read, and the journal keeps it
         return Output(f"The tool failed: {type(error).__name__}: {error}", is_error=True)
+
+
+async def _kept(ready: Ready, output: Output) -> Output:
+    """The output; a long one is laid in the workspace too, where the model can read on."""
+    if not is_long(output.text) or ready.place is None:
+        return output
+    try:
+        await keep_whole(ready.place, output_path(ready.started.call.id), output.text)
+    except (OSError, ToolRefused) as error:
+        return Output(f"{output.text}\n[This output could not be laid in the workspace: {error}]", output.is_error)
+    return output
 
 
 async def _let_go(ready: Sequence[Ready], tasks: Sequence[asyncio.Task[Output]]) -> None:

@@ -45,6 +45,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     output_bound: int = 16384
     """Bytes of tool output shown in events; the journal keeps all of it."""
     on_disconnect: OnDisconnect = "detach"
+    memory_scope: str = ""
+    """Whose memory it is, where the caller narrows it (X-Hermes-Session-Key)."""
     projection: int = 1
     """Version of the projections that render this run (house rule 6.1)."""
     echo: dict[str, object] = {}

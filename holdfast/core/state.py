@@ -362,7 +362,8 @@ def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: N
 
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
     facts = state.facts
-    strikes = 0 if facts.fresh else facts.strikes + (not event.clean)
+    strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person takes no retry budget (D4)
+    strikes = 0 if facts.fresh else facts.strikes + strike
     cut = state.drafting or (not event.clean and state.phase is Phase.READY)
     facts = replace(
         facts,
@@ -399,6 +400,8 @@ def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phas
     known = facts.due.get(event.call_id)
     if known is None or known.attempt == 0:
         raise IllegalEvent(f"call {event.call_id} finished without a start")
+    if facts.asked is not None and facts.asked.call.id == event.call_id:
+        raise IllegalEvent(f"call {event.call_id} waits for an approval")
     due = {key: value for key, value in facts.due.items() if key != event.call_id}
     facts = replace(
         facts,
@@ -440,7 +443,7 @@ def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunS
 
 def _end(state: RunState, entry: e.Entry, event: e.Terminal, cell: Phase) -> RunState:
     items = state.facts.items + _pieces(state, "cut", kept=True)
-    facts = replace(state.facts, items=items, end=event, due={}, updated_at=entry.at)
+    facts = replace(state.facts, items=items, end=event, due={}, asked=None, approvals={}, updated_at=entry.at)
     return RunState(facts, cell, entry.seq)
 
 

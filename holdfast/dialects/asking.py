@@ -6,9 +6,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import OnDisconnect, ToolItems, ToolProgress
@@ -38,6 +39,12 @@ def checked_session(named: str, where: str) -> str:
     return named
 
 
+def unknown_model(asked: str, known: Iterable[str]) -> ClientError:
+    """The one answer for a model that nobody serves."""
+    message = f"The model '{asked}' does not exist. Known models: {', '.join(known)}."
+    return ClientError("model_not_found", message, status=404, param="model")
+
+
 class Context(Struct, frozen=True):
     """One request, as a dialect sees it."""
 
@@ -47,20 +54,32 @@ class Context(Struct, frozen=True):
     profile: Profile
     secret: bytes
     """For derived session names: nobody can guess another owner's."""
+    others: Mapping[str, Profile] = {}
+    """Further profiles, by name; `profile` is the default until `under` has chosen."""
 
-    def model(self, asked: str | None) -> str:
-        """The model that answers; 404 for one that nobody serves (A2)."""
-        name = self.profile.name
-        if asked is None or asked == name or self.profile.unknown_model == "default":
-            return name
-        raise ClientError(
-            "model_not_found", f"The model '{asked}' does not exist. Known models: {name}.", status=404, param="model"
-        )
+    def under(self, asked: str | None) -> Context:
+        """The same request to the profile that it names; 404 for one that nobody serves (A2)."""
+        if asked is None or asked == self.profile.name:
+            return self
+        if asked in self.others:
+            return replace(self, profile=self.others[asked])
+        if self.profile.unknown_model == "default":
+            return self
+        raise unknown_model(asked, (self.profile.name, *self.others))
 
     def session(self) -> str | None:
         """The session that the caller names."""
         named = self.headers.get("x-hermes-session-id")
         return None if named is None else checked_session(named, "X-Hermes-Session-Id")
+
+    def memory_scope(self) -> str:
+        """What narrows the memory tool: X-Hermes-Session-Key."""
+        named = self.headers.get("x-hermes-session-key", "")
+        if named and not _SESSION.match(named):
+            raise ClientError(
+                "invalid_session_key", "X-Hermes-Session-Key must be 1 to 256 letters, digits or ._:@/+=-."
+            )
+        return named
 
     def key(self) -> str | None:
         """The idempotency key, checked (C5)."""

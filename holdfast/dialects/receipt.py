@@ -11,6 +11,7 @@ from holdfast.core.ids import wire_id
 from holdfast.core.state import RunState, apply, start
 from holdfast.dialects.responses.body import usage_object
 from holdfast.dialects.runs import STATUS
+from holdfast.dialects.shared import hidden
 
 Story = dict[str, object]
 
@@ -71,7 +72,8 @@ class Receipt:
         state = self._state
         if state is None:
             raise ValueError("a receipt needs entries")
-        facts, steps = state.facts, list(self._steps.values())
+        facts = state.facts
+        steps = [step for step in self._steps.values() if not hidden(str(step["tool"]))]
         unknown = [step["call_id"] for step in steps if step["outcome"] == "unknown"]
         repeated = [step["call_id"] for step in steps if step["starts"] != 1]
         return {

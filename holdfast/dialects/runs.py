@@ -70,6 +70,7 @@ class ParsedRun(Struct, frozen=True):
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
     """See house.md: parse(request) -> Spec."""
     request = f.decode(raw, RunsRequest)
+    context = context.under(request.model)
     named = request.session_id
     session = context.session() if named is None else checked_session(named, "session_id")
     given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
@@ -79,7 +80,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
     layers = [layer for layer in (request.instructions, system) if layer]
     spec = Spec(
         dialect="runs",
-        model=context.model(request.model),
+        model=context.profile.name,
         input=tuple(turn),
         history=() if session else tuple(history),
         instructions="\n\n".join(layers) or None,
@@ -87,6 +88,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
         background=True,
         tool_items=context.tool_items(),
         output_bound=context.profile.output_bound,
+        memory_scope=context.memory_scope(),
         items=tuple(items),
     )
     asked = Asked(

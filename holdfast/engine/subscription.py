@@ -76,8 +76,10 @@ class Subscription:
     # the lane's side
 
     def push(self, data: bytes) -> bool:
-        """See Reader.push. A buffer that is empty takes anything: one frame may be larger than the bound."""
-        if self._size and self._size + len(data) > self._bound:
+        """See Reader.push. A buffer that is empty takes anything: one frame may be larger than the bound. The one
+        reader of an owned run is never let go: its worker waits for it (Worker._reader_drained)."""
+        owned = self._lane_of is not None and self._lane_of.owned
+        if self._size and self._size + len(data) > self._bound and not owned:
             return False
         self._buffer.append(data)
         self._size += len(data)

@@ -4,7 +4,7 @@ resume positions, and the one way in which a created run is answered. Refuses to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +36,8 @@ class Parts(Struct, frozen=True):
     max_body: int
     max_depth: int
     max_parts: int
+    others: Mapping[str, Profile] = {}
+    """Further profiles, by name."""
 
 
 class Answering(Struct, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ def owner_of(request: Request) -> str:
 def context_of(request: Request, parts: Parts) -> Context:
     """The request as a dialect sees it."""
     headers = {name: value for name, value in request.headers.items()}
-    return Context(owner_of(request), headers, parts.profile, parts.secret)
+    return Context(owner_of(request), headers, parts.profile, parts.secret, parts.others)
 
 
 async def body_of(request: Request, parts: Parts) -> bytes:

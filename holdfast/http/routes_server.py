@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast import __version__
-from holdfast.core.errors import ClientError
+from holdfast.dialects.asking import unknown_model
 from holdfast.engine.engine import Engine
 from holdfast.http.calls import Parts, answer
 from holdfast.http.keys import Key
@@ -25,7 +25,8 @@ class About(Struct, frozen=True, kw_only=True):
     parts: Parts
     store: Described
     limits: Described
-    toolset: list[Described]
+    toolsets: Callable[[], dict[str, list[Described]]]
+    """The tools of each profile: MCP servers may change theirs."""
     started_at: float
     now: Callable[[], float]
     upstream: Callable[[], Awaitable[Described]]
@@ -80,21 +81,22 @@ class ServerRoutes:
             shown["admin"] = {**about.store, "degraded": stats["degraded"], "entries": stats["entries"]}
         return answer(shown, 503 if degraded else 200)
 
-    def _model(self) -> Described:
-        name = self._about.parts.profile.name
+    def _names(self) -> list[str]:
+        return [self._about.parts.profile.name, *self._about.parts.others]
+
+    def _model(self, name: str) -> Described:
         return {"id": name, "object": "model", "created": self._about.created, "owned_by": "holdfast"}
 
     async def models(self, request: Request) -> Response:
         """One model per profile."""
-        return answer({"object": "list", "data": [self._model()]})
+        return answer({"object": "list", "data": [self._model(name) for name in self._names()]})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
-        shown, name = request.path_params["id"], self._about.parts.profile.name
-        if shown != name:
-            message = f"The model '{shown}' does not exist. Known models: {name}."
-            raise ClientError("model_not_found", message, status=404, param="model")
-        return answer(self._model())
+        shown = request.path_params["id"]
+        if shown not in self._names():
+            raise unknown_model(shown, self._names())
+        return answer(self._model(shown))
 
     async def capabilities(self, request: Request) -> Response:
         """What this server does, for programs."""
@@ -104,7 +106,7 @@ class ServerRoutes:
             {
                 "object": "capabilities",
                 "version": __version__,
-                "model": about.parts.profile.name,
+                "models": self._names(),
                 "dialects": ["chat", "responses", "runs"],
                 "endpoints": endpoints,
                 "tool_items": ["auto", "function_call", "mcp_call"],
@@ -124,8 +126,8 @@ class ServerRoutes:
 
     async def toolsets(self, request: Request) -> Response:
         """The tools of each profile."""
-        shown = {"profile": self._about.parts.profile.name, "tools": self._about.toolset}
-        return answer({"object": "list", "data": [shown]})
+        shown = [{"profile": name, "tools": tools} for name, tools in self._about.toolsets().items()]
+        return answer({"object": "list", "data": shown})
 
 
 def _is_admin(request: Request) -> bool:

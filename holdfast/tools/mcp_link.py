@@ -38,6 +38,7 @@ MAX_PAGES = 20
 MAX_TOOLS = 200
 CONNECTION_CLOSED = -32000
 """The package's own code; servers use it for other things too."""
+BROKE = "the connection broke"
 CALL_KEY = "holdfast/call_id"
 """In the `_meta` of a call: its id, the same when it is made again after a crash."""
 
@@ -133,6 +134,7 @@ class Link:
                 await self._connect(connection)
             except Exception as error:  # the edge to a server of others: whatever it is, it is tried again
                 self._drop(connection, _words(error))
+                self.fault = _words(error) if self.fault == BROKE else self.fault
             self.tried.set()
             pause = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else pause
             await self._pause(pause)
@@ -150,7 +152,7 @@ class Link:
             try:
                 await self._attend(connection)
             finally:
-                self._drop(connection, "the connection broke")
+                self._drop(connection, BROKE)
 
     def _drop(self, connection: _Connection, fault: str) -> None:
         """A connection is no good any more. What was found first is what is told."""

@@ -45,6 +45,7 @@ class Stdio:
         self._lost = lost
         self._ended = asyncio.Event()
         self._heard = asyncio.Event()
+        self._told = asyncio.Event()
         self._last_words = b""
 
     @asynccontextmanager
@@ -102,11 +103,12 @@ class Stdio:
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Tell how it ended, and what it said last."""
         await self._ended.wait()
-        await _within(self._heard, LAST_WORDS_S)
+        await _within(self._heard, LAST_WORDS_S / 2)
         code = process.returncode
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         words = self._last_words.decode("utf-8", "replace").strip().rpartition("\n")[2][-300:]
-        self._lost(f"it ended with {how}" + (f" ({words})" if words else ""))
+        self._lost(f"it ended with {how}" + (f", saying {words!r}" if words else ""))
+        self._told.set()
 
     async def _read(self, lines: asyncio.StreamReader, incoming: Any) -> None:
         anyio: Any = importlib.import_module("anyio")
@@ -118,8 +120,7 @@ class Stdio:
                     if line.strip():
                         await incoming.send(_parsed(parse, message, line))
                 # How it ended says more than that it says no more, so that is told first.
-                await _within(self._ended, LAST_WORDS_S)
-                await asyncio.sleep(0)
+                await _within(self._told, LAST_WORDS_S)
                 self._lost("it closed its output")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the session is over
@@ -133,7 +134,7 @@ class Stdio:
                 writer.write(text.encode() + b"\n")
                 await writer.drain()
         except ConnectionError:
-            await _within(self._ended, LAST_WORDS_S)
+            await _within(self._told, LAST_WORDS_S)
             self._lost("it closed its input")
 
     async def _listen(self, words: asyncio.StreamReader) -> None:
@@ -154,7 +155,8 @@ class _Pipes:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._loop = asyncio.get_running_loop()
         self._loose: list[Any] = [process.stdin, process.stdout, process.stderr]
-        self._held: list[asyncio.BaseTransport] = []
+        self._held: list[Any] = []
+        self._writer: asyncio.StreamWriter | None = None
 
     async def reader(self, pipe: Any, limit: int) -> asyncio.StreamReader:
         """What comes out of it."""
@@ -169,16 +171,16 @@ class _Pipes:
         self._loose.remove(pipe)
         transport, protocol = await self._loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
         self._held.append(transport)
-        return asyncio.StreamWriter(transport, protocol, None, self._loop)
+        self._writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
+        return self._writer
 
     def close(self) -> None:
         """No more is read or written; the end of its stdin tells the child to end."""
         for pipe in self._loose:
             pipe.close()
         for transport in self._held:
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()  # what was not taken by now is not waited for
-            transport.close()
+            # What the child has not taken by now is not waited for.
+            transport.abort() if hasattr(transport, "abort") else transport.close()
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

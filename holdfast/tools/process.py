@@ -22,7 +22,7 @@ from holdfast.tools.arguments import schema_of, taken
 from holdfast.tools.base import Deed, Output, Place, ToolRefused
 from holdfast.tools.child import Ring
 from holdfast.tools.sandbox_base import Launch, Sandbox
-from holdfast.tools.sandbox_launch import SHELL, Waiting, begin, cpu_seconds, ending
+from holdfast.tools.sandbox_launch import NOT_RUN, SHELL, Waiting, begin, cpu_seconds, ending
 from holdfast.tools.terminal import remembered, sendable
 from holdfast.tools.text import bounded
 from holdfast.tools.threads import Threads
@@ -219,7 +219,7 @@ class _Start:
             if not await waiting.permit():
                 result = await waiting.child.collect(2000, 1.0)
                 said = bounded(result.kept, 2000).strip()
-                return Output(f"[the process was not started: its launcher is gone] {said}".strip(), is_error=True)
+                return Output(f"{NOT_RUN} {said}".strip(), is_error=True)
             running = self._processes.admit(self._place.owner, self._command, waiting)
             self._waiting = None
         finally:

@@ -103,7 +103,7 @@ class Landlocked:
         self.uid = dropped_uid()
         self.bounds: Bounds | None = Bounds(processes=_SHARED_PROCESSES if self.uid is not None else None)
         closed = "files outside of the workspace" + (" and TCP" if version >= 4 else "")
-        self.says = f"Landlock {version}, partial: closes {closed}; UDP and other processes are not isolated"
+        self.says = f"Landlock {version}, partial: closes {closed}; not UDP, local sockets and the number of processes"
 
     def seen(self, lent: Lent) -> str:
         """Where it is."""

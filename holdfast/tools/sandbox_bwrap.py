@@ -161,9 +161,8 @@ def _trouble(sandbox: Bwrap) -> str:
         workspace = real(Path(top)) / "workspace"
         workspace.mkdir(mode=0o700)
         hand_over(workspace, sandbox.uid)
-        argv = ("/bin/sh", "-c", "true | true && : >probe")
-        launch = Launch(argv, {}, workspace, workspace, "probe", 5)
-        start = sandbox.wrap(("/bin/sh", "-c", f"cd '{workspace}' && true | true && : >probe"), launch)
+        argv = ("/bin/sh", "-c", f"cd '{workspace}' && true | true && : >probe")
+        start = sandbox.wrap(argv, Launch(argv, {}, workspace, workspace, "probe", 5))
         try:
             ran = subprocess.run(
                 start.argv,

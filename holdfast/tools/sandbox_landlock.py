@@ -3,8 +3,9 @@ kernel's own calls. It is also a program: run by path with a plan and a command,
 command; so it imports nothing of Holdfast. Refuses to know: what runs inside.
 
 It is partial, and says so. Files outside of the workspace are closed, and TCP and signals to the outside where the
-kernel can do it. Not closed: UDP, the process table, what a process that left its group does after the call, and the
-number of processes unless the server is root (and so the user is dropped to one that is used for nothing else)."""
+kernel can do it. Not closed: UDP, sockets in the file system (docker.sock is a way out for who may use it), System V
+memory, what a process that left its group does until it is found, and the number of processes unless the server is
+root (and so the user is dropped to one that is used for nothing else)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ from holdfast.tools.threads import Threads
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SHELL = "/bin/sh"
 
-_READY_S = 10.0
+NOT_RUN = "[it was not run: its launcher did not come up]"
+
+_READY_S = 30.0
 _NICE = 10
 _GATE = """echo ready >&0
 read -r go && [ "$go" = go ] || exit 125
@@ -208,7 +210,7 @@ class LaunchDeed:
     async def _not_run(self) -> Output:
         result = await self._waiting.child.collect(2000, 1.0)
         said = bounded(result.kept, 2000).strip()
-        return Output(f"[the command was not run: its launcher is gone] {said}".strip(), is_error=True)
+        return Output(f"{NOT_RUN} {said}".strip(), is_error=True)
 
 
 def ending(code: int | None, seconds: float) -> str:

@@ -25,10 +25,15 @@ from holdfast.core.state import (
     join,
     start,
     stopping,
+    waiting,
 )
 from tests.journals import AT, RUN, STEP_MS, Pen, journals
 
 A, B = e.Call("call_a", "terminal", "{}"), e.Call("call_b", "read_file", "{}")
+
+
+def question(call: e.Call) -> e.ApprovalRequested:
+    return e.ApprovalRequested(call=call, digest="d", code="K7QM2X", expires_at=AT)
 
 
 # drafts and facts
@@ -207,9 +212,9 @@ def test_drafts_and_starts_are_no_new_facts() -> None:
     [
         lambda pen: pen.settle(),
         lambda pen: pen.start(A).finish(A),
-        lambda pen: pen.settle(B).write(e.ApprovalRequested(call=B, digest="d", code="1", expires_at=AT)),
+        lambda pen: pen.start(A).finish(A).start(B).finish(B),
     ],
-    ids=["a message", "a result", "a question"],
+    ids=["a message", "a result", "two results"],
 )
 def test_any_new_fact_sets_the_strikes_to_zero(new_fact: Callable[[Pen], Pen]) -> None:
     """House 6.7."""
@@ -229,9 +234,53 @@ def test_a_clean_end_costs_no_strike_and_forgives_none() -> None:
 
 def test_an_answered_approval_is_a_new_fact() -> None:
     """D4: waiting for a person takes no retry budget."""
-    pen = Pen().attempt().settle(B).write(e.ApprovalRequested(call=B, digest="d", code="1", expires_at=AT))
+    pen = Pen().attempt().settle(B).write(question(B))
     pen.crash().write(e.ApprovalGiven(call_id="call_b", choice="once"))
     assert strikes(pen.crash()) == 0
+
+
+def test_waiting_for_a_person_takes_no_retry_budget() -> None:
+    """D4, promises 1.9: however often the server dies while nobody has answered."""
+    pen = Pen().attempt().crash().settle(B).write(question(B))
+    assert [strikes(pen.crash()) for _ in range(6)] == [0] * 6
+
+
+def test_an_answer_is_for_the_call_that_was_asked_about_and_a_start_uses_it_up() -> None:
+    """D4: single-use."""
+    pen = Pen().attempt().settle(A, B).write(question(B))
+    assert pen.state.facts.asked == question(B) and waiting(pen.state)
+    with pytest.raises(IllegalEvent, match="nobody asked"):
+        pen.write(e.ApprovalGiven(call_id="call_a", choice="once"))
+    pen.write(e.ApprovalGiven(call_id="call_b", choice="once"))
+    assert pen.state.facts.asked is None and list(pen.state.facts.approvals) == ["call_b"]
+    assert pen.start(B).state.facts.approvals == {}
+
+
+@pytest.mark.parametrize(
+    "pen",
+    [
+        lambda: Pen().attempt().settle(A),
+        lambda: Pen().attempt().settle(B, A).write(question(B), e.ApprovalGiven(call_id="call_b", choice="once")),
+        lambda: Pen().attempt().settle(A, B).start(B).finish(B),
+    ],
+    ids=["not due", "answered already", "settled"],
+)
+def test_a_question_is_about_a_due_call_that_nobody_has_answered(pen: Callable[[], Pen]) -> None:
+    """D4."""
+    with pytest.raises(IllegalEvent, match="does not wait for an approval"):
+        pen().write(question(B))
+
+
+def test_a_call_that_waits_for_an_answer_cannot_finish() -> None:
+    """Else nothing would be due when the answer comes."""
+    with pytest.raises(IllegalEvent, match="waits for an approval"):
+        Pen().attempt().settle(A).start(A).crash().write(question(A)).finish(A)
+
+
+def test_the_end_closes_a_question() -> None:
+    """A run that was cancelled asks nobody."""
+    pen = Pen().attempt().settle(B).write(question(B), e.CancelRequested(), e.RunCancelled())
+    assert pen.state.facts.asked is None and pen.state.facts.approvals == {}
 
 
 def test_usage_is_the_sum_of_all_messages_of_all_attempts() -> None:

@@ -111,15 +111,16 @@ class Load:
             await exchange.run()
         finally:
             if exchange.status == 200:
-                self.told.append(Told(self.dialect, after, exchange.data))
-                self._learn(exchange.data)
+                self.learn(exchange, after)
 
     def _count(self, data: bytes) -> None:
         for _ in range(data.count(b"\n\n")):
             self.heard()
 
-    def _learn(self, data: bytes) -> None:
-        first = payload(frames_of(data)[0]) if data else {}
+    def learn(self, exchange: Exchange, after: int = -1) -> None:
+        """Keep what was told, and the id that it tells."""
+        self.told.append(Told(self.dialect, after, exchange.data))
+        first = payload(frames_of(exchange.data)[0]) if exchange.data else {}
         shown = first.get("response", first).get("id")
         if not self.id and isinstance(shown, str):
             self.id = shown

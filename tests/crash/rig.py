@@ -140,7 +140,7 @@ class Rig:
         self.server = await self.start()
         for load in self.loads:
             load.heard = lambda: None
-            await self._find(load)
+            await self.find(load)
         known = [load for load in self.loads if load.id]
         self._clients = [asyncio.create_task(self._come_back(load)) for load in known]
         stuck = await self.ended(known)
@@ -153,7 +153,7 @@ class Rig:
         await self._judge([load for load in known if load.tag not in stuck])
         self.loads = []
 
-    async def _find(self, load: Load) -> None:
+    async def find(self, load: Load) -> None:
         """A client that was never told an id finds its run by its key, or there is none and nothing was done for it."""
         found = (await get(self.server.port, f"/v1/runs?idempotency_key={load.tag}")).json()["data"]
         if len(found) > 1:

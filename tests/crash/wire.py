@@ -99,6 +99,14 @@ async def until(holds: Callable[[], object], seconds: float = DEADLINE_S, what: 
         raise AssertionError(f"not within {seconds:g} s: {what or holds}") from None
 
 
+async def until_shown(port: int, path: str, holds: Callable[[Any], bool], seconds: float = DEADLINE_S) -> Any:
+    """GET until a condition holds of the answer, with a deadline."""
+    async with asyncio.timeout(seconds):
+        while not holds(shown := (await get(port, path)).json()):  # noqa: ASYNC110 (it happens in another process)
+            await asyncio.sleep(0.01)
+    return shown
+
+
 async def all_done(work: Iterable[Any], seconds: float = DEADLINE_S) -> list[Any]:
     """The results of all, with one deadline."""
     async with asyncio.timeout(seconds):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from holdfast.agents.approval import Approvals
 from holdfast.agents.loop import LoopAgent, LoopSettings
 from holdfast.core import codec
 from holdfast.core.admission import Asked
@@ -202,7 +203,8 @@ class World:
             inner = await SqliteStore.open_at(self.folder / "crash.db", "normal", lambda: self.now)
         self.store = self.model.store = MortalStore(inner, crash, mark)
         toolbox = Toolbox([self._tool(name) for name in self.tool_effects])
-        agent = self.make_agent(self.model, toolbox, LoopSettings(), self._place, self._end_leftover)
+        approvals = Approvals("never", (), self.store.granted, self.new_id, self._now_ms, 3600.0)
+        agent = self.make_agent(self.model, toolbox, LoopSettings(), self._place, self._end_leftover, approvals)
         parts: Any = (self.store, MemoryStore(lambda: self.now), LocalBell(), agent)
         engine = self.make_engine(Parts(*parts, self.limits, self.log, self._now_ms, self.new_id))
         await engine.start()

@@ -144,6 +144,31 @@ def test_the_fields_of_each_event() -> None:
     ]
 
 
+def test_a_question_and_its_answer_are_events() -> None:
+    """G8, D4: with the choices, and what they are bound to."""
+    pen = Pen(spec_of("runs")).attempt()
+    call = pen.call("terminal", '{"command":"rm x"}')
+    asked = e.ApprovalRequested(call=call, digest="d", code="K7QM2X", expires_at=AT + 3_600_000)
+    pen.settle(call).write(asked, e.ApprovalGiven(call_id=call.id, choice="session"))
+    request, responded = events(replay(RUNS, pen.entries))
+    assert {k: v for k, v in request.items() if k not in ("run_id", "timestamp")} == {
+        "event": "approval.request",
+        "seq": 3,
+        "tool": "terminal",
+        "toolCallId": call.id,
+        "arguments": '{"command":"rm x"}',
+        "digest": "d",
+        "code": "K7QM2X",
+        "expires_at": (AT + 3_600_000) / 1000,
+        "choices": ["once", "session", "always", "deny"],
+    }
+    assert (responded["event"], responded["toolCallId"], responded["choice"]) == (
+        "approval.responded",
+        call.id,
+        "session",
+    )
+
+
 def test_a_limit_is_run_incomplete_with_its_reason() -> None:
     """G8, C10."""
     pen = Pen(spec_of("runs")).attempt().text("Lo").settle(finish="length")

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from holdfast.assemble import Assembled, assemble, choose_model, wall
+from holdfast.assemble import Assembled, assemble, wall
+from holdfast.assemble_agents import choose_model
 from holdfast.config import load
 from holdfast.observe.log import Log
 from tests.asgi import Answer, http_scope
@@ -226,11 +227,11 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             "tools.sandbox": "off",
             "tools.approval": "never",
         }
-        settings = load(None, {"HOME": str(data)}, flags).settings
-        model, _ = choose_model(settings, None)
-        built = await assemble(settings, KEYS["alice"], Log(wall, None), model)
+        loaded = load(None, {"HOME": str(data)}, flags)
+        model, _ = choose_model(loaded.settings, None)
+        built = await assemble(loaded, KEYS["alice"], Log(wall, None), model)
         built.keyring.add(KEYS["bob"], "bob", frozenset())
-        await built.engine.start()
+        await built.start()
         made = World(built, up)
         await made.settle()
         yield made

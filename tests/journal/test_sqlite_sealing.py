@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.journal import sqlite
 from holdfast.journal.base import Mark, Query, Record, Verdict
+from holdfast.journal.segments import link, origin
 from holdfast.journal.sqlite_load import Loaded
 from holdfast.journal.tails import SPILL_BYTES
 from tests.journal.shelf import Shelf, until
@@ -114,11 +115,10 @@ async def test_a_long_live_run_is_spilled_and_goes_on(shelf: Open, eager: None) 
         assert await one.ann.write("r1", *data) is Verdict.WRITTEN
         expected += data
     assert sum(map(len, expected)) > 2 * SPILL_BYTES
-    await one.sealed("r1", 200)
+    await until(lambda: one.store._tails["r1"].size <= SPILL_BYTES)
     segments = await one.segments("r1")
     assert len(segments) > 3
     assert all(a[1] + 1 == b[0] for a, b in pairwise(segments))
-    assert one.store._tails["r1"].size <= SPILL_BYTES
     whole = await one.ann.read("r1")
     assert [record.data for record in whole[2:]] == expected
     await reads_right_everywhere(one, "r1", whole, step=7)
@@ -146,6 +146,24 @@ async def test_a_spilled_run_goes_on_after_a_kill(shelf: Open, eager: None, tmp_
     claim = await two.ann.claim("r1")
     assert claim is not None and (claim.attempt, claim.record.seq) == (2, len(whole))
     assert await two.ann.write("r1", b"b") is Verdict.WRITTEN
+
+
+async def test_the_chain_of_checksums_runs_through_all_segments(shelf: Open) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.open("r1")
+    for n in range(5):
+        await one.ann.write("r1", b"%d" % n)
+        await one.store._seal("r1")
+    await one.ann.write("r1", b"hot")
+    whole = await one.ann.read("r1")
+    crc = origin("r1")
+    crcs = [crc := link(crc, record) for record in whole]
+    starts = await one.query("SELECT crc FROM segments ORDER BY first_seq")
+    assert [start for (start,) in starts] == [origin("r1"), *crcs[2:6]]
+    assert await one.query("SELECT sealed_seq, sealed_crc FROM runs") == [(6, crcs[6])]
+    assert await one.query("SELECT crc FROM entries WHERE seq = 7") == [(crcs[7],)]
+    await one.close()
+    assert await (await shelf()).ann.read("r1") == whole
 
 
 async def test_a_parked_run_pins_nothing(shelf: Open, eager: None) -> None:

@@ -203,7 +203,7 @@ def _said(process: Process, pattern: str) -> str:
     def look() -> re.Match[str] | None:
         told = re.search(pattern, process.out.read_text())
         if told is None and process.child.poll() is not None:
-            raise AssertionError(f"it ended at once: {process.err.read_text()}")
+            raise AssertionError(f"it ended at once: {process.err.read_text()[-300:]}")
         return told
 
     return str(wait_until(look, f"{pattern} from {process.child.args}", 20.0)[1])
@@ -339,6 +339,7 @@ def start_server(where: Path, model_url: str, **settings: str) -> Server:
     env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
     data = where / "data"
     args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
+    args += ["--approval", "never"]
     process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")
     port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)

@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -158,6 +158,3 @@ def tell(server: subprocess.Popen[str], line: str) -> None:
 def heard(server: subprocess.Popen[str]) -> str:
     assert server.stdout is not None
     return server.stdout.readline()
-
-
-Look = Callable[[], object]

@@ -336,7 +336,7 @@ async def test_a_call_whose_sandbox_does_not_come_up_is_told_so_in_its_own_words
             return Start(("/bin/sh", "-c", "echo 'bwrap: no room' >&2; exit 1"), {})
 
     output = await _sh(Broken(), place, "touch mark")
-    assert output == Output("[the command was not run: its launcher is gone] bwrap: no room", is_error=True)
+    assert output == Output("[it was not run: its launcher did not come up] bwrap: no room", is_error=True)
 
 
 async def test_a_workspace_where_the_sandbox_has_its_own_files_is_refused(sandbox: Sandbox, place: Place) -> None:

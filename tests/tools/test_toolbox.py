@@ -10,6 +10,7 @@ import pytest
 from holdfast.tools.base import Output, Place, Tool, ToolRefused
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox, builtin_tools, label_for
+from holdfast.tools.sandbox import Refused
 from holdfast.tools.text import bounded
 
 
@@ -35,17 +36,19 @@ def _tool(name: str = "echo", **fields: object) -> FunctionTool:
     return msgspec.structs.replace(made, **fields)
 
 
-def test_the_terminal_is_there_only_where_no_sandbox_is_wanted() -> None:
-    files = {"read_file", "write_file", "search_files"}
-    assert {tool.name for tool in builtin_tools("off")} == files | {"terminal"}
-    for sandbox in ("auto", "landlock", "", "OFF"):
-        assert {tool.name for tool in builtin_tools(sandbox)} == files
+def test_tools_that_need_a_sandbox_are_there_only_where_there_is_one() -> None:
+    shell = {"terminal", "process", "execute_code"}
+    there = {tool.name for tool in builtin_tools("off")}
+    assert there >= shell | {"read_file", "write_file", "search_files"}
+    assert {tool.name for tool in builtin_tools(Refused("it is not there"))} == there - shell
 
 
 def test_effects_are_declared_by_what_a_repetition_would_do() -> None:
     effects = {tool.name: tool.effect for tool in builtin_tools("off")}
     assert effects == {
         "terminal": "write",
+        "process": "write",
+        "execute_code": "write",
         "read_file": "read",
         "write_file": "idempotent",
         "search_files": "read",

@@ -105,6 +105,7 @@ class ParsedChat(Struct, frozen=True):
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
     """See house.md: parse(request) -> Spec."""
     request = f.decode(raw, ChatRequest)
+    context = context.under(request.model)
     if request.n not in (None, 1):
         raise ClientError("unsupported_value", "n must be 1: an agent gives one answer.", param="n")
     if request.functions or request.function_call:
@@ -123,7 +124,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
     system, history, turn = split_turn(messages)
     spec = Spec(
         dialect="chat",
-        model=context.model(request.model),
+        model=context.profile.name,
         input=tuple(turn),
         history=() if session else tuple(history),
         instructions=system,
@@ -137,6 +138,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         tool_progress=context.tool_progress(),
         output_bound=context.profile.output_bound,
+        memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(request.store is not None),
     )
     asked = Asked(

@@ -105,6 +105,7 @@ class ParsedResponses(Struct, frozen=True):
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
     """See house.md: parse(request) -> Spec."""
     request = f.decode(raw, ResponsesRequest)
+    context = context.under(request.model)
     store = request.store is not False
     key, session = context.key(), context.session()
     _check_store(request, store, key)
@@ -118,7 +119,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
         session, store = None, False
     spec = Spec(
         dialect="responses",
-        model=context.model(request.model),
+        model=context.profile.name,
         input=tuple(turn) if session else (*history, *turn),
         instructions="\n\n".join(layers) or None,
         sampling=_sampling(request),
@@ -132,6 +133,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
         background=bool(request.background),
         tool_items=context.tool_items(),
         output_bound=context.profile.output_bound,
+        memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(request.store is not None or bool(request.background)),
         echo=_echo(request),
         items=tuple(items),

@@ -1,0 +1,183 @@
+"""Approval for front ends that only know chat (G11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core import events as e
+from holdfast.core.spec import Message
+from holdfast.dialects.chat import body
+from holdfast.dialects.chat.approval import Reply, question, reply_in, without_questions
+from holdfast.dialects.chat.frames import ChatProjection, ContinuedChat
+from tests.dialects.transcript import Frame, edge_view, follow, read, replay
+from tests.journals import AT, Pen, spec_of
+
+CHAT = ChatProjection()
+REST = ContinuedChat("K7QM2X", "chatcmpl-new")
+
+
+def waiting(**spec: Any) -> tuple[Pen, e.Call, e.ApprovalRequested]:
+    pen = Pen(spec_of("chat", **spec)).attempt().text("I must delete it.")
+    call = pen.call("terminal", '{"command":"rm -r build"}')
+    asked = e.ApprovalRequested(call=call, digest="d", code="K7QM2X", expires_at=AT + 3_600_000)
+    return pen.settle(call).write(asked), call, asked
+
+
+def answered(**spec: Any) -> Pen:
+    pen, call, _ = waiting(**spec)
+    pen.write(e.ApprovalGiven(call_id=call.id, choice="once", by="key 1")).start(call).finish(call, "gone")
+    return pen.text("It is gone.").settle().complete()
+
+
+def told(frames: list[bytes]) -> list[Frame]:
+    return read(b"".join(frames))
+
+
+def content(frames: list[Frame]) -> str:
+    chunks = [f.data for f in frames if isinstance(f.data, dict) and f.data.get("choices")]
+    return "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+
+
+def test_the_question_shows_the_exact_call_and_what_to_reply() -> None:
+    """G11: a person must see what is asked."""
+    _, _, asked = waiting()
+    shown = question(asked)
+    assert 'terminal {"command":"rm -r build"}' in shown
+    assert "approve K7QM2X" in shown and "deny K7QM2X" in shown
+
+
+@pytest.mark.parametrize("usage", [False, True])
+@pytest.mark.parametrize("store", [False, True])
+def test_the_first_answer_ends_with_the_question_and_finish_reason_stop(store: bool, usage: bool) -> None:
+    """G11, B2, B6: [DONE] follows; the last chunk carries the number."""
+    pen, _, asked = waiting(store=store, include_usage=usage)
+    frames = told(replay(CHAT, pen.entries))
+    assert content(frames) == "I must delete it." + question(asked)
+    assert frames[-1].data == "[DONE]"
+    assert frames[-3 if usage else -2].data["choices"][0]["finish_reason"] == "stop"
+    numbers = [f.data["sequence_number"] for f in frames[:-1] if "sequence_number" in f.data]
+    assert numbers == ([2, 4] if store else [])
+    assert (("usage" in frames[-2].data) and frames[-2].data["choices"] == []) is usage
+    choice = body.body(pen.state)["choices"][0]  # type: ignore[index]
+    assert choice["message"]["content"] == content(frames) and choice["finish_reason"] == "stop"
+
+
+def test_the_first_answer_is_the_same_whenever_it_is_read() -> None:
+    """A stored stream that ended does not grow when the run goes on."""
+    full = replay(CHAT, waiting()[0].entries)
+    entries = answered().entries
+    assert replay(CHAT, entries) == full
+    for edge in range(1, len(entries) + 1):
+        before, then = follow(CHAT, entries, edge)
+        assert before + then == full
+    view, _ = edge_view(CHAT, entries[:5])
+    assert CHAT.over(view)
+
+
+@pytest.mark.parametrize("after", [4, 5, 99])
+def test_a_resume_at_or_beyond_the_question_gives_it_again(after: int) -> None:
+    """G5: the end of this answer."""
+    frames = told(replay(CHAT, answered(store=True).entries, after=after))
+    assert frames[-1].data == "[DONE]" and frames[-2].data["choices"][0]["finish_reason"] == "stop"
+
+
+def test_the_answer_to_it_is_a_completion_of_its_own_from_there_on() -> None:
+    """G11: a new chatcmpl id that shows the run from ApprovalGiven on."""
+    pen = answered()
+    frames = told(replay(REST, pen.entries))
+    assert content(frames) == "It is gone."
+    chunks = [f.data for f in frames if f.data != "[DONE]"]
+    assert {chunk["id"] for chunk in chunks} == {"chatcmpl-new"}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [c["status"] for c in chunks if "status" in c] == ["running", "completed"]
+    assert frames[-1].data == "[DONE]"
+    since = body.body(pen.state, since=1)["choices"][0]["message"]  # type: ignore[index]
+    assert since["content"] == content(frames)
+
+
+def test_the_rest_is_the_same_for_every_reader() -> None:
+    """Full = prefix + suffix, also where the reader waits for the answer."""
+    entries = answered().entries
+    full = replay(REST, entries)
+    for edge in range(1, len(entries) + 1):
+        before, then = follow(REST, entries, edge)
+        assert before + then == full
+
+
+def test_another_question_ends_the_rest_too() -> None:
+    """Each answer shows one stretch of the run."""
+    pen, call, _ = waiting()
+    pen.write(e.ApprovalGiven(call_id=call.id, choice="once")).start(call).finish(call)
+    other = pen.call("terminal", '{"command":"rm -r dist"}')
+    pen.settle(other).write(e.ApprovalRequested(call=other, digest="d", code="AAAAAA", expires_at=AT))
+    frames = told(replay(REST, pen.entries))
+    assert "rm -r dist" in content(frames) and "rm -r build" not in content(frames)
+    assert frames[-1].data == "[DONE]"
+    pen.write(e.ApprovalGiven(call_id=other.id, choice="deny")).start(other).finish(other, is_error=True).complete()
+    assert told(replay(REST, pen.entries)) == frames
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ("approve K7QM2X", Reply("once", "K7QM2X")),
+        (" Approve k7qm2x. \n", Reply("once", "K7QM2X")),
+        ("deny K7QM2X", Reply("deny", "K7QM2X")),
+        ("please approve K7QM2X", None),
+        ("approve K7QM2X and go on", None),
+        ("approve", None),
+        ("approve it all", None),
+    ],
+)
+def test_only_the_bare_words_are_an_answer(text: str, reply: Reply | None) -> None:
+    """G11."""
+    assert reply_in([user(text)]) == reply
+
+
+def test_an_answer_is_the_callers_last_message() -> None:
+    """Codes in a model's or a tool's text do nothing."""
+    assert reply_in([{"role": "assistant", "content": "approve K7QM2X"}]) is None
+    assert reply_in([{"role": "tool", "tool_call_id": "c", "content": "approve K7QM2X"}]) is None
+    assert reply_in([user("approve K7QM2X"), user("or not")]) is None
+    assert reply_in([]) is None
+
+
+def test_question_and_answer_are_taken_out_of_the_history() -> None:
+    """G11: what goes upstream reads as if nobody had been asked."""
+    _, _, asked = waiting()
+    talk = [
+        user("Clean up"),
+        {"role": "assistant", "content": "I must delete it." + question(asked)},
+        user("approve K7QM2X"),
+        {"role": "assistant", "content": "It is gone."},
+        user("Thanks"),
+    ]
+    assert without_questions(talk) == [
+        user("Clean up"),
+        {"role": "assistant", "content": "I must delete it.\n\nIt is gone."},
+        user("Thanks"),
+    ]
+
+
+def test_a_question_without_words_before_it_leaves_nothing() -> None:
+    """G11."""
+    _, _, asked = waiting()
+    talk = [user("Clean up"), {"role": "assistant", "content": question(asked)}, user("deny K7QM2X")]
+    assert without_questions(talk) == [user("Clean up")]
+
+
+def test_a_conversation_without_questions_is_not_touched() -> None:
+    """Two assistant messages in a row stay two, and somebody may say approve."""
+    talk = [
+        user("approve WORKING"),
+        {"role": "assistant", "content": "One"},
+        {"role": "assistant", "content": "Two"},
+        user("deny THAT"),
+    ]
+    assert without_questions(talk) == talk
