@@ -182,7 +182,9 @@ def config_show(path: str | None, as_json: bool) -> None:
 
 def _register() -> None:
     from holdfast.cli_client import runs, status
+    from holdfast.cli_doctor import doctor
 
+    main.add_command(doctor)
     main.add_command(status)
     main.add_command(runs)
 

@@ -188,3 +188,26 @@ def cancel(run: str, url: str | None, key: str | None, as_json: bool) -> None:
     """Stop a run."""
     answer = Remote(url, key).get(f"/v1/runs/{run}/stop", "POST")
     click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['status']}")
+
+
+@runs.command("receipt")
+@click.argument("run")
+@_remote_options
+@_json_option
+def receipt(run: str, url: str | None, key: str | None, as_json: bool) -> None:
+    """What happened to a run: attempts, steps, what was repeated and what is unknown."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}/receipt")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"{answer['run_id']}  {answer['status']}  {answer['recoveries']} recoveries")
+    for step in answer["steps"]:
+        repeated = f", started {step['starts']} times" if step["starts"] > 1 else ""
+        click.echo(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
+    for approval in answer["approvals"]:
+        click.echo(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
+    spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
+    more = " (a call was cut: more may have been spent)" if answer["usage_incomplete"] else ""
+    click.echo(f"  tokens: {spent} spent{more}, {saved} not spent again thanks to the journal")
+    if answer["error"]:
+        click.echo(f"  error: {answer['error']['message']} ({answer['error']['reason']})")

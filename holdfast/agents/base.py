@@ -27,6 +27,11 @@ class Agent(Protocol):
     resumable: bool
     """May `run` be called again for a run whose last attempt died? If not, such a run ends failed."""
 
+    async def end_leftovers(self, state: RunState) -> None:
+        """An earlier attempt is over: end whatever its calls that are still due left running (house rule 6.8). Called
+        once per later attempt, before anything is settled, also where the run is then cancelled or parked."""
+        ...
+
     def run(self, turn: Turn) -> AsyncIterator[AnyEvent]:
         """Yield what happens, in the order of the table in core/state.py, up to one terminal event.
 

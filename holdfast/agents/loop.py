@@ -153,6 +153,12 @@ class LoopAgent:
         self._place = place
         self._end_leftover = end_leftover
 
+    async def end_leftovers(self, state: RunState) -> None:
+        """See Agent.end_leftovers."""
+        for due in state.facts.due.values():
+            if due.started is not None and due.started.process is not None:
+                await self._end_leftover(due.started.process, due.call.id)
+
     async def run(self, turn: Turn) -> AsyncIterator[e.AnyEvent]:
         """See Agent.run."""
         talk = Talk(turn, self._settings)
@@ -195,8 +201,6 @@ class LoopAgent:
         for call in calls:
             due = talk.state.facts.due.get(call.id)
             tool = self._toolbox.get(call.name)
-            if due is not None and due.started is not None:
-                await self._end_process(due)
             match await self._stand(talk, call, due):
                 case e.ApprovalRequested() as question:
                     yield question
@@ -235,11 +239,6 @@ class LoopAgent:
         if tool is None:
             return None
         return await self._approvals.question(talk.state, call, tool.effect)
-
-    async def _end_process(self, due: Due) -> None:
-        """What an earlier attempt left running ends before its call is settled (house rule 6.8)."""
-        if due.started is not None and due.started.process is not None:
-            await self._end_leftover(due.started.process, due.call.id)
 
     async def _group(self, talk: Talk, calls: Sequence[e.Call]) -> Steps:
         """Start each, run all, report each as it is done."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from holdfast.agents.base import Agent, Turn
 from holdfast.core.events import AnyEvent
+from holdfast.core.state import RunState
 
 
 class ByProfile:
@@ -16,7 +17,13 @@ class ByProfile:
         self._others = others
         self.resumable = default.resumable and all(agent.resumable for agent in others.values())
 
+    async def end_leftovers(self, state: RunState) -> None:
+        """See Agent.end_leftovers."""
+        await self._agent_of(state).end_leftovers(state)
+
     def run(self, turn: Turn) -> AsyncIterator[AnyEvent]:
         """See Agent.run."""
-        name = turn.state.facts.accepted.spec.model
-        return self._others.get(name, self._default).run(turn)
+        return self._agent_of(turn.state).run(turn)
+
+    def _agent_of(self, state: RunState) -> Agent:
+        return self._others.get(state.facts.accepted.spec.model, self._default)

@@ -173,7 +173,7 @@ class Keeper:
         """One suspect at a time, until its first new fact."""
         turn = await self._lineup.turn(state.facts.updated_at)
         try:
-            live = await self._claim(owner, state)
+            live = None if self.stopping else await self._claim(owner, state)
             if live is not None:
                 live.progressed = lambda: turn.over() if live.committed.facts.fresh else None
                 await self._drive(live)

@@ -70,6 +70,8 @@ class Worker:
 
     async def drive(self) -> None:
         """Run the attempt to its end, its parking or the loss of its claim. Never raises but for cancellation."""
+        if self.live.attempt > 1:
+            await self._end_leftovers()
         pump = asyncio.create_task(self._pump(), name=f"agent {self.live.run}")
         try:
             await asyncio.wait((pump, self._stop), return_when=asyncio.FIRST_COMPLETED)
@@ -85,6 +87,13 @@ class Worker:
                 await self._write_failure(result)
         except ClaimLost:
             self._log.warning("claim_lost", run=self.live.run, attempt=self.live.attempt)
+
+    async def _end_leftovers(self) -> None:
+        """Not in the pump: a stop must not cut it short, and a failure must not fail the run."""
+        try:
+            await self._agent.end_leftovers(self.live.staged)
+        except Exception as error:
+            self._log.error("leftovers_not_ended", run=self.live.run, error=repr(error))
 
     async def _pump(self) -> None:
         """From the agent to the writer, until the run ends or is stopped."""

@@ -97,8 +97,10 @@ class Status(Struct, frozen=True):
     tools: int
     left_out: tuple[str, ...]
     """Tools that are too big to be offered."""
-    fault: str
+    fault: str = ""
     """Why it is not connected; empty where it is."""
+    last_words: str = ""
+    """What its program said on stderr before it ended; not for models."""
 
 
 class McpTools:
@@ -151,6 +153,7 @@ class McpTools:
                 tools=len(link.listed),
                 left_out=tuple(listed.name for listed in link.listed if not _is_small(listed)),
                 fault="" if link.connected else link.fault,
+                last_words="" if link.connected else link.last_words,
             )
             for server, link in self._links
         ]

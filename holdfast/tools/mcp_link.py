@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -109,6 +110,8 @@ class Link:
         self._changed = changed
         self.listed: tuple[Listed, ...] = ()
         self.fault = "it is not connected yet"
+        self.last_words = ""
+        """What a program said on stderr before it ended."""
         self.noise = 0
         """Lines that were no messages."""
         self.tried = asyncio.Event()
@@ -154,11 +157,12 @@ class Link:
             finally:
                 self._drop(connection, BROKE)
 
-    def _drop(self, connection: _Connection, fault: str) -> None:
+    def _drop(self, connection: _Connection, fault: str, last_words: str = "") -> None:
         """A connection is no good any more. What was found first is what is told."""
         if not connection.lost.is_set():
             connection.lost.set()
             self.fault = fault
+            self.last_words = last_words
             if connection is self._connection:
                 self._up.clear()
 
@@ -166,7 +170,7 @@ class Link:
         """A session that has shaken hands."""
         mcp: Any = importlib.import_module("mcp")
         if self._where.program is not None:
-            stdio = Stdio(self._where.program, lambda fault: self._drop(connection, fault))
+            stdio = Stdio(self._where.program, partial(self._drop, connection))
             read, write = await stack.enter_async_context(stdio.streams())
         else:
             http: Any = importlib.import_module("mcp.client.streamable_http")

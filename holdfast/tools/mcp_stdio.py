@@ -40,7 +40,8 @@ class Program(Struct, frozen=True):
 class Stdio:
     """One run of a program. `streams()` is its whole life."""
 
-    def __init__(self, program: Program, lost: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, lost: Callable[[str, str], None]) -> None:
+        """`lost` is told why the program cannot be spoken to any more, and what it said last on stderr."""
         self._program = program
         self._lost = lost
         self._ended = asyncio.Event()
@@ -106,8 +107,7 @@ class Stdio:
         await _within(self._heard, LAST_WORDS_S / 2)
         code = process.returncode
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        words = self._last_words.decode("utf-8", "replace").strip().rpartition("\n")[2][-300:]
-        self._lost(f"it ended with {how}" + (f", saying {words!r}" if words else ""))
+        self._lost(f"it ended with {how}", self._last_words.decode("utf-8", "replace").strip())
         self._told.set()
 
     async def _read(self, lines: asyncio.StreamReader, incoming: Any) -> None:
@@ -121,11 +121,11 @@ class Stdio:
                         await incoming.send(_parsed(parse, message, line))
                 # How it ended says more than that it says no more, so that is told first.
                 await _within(self._told, LAST_WORDS_S)
-                self._lost("it closed its output")
+                self._lost("it closed its output", "")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the session is over
         except ValueError:
-            self._lost(f"it sent a line of more than {LINE_BYTES} bytes")
+            self._lost(f"it sent a line of more than {LINE_BYTES} bytes", "")
 
     async def _write(self, writer: asyncio.StreamWriter, outgoing: Any) -> None:
         try:
@@ -135,7 +135,7 @@ class Stdio:
                 await writer.drain()
         except ConnectionError:
             await _within(self._told, LAST_WORDS_S)
-            self._lost("it closed its input")
+            self._lost("it closed its input", "")
 
     async def _listen(self, words: asyncio.StreamReader) -> None:
         while data := await words.read(65_536):

@@ -104,7 +104,8 @@ class Server(Process):
     async def spawn(cls, folder: Path, upstream: int, **environ: str) -> Server:
         """Start, and do not wait."""
         argv = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(folder / "data")]
-        argv += ["--model-url", f"http://127.0.0.1:{upstream}/v1", "--model", "m", "--sandbox", "off", "--approval", "never"]
+        argv += ["--model-url", f"http://127.0.0.1:{upstream}/v1", "--model", "m"]
+        argv += ["--sandbox", "off", "--approval", "never"]
         began = time.monotonic()
         errors = folder / "server.log"
         with errors.open("ab") as log:

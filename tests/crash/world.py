@@ -30,7 +30,7 @@ from holdfast.journal.memory import MemoryStore
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.models.base import Ask, Part, Text, Thinking
 from holdfast.models.scripted import PlaybookModel, Step, said, since_user
-from holdfast.tools.base import Output, Place
+from holdfast.tools.base import Output, Place, Tool
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox
 from tests.crash.checks import Evidence, Told, frames_of, position
@@ -183,6 +183,10 @@ class World:
     make_agent: Callable[..., LoopAgent] = LoopAgent
     tool_effects: dict[str, Effect] = field(default_factory=lambda: dict(EFFECTS))
     log: Quiet = field(default_factory=Quiet)
+    tools: Sequence[Tool] = ()
+    """Beside the counted ones."""
+    ended: list[str] = field(default_factory=list)
+    """Calls whose leftover processes were ended."""
 
     def __post_init__(self) -> None:
         self.now = 1_000_000.0
@@ -202,7 +206,7 @@ class World:
         if self.backend == "sqlite":
             inner = await SqliteStore.open_at(self.folder / "crash.db", "normal", lambda: self.now)
         self.store = self.model.store = MortalStore(inner, crash, mark)
-        toolbox = Toolbox([self._tool(name) for name in self.tool_effects])
+        toolbox = Toolbox([*(self._tool(name) for name in self.tool_effects), *self.tools])
         approvals = Approvals("never", (), self.store.granted, self.new_id, self._now_ms, 3600.0)
         agent = self.make_agent(self.model, toolbox, LoopSettings(), self._place, self._end_leftover, approvals)
         parts: Any = (self.store, MemoryStore(lambda: self.now), LocalBell(), agent)
@@ -218,7 +222,9 @@ class World:
         return Place(owner=OWNER, session="s", call_id=call, workspace=self.folder)
 
     async def _end_leftover(self, process: Any, call: str) -> bool:
-        return False
+        if not self.store.died.is_set():
+            self.ended.append(call)
+        return True
 
     def _tool(self, name: str) -> FunctionTool:
         async def work(arguments: dict[str, object], place: Place) -> Output:

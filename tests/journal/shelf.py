@@ -14,6 +14,7 @@ from typing import Any
 
 import apsw
 
+from holdfast.journal.base import StoreUnavailable
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.testing import Author, Backend, VirtualClock
 
@@ -101,6 +102,18 @@ class Shelf:
 
         await self.store._writer.ask(lambda db: db.set_commit_hook(count))
         return lambda: len(seen)
+
+    async def allow_pages(self, more: int) -> None:
+        """Let the file grow by so many pages and no further: SQLite's own limit stands for the disk, the error is the
+        same. Tried again where the limit that was makes a batch fail, and this with it."""
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                pages = await self.store._writer.ask(lambda db: db.pragma("page_count"))
+                await self.store._writer.ask(lambda db: db.pragma("max_page_count", pages + more))
+                return
+            except StoreUnavailable:
+                assert time.monotonic() < end, "the limit cannot be set"
 
     async def copy(self, path: Path) -> None:
         """What a kill at this moment would leave: the files as they are, the store still open."""

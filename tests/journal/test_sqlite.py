@@ -222,20 +222,18 @@ async def test_what_was_asked_before_the_close_is_committed(shelf: Open) -> None
 
 
 async def test_a_disk_that_is_full_fails_the_call_and_nothing_else(shelf: Open, eager: None) -> None:
-    """SQLite's own page limit stands for the disk: the error is the same."""
     one = await shelf()
     ann = one.ann
     await ann.open("r1")
     await ann.open("r2")
-    pages = await one.store._writer.ask(lambda db: db.pragma("page_count"))
-    await one.store._writer.ask(lambda db: db.pragma("max_page_count", pages + 2))
+    await one.allow_pages(2)
     big = ann.slice("r1", b"x" * 100_000)
     for _ in range(3):
         with pytest.raises(StoreUnavailable) as caught:
             await one.store.append([big, ann.slice("r2", b"y")])
         assert caught.value.full
     assert [len(await ann.data(run)) for run in ("r1", "r2")] == [2, 2]
-    await one.store._writer.ask(lambda db: db.pragma("max_page_count", 1_000_000))
+    await one.allow_pages(100_000)
     assert await one.store.append([big, ann.slice("r2", b"y")]) == [Verdict.WRITTEN, Verdict.WRITTEN]
     assert [len(await ann.data(run)) for run in ("r1", "r2")] == [3, 3]
 

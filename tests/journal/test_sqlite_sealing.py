@@ -268,13 +268,12 @@ async def test_upkeep_goes_on_when_there_is_space_again(shelf: Open, eager: None
         await one.ann.open(f"r{n}")
         await one.ann.write(f"r{n}", *(bytes([k]) * 5_000 for k in range(50)))
         await one.ann.end(f"r{n}")
-    pages = await one.store._writer.ask(lambda db: db.pragma("page_count"))
-    await one.store._writer.ask(lambda db: db.pragma("max_page_count", pages))
+    await one.allow_pages(0)
     one.store._upkeep = asyncio.create_task(one.store._keep_up())
     await until(lambda: one.store.trouble is not None)
     assert "full" in str(one.store.trouble)
     assert len(await one.ann.data("r0")) == 53
-    await one.store._writer.ask(lambda db: db.pragma("max_page_count", 1_000_000))
+    await one.allow_pages(100_000)
     await until(lambda: one.store.trouble is None and not one.store._tails)
     for n in range(5):
         assert len(await one.ann.data(f"r{n}")) == 53

@@ -13,7 +13,6 @@ import pytest
 from holdfast.core.events import Process
 from holdfast.tools.base import Output, Place, ToolRefused
 from holdfast.tools.child import Ring
-from holdfast.tools.reaper import end_leftover
 from holdfast.tools.sandbox_base import Sandbox
 from tests.tools.conftest import alive, both_loops, children, eventually, open_files
 from tests.tools.sandboxes import Shop, having, heard, new_mark, place_in, sandbox_of, server_with, shop_of, tell
@@ -192,8 +191,7 @@ async def test_the_group_dies_with_a_killed_server(sandbox: Sandbox, place: Plac
         assert "was started" in heard(server)
         assert len(having(mark)) == 2
         server.kill()
-    await eventually(lambda: not having(mark))
-    assert not end_leftover(process, place.call_id)
+    await eventually(lambda: not having(mark) and not alive(process.pid))
 
 
 async def test_an_empty_command_is_refused(shop: Shop, place: Place) -> None:

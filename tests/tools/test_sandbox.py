@@ -265,7 +265,6 @@ async def test_nothing_survives_a_server_that_is_killed(sandbox: Sandbox, place:
         await eventually(lambda: len(having(mark)) == 2)
         server.kill()
     await eventually(lambda: not having(mark) and not alive(process.pid), 5)
-    assert not end_leftover(process, place.call_id)
 
 
 def _reachable(place: Place, uid: int) -> Place:

@@ -1,0 +1,86 @@
+"""holdfast doctor. Owns: the checks that a person runs when something is wrong: configuration, data directory, model,
+sandbox (proved by trying to get out of it). Refuses to know: how any of them works."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import click
+from msgspec import Struct
+
+from holdfast.config import Loaded, load
+from holdfast.config_keys import ConfigError
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+@click.command()
+@click.option("--config", type=click.Path(dir_okay=False), help="Configuration file.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def doctor(config: str | None, as_json: bool) -> None:
+    """Check this machine: configuration, data directory, model and sandbox."""
+    checks = asyncio.run(_all(config))
+    if as_json:
+        click.echo(json.dumps([{"name": c.name, "ok": c.ok, "detail": c.detail} for c in checks]))
+    else:
+        for check in checks:
+            click.echo(f"{'ok  ' if check.ok else 'FAIL'}  {check.name:42}  {check.detail}")
+    raise SystemExit(0 if all(check.ok for check in checks) else 1)
+
+
+async def _all(config: str | None) -> list[Check]:
+    try:
+        loaded = load(Path(config) if config else None, os.environ, {})
+    except ConfigError as error:
+        return [Check("configuration", False, str(error))]
+    checks = [Check("configuration", True, "every option is understood"), _data(loaded)]
+    checks += [await _model(loaded), *await _sandbox(loaded)]
+    return checks
+
+
+def _data(loaded: Loaded) -> Check:
+    path = loaded.settings.server.data_path
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=path):
+            free = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
+    except OSError as error:
+        return Check("data directory", False, f"{path} cannot be written: {error.strerror}. Choose another.")
+    return Check("data directory", True, f"{path}, {free // 2**20} MiB free")
+
+
+async def _model(loaded: Loaded) -> Check:
+    from holdfast.assemble_agents import choose_model
+    from holdfast.models.find import find_model
+
+    found = None if loaded.settings.model.url else await find_model(os.environ)
+    model, spoken = choose_model(loaded.settings, found)
+    reachable = await model.probe()
+    await model.close()
+    return Check("model", reachable, spoken if reachable else f"{spoken} does not answer: check model.url")
+
+
+async def _sandbox(loaded: Loaded) -> list[Check]:
+    from holdfast.tools.base import Place
+    from holdfast.tools.sandbox import choose
+    from holdfast.tools.sandbox_proof import prove
+
+    sandbox = choose(loaded.settings.tools.sandbox)
+    with tempfile.TemporaryDirectory() as folder:
+        workspace, state = Path(folder) / "workspace", Path(folder) / "state"
+        for made in (workspace, state):
+            made.mkdir(mode=0o700)
+        os.chmod(folder, 0o711)
+        findings = await prove(sandbox, Place("doctor", "doctor", "call_doctor", workspace, state))
+    checks = [Check("sandbox", sandbox.kind != "refused", f"{sandbox.kind}: {sandbox.says}")]
+    return checks + [Check(f"sandbox: {f.name}", f.ok, f.detail) for f in findings if f.name != "sandbox"]
