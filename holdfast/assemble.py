@@ -97,6 +97,7 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
     log.secrets.update({key, *agents.secrets})
     parts = Parts(
         engine=engine,
+        sessions=store.sessions,
         profile=agents.default,
         secret=secret_of(data),
         max_body=settings.limits.body_bytes,

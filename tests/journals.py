@@ -4,9 +4,11 @@ with crashes, cancels and failures wherever the table allows them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from holdfast.core import events as e
@@ -18,6 +20,8 @@ RUN = "0123456789abcdef"
 AT = 1_700_000_000_000
 """When every journal begins, in milliseconds."""
 STEP_MS = 250
+quick = settings(max_examples=int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "40")), deadline=None)
+"""How many journals each property is tried on: enough for every change; a nightly run asks for 500."""
 
 
 def spec_of(dialect: Dialect = "responses", **fields: Any) -> Spec:
@@ -292,4 +296,4 @@ class Walk:
         )
 
 
-__all__ = ["AT", "RUN", "STEP_MS", "Pen", "fold", "journals", "spec_of", "specs"]
+__all__ = ["AT", "RUN", "STEP_MS", "Pen", "fold", "journals", "quick", "spec_of", "specs"]

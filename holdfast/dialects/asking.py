@@ -19,6 +19,11 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _RUNS_CALLS_ITSELF = ("openai/", "ai-sdk", "ai/", "codex", "agents/")
 
 
+def is_session_name(named: str) -> bool:
+    """May a session be called so?"""
+    return _SESSION.match(named) is not None
+
+
 class Profile(Struct, frozen=True):
     """The agent as callers know it, and the defaults of its answers."""
 

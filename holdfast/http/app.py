@@ -16,6 +16,7 @@ from holdfast.http.routes_chat import ChatRoutes
 from holdfast.http.routes_responses import ResponsesRoutes
 from holdfast.http.routes_runs import RunsRoutes
 from holdfast.http.routes_server import About, ServerRoutes
+from holdfast.http.routes_sessions import SessionRoutes
 
 
 def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
@@ -27,6 +28,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *ChatRoutes(parts).routes(),
             *ResponsesRoutes(parts).routes(),
             *RunsRoutes(parts).routes(),
+            *SessionRoutes(parts).routes(),
         ],
         middleware=[Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log)],
         exception_handlers={HTTPException: on_http_exception},

@@ -15,13 +15,13 @@ from starlette.types import ASGIApp
 from holdfast.core.errors import ClientError, HoldfastError, not_found
 from holdfast.core.ids import run_of, run_of_any
 from holdfast.core.state import RunState
-from holdfast.dialects.asking import Context, Profile
+from holdfast.dialects.asking import Context, Profile, is_session_name
 from holdfast.engine.base import Ended, Idle, Projection, Ticket
 from holdfast.engine.engine import CutOff, Engine
-from holdfast.http.body import read_json
+from holdfast.http.body import read_json, read_json_optional
 from holdfast.http.keys import Key
 from holdfast.http.stream import Broke, Left, RunStream, unless_gone
-from holdfast.journal.base import Query, Row
+from holdfast.journal.base import Query, Row, Sessions
 
 PATIENCE_S = 60.0
 Body = Callable[[RunState, dict[str, str] | None], dict[str, object]]
@@ -31,6 +31,7 @@ class Parts(Struct, frozen=True):
     """What the routes are made of."""
 
     engine: Engine
+    sessions: Sessions
     profile: Profile
     secret: bytes
     max_body: int
@@ -73,6 +74,25 @@ def context_of(request: Request, parts: Parts) -> Context:
 async def body_of(request: Request, parts: Parts) -> bytes:
     """The request's JSON."""
     return await read_json(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+
+
+async def optional_body_of(request: Request, parts: Parts) -> bytes:
+    """The request's JSON, or an empty object where there is no body."""
+    return await read_json_optional(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+
+
+def session_name(named: str) -> str:
+    """A name that a session may have."""
+    if not is_session_name(named):
+        message = "A session id must be 1 to 256 letters, digits or ._:@/+=-."
+        raise ClientError("invalid_session_id", message, param="id")
+    return named
+
+
+def taken(name: str) -> ClientError:
+    """Somebody has that name."""
+    message = f"There is a session {name} already. Choose another id."
+    return ClientError("session_exists", message, status=409, param="id")
 
 
 def answer(body: object, status: int = 200, session: str = "") -> Response:
@@ -197,9 +217,7 @@ def wants_stream(request: Request) -> bool:
 
 def page_query(request: Request, dialect: str | None, noun: str, order: str = "desc") -> Query:
     """limit, order and after; `order` is the API's own where none is given."""
-    limit = _whole(request.query_params.get("limit", "20"), "limit")
-    if not 1 <= limit <= 100:
-        raise ClientError("invalid_value", "limit must be from 1 to 100.", param="limit")
+    limit = limit_of(request)
     order = request.query_params.get("order", order)
     if order not in ("asc", "desc"):
         raise ClientError("invalid_value", "order must be asc or desc.", param="order")
@@ -211,6 +229,14 @@ def page_query(request: Request, dialect: str | None, noun: str, order: str = "d
         limit=limit + 1,
         ascending=order == "asc",
     )
+
+
+def limit_of(request: Request) -> int:
+    """How many of a list are wanted."""
+    limit = _whole(request.query_params.get("limit", "20"), "limit")
+    if not 1 <= limit <= 100:
+        raise ClientError("invalid_value", "limit must be from 1 to 100.", param="limit")
+    return limit
 
 
 def page(items: list[dict[str, object]], limit: int, key: str = "id") -> dict[str, object]:
@@ -227,11 +253,10 @@ def page(items: list[dict[str, object]], limit: int, key: str = "id") -> dict[st
 
 def listed(request: Request, items: list[dict[str, object]], order: str = "desc") -> dict[str, object]:
     """A page of a list that is all in memory: limit, order and after by item id."""
-    limit = _whole(request.query_params.get("limit", "20"), "limit")
+    limit = limit_of(request)
     order = request.query_params.get("order", order)
-    if not 1 <= limit <= 100 or order not in ("asc", "desc"):
-        name = "limit" if order in ("asc", "desc") else "order"
-        raise ClientError("invalid_value", "limit must be from 1 to 100, order asc or desc.", param=name)
+    if order not in ("asc", "desc"):
+        raise ClientError("invalid_value", "order must be asc or desc.", param="order")
     if order == "desc":
         items = items[::-1]
     if (after := request.query_params.get("after")) is not None:

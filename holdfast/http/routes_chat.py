@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,6 +18,7 @@ from holdfast.engine.approvals import not_pending
 from holdfast.engine.base import Order, Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
+from holdfast.journal.base import Row
 
 NOUN = "completion"
 HOW = Answering(projection=frames.ChatProjection(), body=body.body, refusal=body.refusal, eager=False)
@@ -26,6 +28,14 @@ class MetadataUpdate(msgspec.Struct):
     """The one field that can be changed."""
 
     metadata: fields.Metadata | None = None
+
+
+def _wanted(request: Request, row: Row) -> bool:
+    """?model=NAME and ?metadata[KEY]=VALUE, as the SDKs send them."""
+    asked = request.query_params
+    notes = {name[9:-1]: value for name, value in asked.items() if name.startswith("metadata[") and name[-1] == "]"}
+    kept = calls.metadata_of(row) if notes else {}
+    return asked.get("model", row.model) == row.model and all(kept.get(name) == notes[name] for name in notes)
 
 
 class ChatRoutes:
@@ -95,13 +105,18 @@ class ChatRoutes:
         return await calls.streamed(request, self._parts, Ticket(row.run, row.session), HOW, after=after)
 
     async def list(self, request: Request) -> Response:
-        """GET the stored ones."""
+        """GET the stored ones, of a model or with metadata where these are asked for."""
         query = calls.page_query(request, "chat", NOUN, "asc")
         shown: list[dict[str, object]] = []
-        for row in await self._parts.engine.durable.rows(query):
-            state = await self._parts.engine.look(row.owner, row.run)
-            if state is not None:
-                shown.append(body.body(state, calls.metadata_of(row)))
+        more = True
+        while more and len(shown) < query.limit:
+            rows = await self._parts.engine.durable.rows(query)
+            for row in rows:
+                state = await self._parts.engine.look(row.owner, row.run) if _wanted(request, row) else None
+                if state is not None:
+                    shown.append(body.body(state, calls.metadata_of(row)))
+            more = len(rows) == query.limit
+            query = replace(query, after=rows[-1].run) if more else query
         return calls.answer(calls.page(shown, query.limit - 1))
 
     async def update(self, request: Request) -> Response:

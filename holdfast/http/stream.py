@@ -5,7 +5,7 @@ what is in a frame."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -17,6 +17,7 @@ from holdfast.engine.subscription import Subscription
 
 T = TypeVar("T")
 SLICE = 64 * 1024
+FRAME_END = b"\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
@@ -80,12 +81,24 @@ class RunStream:
 
 
 async def _send(send: Send, data: bytes) -> None:
-    if len(data) <= SLICE:
-        await send({"type": "http.response.body", "body": data, "more_body": True})
-        return
-    view = memoryview(data)
-    for start in range(0, len(data), SLICE):
-        await send({"type": "http.response.body", "body": bytes(view[start : start + SLICE]), "more_body": True})
+    for piece in pieces(data):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Whole frames, as many as fit into a slice; only a frame that is larger than one goes out in several (G6)."""
+    start = 0
+    while len(data) - start > SLICE:
+        last = data.rfind(FRAME_END, start, start + SLICE)
+        if last >= 0:
+            stop = last + len(FRAME_END)
+            yield data[start:stop]
+        else:
+            stop = data.find(FRAME_END, start + SLICE - len(FRAME_END) + 1) + len(FRAME_END)
+            yield from (data[place : min(place + SLICE, stop)] for place in range(start, stop, SLICE))
+        start = stop
+    if start < len(data):
+        yield data[start:]
 
 
 def abort(scope: Scope) -> None:

@@ -238,6 +238,44 @@ class Pending(Protocol):
         ...
 
 
+class SessionRow(Struct, frozen=True):
+    """A named session."""
+
+    session: str
+    title: str
+    turns: int
+    created_at: int
+    updated_at: int
+
+
+class Sessions(Protocol):
+    """Named sessions and their turns. Every query names its owner."""
+
+    async def page(self, owner: str, limit: int, after: str | None) -> Sequence[SessionRow]:
+        """A page, the one used last first."""
+        ...
+
+    async def find(self, owner: str, session: str) -> SessionRow | None:
+        """One of them."""
+        ...
+
+    async def turns(self, owner: str, session: str) -> Sequence[bytes]:
+        """All its turns, oldest first."""
+        ...
+
+    async def rename(self, owner: str, session: str, title: str) -> None:
+        """Give it a title."""
+        ...
+
+    async def fork(self, owner: str, session: str, copy: str) -> None:
+        """Copy it as it is now, under a name that is free."""
+        ...
+
+    async def forget(self, owner: str, session: str) -> None:
+        """Delete it with its turns, title and permissions."""
+        ...
+
+
 class Bell(Protocol):
     """Says that there is news of a run; never what. A lost ring must cost time only."""
 

@@ -42,6 +42,7 @@ from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
 from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
+from holdfast.journal.sqlite_sessions import SqliteSessions
 from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class SqliteStore:
         self._reader: Desk[Any]
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
+        self.sessions = SqliteSessions(self._write, self._query)
 
     @classmethod
     async def open_at(

@@ -107,6 +107,13 @@ class OwnerContract:
             return
         raise AssertionError(f"foreign turns: {turns}")
 
+    async def test_grants_are_per_owner(self, backend: Backend) -> None:
+        await backend.store.grant("ann", "s", "terminal")
+        await backend.store.grant("ann", "", "write_file")
+        for tool in ("terminal", "write_file"):
+            for session in ("s", ""):
+                assert not await backend.store.granted("bob", session, tool)
+
     async def test_a_claim_tells_whose_run_it_is(self, backend: Backend) -> None:
         ann, bob = Author(backend), Author(backend, "bob")
         await ann.open("a", held=False)

@@ -95,7 +95,9 @@ class ReadContract:
         assert await backend.store.signal("ann", Signal("r1", "cancel", "k", b"first"))
         assert await backend.store.signal("ann", Signal("r1", "cancel", "k", b"second"))
         assert await backend.store.signal("ann", Signal("r1", "cancel", "l"))
-        assert [(s.key, s.payload) for s in await backend.store.signals("r1")] == [("k", b"first"), ("l", b"")]
+        assert await backend.store.signal("ann", Signal("r1", "approval", "k", b"other"))
+        kept = sorted((signal.kind, signal.key, signal.payload) for signal in await backend.store.signals("r1"))
+        assert kept == [("approval", "k", b"other"), ("cancel", "k", b"first"), ("cancel", "l", b"")]
 
     async def test_many_signals_at_once_are_kept_once(self, backend: Backend) -> None:
         ann = Author(backend)
@@ -119,6 +121,18 @@ class ReadContract:
         assert not await ann.cancel("r1")
         assert not await ann.cancel("nobody")
         assert await backend.store.signals("r1") == []
+
+    async def test_a_grant_is_for_one_tool_in_one_session_or_in_all(self, backend: Backend) -> None:
+        store = backend.store
+        await store.grant("ann", "s", "terminal")
+        await store.grant("ann", "s", "terminal")
+        await store.grant("ann", "", "write_file")
+        assert await store.granted("ann", "s", "terminal")
+        assert await store.granted("ann", "s", "write_file")
+        assert await store.granted("ann", "other", "write_file")
+        assert not await store.granted("ann", "other", "terminal")
+        assert not await store.granted("ann", "s", "read_file")
+        assert not await store.granted("ann", "", "terminal")
 
     async def test_parking_keeps_the_signals(self, backend: Backend) -> None:
         ann = Author(backend)

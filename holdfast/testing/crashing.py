@@ -111,3 +111,15 @@ class CrashingStore:
     async def signals(self, run: str) -> list[Signal]:
         """See Pending.signals."""
         return await self._plain(lambda: self._inner.signals(run))
+
+    async def grant(self, owner: str, session: str, tool: str) -> None:
+        """See Pending.grant."""
+        await self._plain(lambda: self._inner.grant(owner, session, tool))
+
+    async def granted(self, owner: str, session: str, tool: str) -> bool:
+        """See Pending.granted."""
+        return await self._plain(lambda: self._inner.granted(owner, session, tool))
+
+
+_CHECKED: type[Store] = CrashingStore
+"""The type checker says here when a Store has learned something that this one has not."""

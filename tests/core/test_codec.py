@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from holdfast.core import codec
 from holdfast.core import events as e
 from holdfast.core.errors import Damaged
 from holdfast.core.spec import Resolved, Spec
-from tests.journals import journals
+from tests.journals import journals, quick
 
 CALL = e.Call("call_1", "terminal", '{"command":"ls"}')
 GOLDEN: list[tuple[e.AnyEvent, str]] = [
@@ -126,7 +126,7 @@ def test_the_bytes_of_each_kind_are_these_for_years(event: e.AnyEvent, stored: s
     assert codec.decode(stored.encode()) == event
 
 
-@settings(max_examples=80, deadline=None)
+@quick
 @given(journals())
 def test_every_event_of_a_run_comes_back_as_it_was(entries: list[e.Entry]) -> None:
     """Round trip, with any text."""

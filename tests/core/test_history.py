@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from holdfast.core import events as e
 from holdfast.core.context import HEAD, TAIL
 from holdfast.core.history import ask_messages, output_messages, split_turn, text_of, turn_messages
 from holdfast.core.spec import Message
 from holdfast.core.state import fold
-from tests.journals import Pen, journals, spec_of
+from tests.journals import Pen, journals, quick, spec_of
 
 A, B = e.Call("call_a", "terminal", '{"command":"ls"}'), e.Call("call_b", "read_file", "{}")
 USER: Message = {"role": "user", "content": "Say hello"}
@@ -151,7 +151,7 @@ def test_the_text_of_parts() -> None:
     assert text_of(None) == ""
 
 
-@settings(max_examples=80, deadline=None)
+@quick
 @given(journals("chat", ended=False))
 def test_history_has_only_settled_messages_and_every_result_follows_its_call(entries: list[e.Entry]) -> None:
     """G3, E3, over random journals."""

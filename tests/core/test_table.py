@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from holdfast.core import events as e
 from holdfast.core.errors import Damaged, IllegalEvent
 from holdfast.core.state import TABLE, TERMINAL, Phase, apply, fold, start
-from tests.journals import AT, RUN, Pen, journals, spec_of
+from tests.journals import AT, RUN, Pen, journals, quick, spec_of
 
 FAILED = e.RunFailed(code="server_error", message="No")
 A, B = e.Call("call_a", "terminal", "{}"), e.Call("call_b", "terminal", "{}")
@@ -147,7 +147,7 @@ def test_nothing_follows_an_end(phase: Phase) -> None:
     assert STANDS[phase]().state.ended
 
 
-@settings(max_examples=100, deadline=None)
+@quick
 @given(journals())
 def test_a_legal_journal_has_exactly_one_terminal_event_and_it_is_the_last(entries: list[e.Entry]) -> None:
     """P3."""
@@ -155,7 +155,7 @@ def test_a_legal_journal_has_exactly_one_terminal_event_and_it_is_the_last(entri
     assert fold(entries).facts.end == entries[-1].event
 
 
-@settings(max_examples=60, deadline=None)
+@quick
 @given(journals())
 def test_no_event_at_all_can_follow_a_legal_end(entries: list[e.Entry]) -> None:
     """P3, over random journals."""

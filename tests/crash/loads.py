@@ -36,6 +36,8 @@ def prompt(kind: str, chance: random.Random) -> str:
     pace = chance.choice((0.001, 0.003, 0.006))
     if kind == "text":
         return f"[[tokens={chance.randint(10, 60)} pace={pace}]]"
+    if kind == "big":
+        return "[[big=300000 messages=4]]"  # past the bound of a tail: it is packed into segments while it runs
     if kind == "reasoning":
         return f"[[reason={chance.randint(1, 6)} pace={pace}]] [[tools={terminal(0.01)}]] [[tokens=8]]"
     if kind == "three":
@@ -46,7 +48,8 @@ def prompt(kind: str, chance: random.Random) -> str:
     return f"[[parallel={calls}]] [[tokens=10 pace={pace}]]"
 
 
-KINDS = ("text", "three", "three", "parallel", "reasoning")
+KINDS = {"text": 4, "three": 8, "parallel": 4, "reasoning": 4, "big": 1}
+"""How often each is drawn."""
 
 
 @dataclass
@@ -144,7 +147,8 @@ def draw(chance: random.Random, n: int) -> Load:
     if dialect == "responses" and chance.random() < 0.5:
         how = chance.choice(("conversation", "session"))
         joins[how] = f"{how}-{tag}"
-    return Load(tag, dialect, f"{tag} {prompt(chance.choice(KINDS), chance)}", joins)
+    kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+    return Load(tag, dialect, f"{tag} {prompt(kind, chance)}", joins)
 
 
 async def stream(port: int, dialect: str, shown: str, after: int = -1) -> bytes:

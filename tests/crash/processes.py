@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from tests.crash.wire import KEY, until
+from tests.crash.wire import KEY
 
 ROOT = Path(holdfast.__file__).resolve().parents[1]
 START_S = 20.0
@@ -125,8 +125,3 @@ def _clean() -> dict[str, str]:
     """Our environment without settings of a server."""
     ours = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-
-
-async def wait_for(path: Path, lines: int = 1, seconds: float = 20.0) -> None:
-    """Wait until a file has so many lines."""
-    await until(lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, seconds, f"{lines} lines in {path}")

@@ -52,7 +52,12 @@ async def test_P1_to_P5_and_P7_hold_after_a_crash_at_every_append(
     tmp_path: Path, book: str, backend: Backend
 ) -> None:
     ground = Ground(tmp_path, book, backend)
-    struck = [crash for crash in points() if await ground.holds(crash)]
+    stride = {"memory": 1, "sqlite": 4}[backend]  # resumed at every k, or at every fourth
+    struck = []
+    for crash in points():
+        if not await ground.holds(crash, stride=stride):
+            break
+        struck.append(crash)
     assert 12 <= len(struck) < MOST and struck[-1].when == "after", f"struck at {struck}"
 
 

@@ -53,7 +53,7 @@ async def kinds_found(folder: Path, book: str, **planted: Any) -> set[Kind]:
     found: set[Kind] = set()
     for n, crash in enumerate(crashes()):
         (folder / str(n)).mkdir()
-        wrong = await trial(World(folder / str(n), "memory", {"go": BOOKS[book]}, **planted), [crash])
+        wrong = await trial(World(folder / str(n), "memory", {"go": BOOKS[book]}, **planted), [crash], stride=50)
         if wrong is None:
             return found
         found |= {finding.kind for finding in wrong}

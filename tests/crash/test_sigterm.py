@@ -8,15 +8,15 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.crash.checks import ENDS, Evidence, calls_of, frames_of, judge, payload
-from tests.crash.loads import EFFECTS, Load, terminal
-from tests.crash.processes import Server, Upstream, wait_for
+from tests.crash.loads import Load, terminal
+from tests.crash.processes import Server, Upstream
 from tests.crash.rig import Rig
 from tests.crash.wire import KEY, Exchange, all_done, get, post, until, until_shown
 
@@ -74,27 +74,21 @@ async def shut_down(folder: Path) -> Seen:
             "chat": Exchange(port, "POST", CHAT, chat),
             "responses": Exchange(port, "POST", "/v1/responses", {"input": text, "stream": True, "store": False}),
         }
-        stuck = stuck_reader(port)
         tasks = [asyncio.create_task(one.run()) for one in (*clients.values(), waiting, *ephemeral.values())]
         busy = [clients[load.tag] for name in ("text", "long") for load in kinds[name]]
         await until(lambda: all(b".delta" in client.data for client in busy), what="text on every stream")
         brief = list(ephemeral.values())
         await until(lambda: all(client.data.count(b"data:") > 3 for client in brief), what="ephemeral text")
-        await wait_for(rig.folder / "data" / "workspaces" / _only(rig) / EFFECTS, 8)
-        began = time.monotonic()
-        rig.server.signal(signal.SIGTERM)
-        refused = await refusal(port)
-        seen = Seen(refused, waiting, ephemeral, kinds, list(clients.values()))
-        seen.code, seen.seconds = await rig.server.gone(), time.monotonic() - began
+        await until(lambda: rig.lines() >= 8, what="eight tools at work")
+        with closing(stuck_reader(port)):
+            began = time.monotonic()
+            rig.server.signal(signal.SIGTERM)
+            refused = await refusal(port)
+            seen = Seen(refused, waiting, ephemeral, kinds, list(clients.values()))
+            seen.code, seen.seconds = await rig.server.gone(), time.monotonic() - began
         await all_done(tasks)
-        stuck.close()
         await after(rig, seen, clients)
         return seen
-
-
-def _only(rig: Rig) -> str:
-    (found,) = (rig.folder / "data" / "workspaces").iterdir()
-    return found.name
 
 
 async def refusal(port: int) -> Exchange:
@@ -145,7 +139,7 @@ def test_P10_the_exit_code_is_0(seen: Seen) -> None:
 
 
 def test_P10_neither_a_stuck_tool_nor_a_stuck_reader_holds_the_exit(seen: Seen) -> None:
-    assert DRAIN_S <= seen.seconds < DRAIN_S + 4.0, f"it took {seen.seconds:.1f} s"
+    assert DRAIN_S <= seen.seconds < DRAIN_S + 5.0, f"it took {seen.seconds:.1f} s"
 
 
 def test_A9_streams_of_stored_runs_are_cut_without_an_end(seen: Seen) -> None:
@@ -226,14 +220,13 @@ async def test_P10_a_second_SIGTERM_ends_it_at_once_and_nothing_is_lost(tmp_path
     async with Rig(tmp_path, 2, HOLDFAST_LIMITS_DRAIN_S="20") as rig:
         load = Load("load-twice", "responses", f"load-twice [[tools={terminal(3)}|{terminal(0)}]]")
         client = asyncio.create_task(load.begin(rig.server.port))
-        effects = rig.folder / "data" / "workspaces"
-        await until(lambda: list(effects.glob(f"*/{EFFECTS}")), what="the first effect")
+        await until(lambda: rig.lines() == 1, what="the first effect")
         rig.server.signal(signal.SIGTERM)
         assert (await refusal(rig.server.port)).status == 503
         began = time.monotonic()
         rig.server.signal(signal.SIGTERM)
-        await rig.server.gone(2.0)
-        assert time.monotonic() - began < 1.0
+        await rig.server.gone()
+        assert time.monotonic() - began < 2.0
         await client
         rig.loads = [load]
         await rig.settle()

@@ -86,7 +86,7 @@ async def _recovered(world: World, life: Life, run: str | None, told: Heard, str
     return wrong
 
 
-async def _evidence(world: World, life: Life, run: str, told: Heard, stride: int = 1) -> Evidence:
+async def _evidence(world: World, life: Life, run: str, told: Heard, stride: int = 7) -> Evidence:
     seen = [tell for name, tell in told if name == run]
     return await life.evidence(run, asks_of(world, "go"), seen, stride)
 

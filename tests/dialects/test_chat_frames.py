@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import events as e
@@ -15,10 +15,9 @@ from holdfast.dialects.chat import body
 from holdfast.dialects.chat.frames import ChatProjection, usage_object
 from holdfast.dialects.shared import hidden
 from tests.dialects.transcript import Frame, edge_view, follow, read, replay
-from tests.journals import Pen, journals, spec_of
+from tests.journals import Pen, journals, quick, spec_of
 
 CHAT = ChatProjection()
-quick = settings(max_examples=60, deadline=None)
 PROGRESS = "hermes.tool.progress"
 chats = journals("chat", approvals=False)
 """A question ends a chat stream (G11): that has tests of its own."""
@@ -295,6 +294,14 @@ def tool_run(**spec: Any) -> list[e.Entry]:
 
 def progress(entries: list[e.Entry]) -> list[dict[str, Any]]:
     return [f.data for f in told(replay(CHAT, entries)) if f.event == PROGRESS]
+
+
+def test_a_second_start_after_a_crash_makes_no_second_frame() -> None:
+    """B3, G9: one running, one completed."""
+    pen = Pen(spec_of("chat")).attempt()
+    call = pen.call("read_file")
+    pen.settle(call).start(call).crash().start(call).finish(call).text("Done").settle().complete()
+    assert [each["status"] for each in progress(pen.entries)] == ["running", "completed"]
 
 
 def test_bare_tool_progress_has_the_fields_of_hermes() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from holdfast.core import events as e
 from holdfast.core.state import fold
 from holdfast.dialects.receipt import receipt
 from holdfast.dialects.runs import STATUS
 from holdfast.dialects.shared import hidden
-from tests.journals import AT, Pen, journals
+from tests.journals import AT, Pen, journals, quick
 
 
 def of(pen: Pen) -> Any:
@@ -70,7 +70,7 @@ def test_our_own_reason_of_a_failure_is_on_the_receipt() -> None:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@quick
 @given(journals(ended=False))
 def test_every_run_has_a_receipt_at_any_moment(entries: list[e.Entry]) -> None:
     """D1; hidden tools are on none (G9)."""

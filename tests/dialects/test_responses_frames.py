@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import events as e
@@ -11,11 +11,10 @@ from holdfast.core.state import apply, fold, start
 from holdfast.dialects.responses import body, items
 from holdfast.dialects.responses.frames import ReattachProjection, ResponsesProjection
 from tests.dialects.transcript import ResponsesChecker, edge_view, follow, read, replay
-from tests.journals import Pen, journals, spec_of
+from tests.journals import Pen, journals, quick, spec_of
 
 RESPONSES = ResponsesProjection()
 REATTACH = ReattachProjection()
-quick = settings(max_examples=80, deadline=None)
 
 
 def json_of(value: object) -> object:

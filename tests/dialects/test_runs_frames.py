@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import events as e
@@ -13,10 +13,9 @@ from holdfast.core.state import fold
 from holdfast.dialects import runs
 from holdfast.dialects.shared import hidden
 from tests.dialects.transcript import edge_view, follow, read, replay
-from tests.journals import AT, STEP_MS, Pen, journals, spec_of
+from tests.journals import AT, STEP_MS, Pen, journals, quick, spec_of
 
 RUNS = runs.RunsProjection()
-quick = settings(max_examples=60, deadline=None)
 ENDS = {"run.completed", "run.failed", "run.cancelled", "run.incomplete"}
 
 

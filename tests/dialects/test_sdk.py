@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from openai import APIError, OpenAI
 
 from holdfast.core import events as e
@@ -21,9 +21,7 @@ from holdfast.dialects.responses.body import body as response_body
 from holdfast.dialects.responses.frames import ResponsesProjection
 from holdfast.dialects.sse import KEEPALIVE
 from tests.dialects.transcript import replay
-from tests.journals import Pen, journals, spec_of
-
-quick = settings(max_examples=25, deadline=None)
+from tests.journals import Pen, journals, quick, spec_of
 
 
 @contextmanager

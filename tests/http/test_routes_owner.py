@@ -28,6 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"alice": "alice-key-0123456789abcdef", "bob": "bob-key-0123456789abcdefgh"}
 SECRET = "the-secret-word-of-alice"
 CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
+SESSIONS = "/api/sessions"
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("POST", RUNS + "/{id}/stop"): by_id(RUNS + "/ID/stop", *RUN_IDS),
     ("POST", RUNS + "/{id}/approval"): by_id(RUNS + "/ID/approval", *RUN_IDS, body={"choice": "once"}),
     ("GET", RUNS + "/{id}/receipt"): by_id(RUNS + "/ID/receipt", *RUN_IDS),
+    ("GET", SESSIONS): [Probe(f"{SESSIONS}?after={{private}}")],
+    ("GET", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private"),
+    ("PATCH", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private", body={"title": "bob's"}),
+    ("DELETE", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private"),
+    ("GET", SESSIONS + "/{id:path}/messages"): by_id(SESSIONS + "/ID/messages", "private"),
+    ("POST", SESSIONS + "/{id:path}/fork"): by_id(SESSIONS + "/ID/fork", "private", body={"id": "mine"}),
 }
 LISTS = (CHAT, RUNS)
 
@@ -168,6 +175,7 @@ class World:
         marks = {"x-hermes-session-id": "alice-session", "idempotency-key": "alice-key-1"}
         response = await self.made(RESPONSES, {"input": SECRET, "metadata": {"of": SECRET}}, marks)
         await self.made(RESPONSES, {"input": SECRET}, {"idempotency-key": "alice-other"})
+        await self.made(RESPONSES, {"input": SECRET}, {"x-hermes-session-id": "alice-private"})
         talk = await self.made(RESPONSES, {"input": SECRET, "conversation": "alice-talk"})
         busy = {"input": hangs, "conversation": "alice-busy", "background": True}
         active = await self.made(RESPONSES, busy)
@@ -188,6 +196,7 @@ class World:
             "name": "alice-talk",
             "active_name": "alice-busy",
             "session": "alice-session",
+            "private": "alice-private",
             "key": "alice-key-1",
             "active_chat": await self._active_chat(chat["id"]),
         }
@@ -318,6 +327,8 @@ async def _all_of(world: World) -> list[Any]:
 
 
 async def test_lists_show_nothing_of_another_owner(world: World) -> None:
+    assert "alice-private" in (await world.call("alice", "GET", SESSIONS)).body.decode()
+    assert "alice-private" not in (await world.call("bob", "GET", SESSIONS)).body.decode()
     for path in LISTS:
         mine = (await world.call("alice", "GET", f"{path}?limit=100")).body.decode()
         assert world.alices["chat"].removeprefix("chatcmpl-") in mine

@@ -109,8 +109,7 @@ class Shelf:
         end = time.monotonic() + DEADLINE_S
         while True:
             try:
-                pages = await self.store._writer.ask(lambda db: db.pragma("page_count"))
-                await self.store._writer.ask(lambda db: db.pragma("max_page_count", pages + more))
+                await self.store._writer.ask(lambda db: db.pragma("max_page_count", db.pragma("page_count") + more))
                 return
             except StoreUnavailable:
                 assert time.monotonic() < end, "the limit cannot be set"

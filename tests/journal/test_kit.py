@@ -156,6 +156,8 @@ async def test_nothing_answers_after_the_crash(inner: MemoryStore) -> None:
         lambda: store.remember("ann", "s", 0, b""),
         lambda: store.annotate("ann", "r1", b""),
         lambda: store.signals("r1"),
+        lambda: store.grant("ann", "s", "t"),
+        lambda: store.granted("ann", "s", "t"),
         lambda: store.rows(None),  # type: ignore[arg-type]
     ]
     for call in calls:

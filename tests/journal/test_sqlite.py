@@ -8,17 +8,18 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Literal
 
 import apsw
 import pytest
 
 from holdfast.core.spec import Resolved
 from holdfast.journal import queries
-from holdfast.journal.base import Query, Slice, StoreUnavailable, Verdict
+from holdfast.journal.base import Query, Slice, Store, StoreUnavailable, Verdict
 from holdfast.journal.lock import DirectoryHeld, DirectoryLock
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.journal.sqlite_load import NewerStore
-from holdfast.testing import Author, VirtualClock, refusal
+from holdfast.testing import Author, Backend, Crash, CrashingStore, VirtualClock, refusal
 from holdfast.testing.author import started
 from tests.journal.shelf import Shelf, contents, edit, look, modes, overwrite
 
@@ -41,6 +42,7 @@ async def fill(ann: Author) -> None:
     await ann.finished("gone", key="k3")
     await ann.store.delete("ann", "gone")
     await ann.store.annotate("ann", "done", b'{"a":"b"}')
+    await ann.store.grant("ann", "s", "terminal")
 
 
 async def picture(ann: Author) -> dict[str, object]:
@@ -53,6 +55,7 @@ async def picture(ann: Author) -> dict[str, object]:
         "session": await ann.store.turns("ann", Resolved(session="s", session_turns=9)),
         "chain": await ann.store.turns("ann", Resolved(previous="done")),
         "talk": await ann.store.resolve(ann.asked(conversation="talk", store=False)),
+        "granted": [await ann.store.granted("ann", session, "terminal") for session in ("s", "t")],
     }
 
 
@@ -110,6 +113,41 @@ async def test_a_kill_before_the_commit_leaves_nothing_of_the_batch(shelf: Open,
     assert len(await second.ann.data("r1")) == 2
     assert await second.ann.status("r2") is None
     await second.ann.open("r2", key="k")
+
+
+async def a_life(store: Store, clock: VirtualClock, answered: list[bytes]) -> None:
+    """A run from its beginning to its end; `answered` is what a client has been told."""
+    ann = Author(Backend(store, clock))
+    answered += [record.data for record in (await ann.open("r1", key="k")).records]
+    for n in range(3):
+        assert await ann.write("r1", b"%d" % n) is Verdict.WRITTEN
+        answered.append(b"%d" % n)
+    assert await ann.park("r1") is Verdict.WRITTEN
+    claim = await ann.claim("r1")
+    assert claim is not None
+    answered.append(claim.record.data)
+    assert await ann.end("r1") is Verdict.WRITTEN
+    answered.append(b"ended")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_death_at_any_call_loses_nothing_that_was_answered(
+    shelf: Open, tmp_path: Path, clock: VirtualClock, when: Literal["before", "after"]
+) -> None:
+    whole: list[bytes] = []
+    first = CrashingStore((await shelf("whole.db")).store)
+    await a_life(first, clock, whole)
+    for n in range(1, first.calls + 1):
+        one = await shelf(f"{n}.db")
+        answered: list[bytes] = []
+        with pytest.raises(Crash):
+            await a_life(CrashingStore(one.store, die_at=n, when=when), clock, answered)
+        await one.copy(tmp_path / f"copy{n}.db")
+        two = await shelf(f"copy{n}.db")
+        kept = await two.ann.data("r1")
+        assert answered == kept[: len(answered)]
+        assert kept == whole[: len(kept)], "and what nobody was told of is at most the one call that died"
+        assert (kept == answered) is (when == "before" or n == 5), "parking writes no record"
 
 
 async def test_the_attempt_of_a_claim_outlives_a_restart(shelf: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -60,6 +61,7 @@ async def test_damage_in_the_hot_table_is_found_at_the_start(hot: Path, clock: V
     with pytest.raises(Damaged, match=r"run (r1|r2|done)"):
         await SqliteStore.open_at(hot, "normal", clock)
     assert size(hot) == before, "nothing was repaired behind anybody's back"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
 
 
 async def test_a_start_without_damage_finds_none(hot: Path, shelf: Open) -> None:

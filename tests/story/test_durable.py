@@ -3,6 +3,8 @@ same (C2, C3, C5, C8, G2, G5, G6)."""
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from tests.story.responses import (
@@ -145,6 +147,22 @@ def test_g6_last_event_id_is_another_name_of_starting_after(client: Client) -> N
         expected = [f.raw for f in by_query.rest()]
     with client.stream(f"{PATH}/{shown}?stream=true", headers={"last-event-id": "4"}) as by_header:
         assert [f.raw for f in by_header.rest()] == expected != []
+
+
+def test_g6_no_frame_is_split_over_two_writes(client: Client) -> None:
+    shown = create(client, "[[tokens=1500]]")["id"]
+    headers = {**client._headers, "host": "127.0.0.1"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    with socket.create_connection(("127.0.0.1", client.port), 10) as sock, sock.makefile("rb") as answer:
+        sock.sendall(f"GET {PATH}/{shown}?stream=true HTTP/1.1\r\n{head}\r\n".encode())
+        while answer.readline().strip():
+            continue
+        writes = []
+        while size := int(answer.readline(), 16):
+            writes.append(answer.read(size))
+            assert answer.readline() == b"\r\n"
+    assert len(writes) > 3 and sum(map(len, writes)) > 200_000
+    assert all(write.endswith(b"\n\n") for write in writes), "each write is a number of whole frames"
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 1000, 10**14])

@@ -198,6 +198,24 @@ def test_c4_a_reader_who_comes_back_within_the_grace_keeps_the_run(client: Clien
         assert again.rest()[-1].name == "response.completed"
 
 
+@pytest.mark.xfail(
+    strict=True, reason="Engine._cancel_unread counts subscriptions only: a caller who waits is not seen"
+)
+def test_c4_a_watcher_who_leaves_does_not_end_a_run_for_which_its_caller_waits(client: Client, mark: str) -> None:
+    body, headers = {"input": f"{mark} [[tokens=60 pace=0.02]]"}, {**WEBUI, "idempotency-key": mark}
+    with client.left_waiting("/v1/responses", body, headers):
+        (run,) = wait_until(lambda: client.get(f"/v1/runs?idempotency_key={mark}").json()["data"], "the run")
+        with client.stream(f"/v1/runs/{run['run_id']}/events") as stream:
+            stream.take(2)
+        with client.stream(f"/v1/runs/{run['run_id']}/events?after=0") as stream:
+            stream.take(2)
+        over = ("completed", "cancelled", "failed")
+        done = wait_until(
+            lambda: (r := client.get(f"/v1/runs/{run['run_id']}").json())["status"] in over and r, "the run ends"
+        )
+    assert done["status"] == "completed"
+
+
 @pytest.mark.parametrize("path", [PATH, "/v1/responses"])
 def test_c4_with_an_explicit_store_true_the_run_goes_on(client: Client, mark: str, path: str) -> None:
     text = f"{mark} {SLOW}"

@@ -19,6 +19,7 @@ SETTINGS = {
     "HOLDFAST_LIMITS_CONCURRENT_RUNS": "2",
     "HOLDFAST_LIMITS_QUEUE": "2",
     "HOLDFAST_LIMITS_STALL_S": "0.7",
+    "HOLDFAST_LIMITS_DISCONNECT_GRACE_S": "0.2",
 }
 
 
@@ -115,6 +116,22 @@ def test_c2_a_run_that_is_not_stored_and_waits_goes_with_its_client(
         sock.close()
         wait_until(lambda: server.health()["runs"]["queued"] == 0, "it is gone")
     assert server.health()["runs"]["active"] == 2 and not upstream.asked(mark)
+
+
+@pytest.mark.xfail(strict=True, reason="Engine.left looks at live runs only: one in the queue is not ended")
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("stream", [True, False])
+def test_c4_a_front_end_that_stops_by_leaving_ends_a_run_that_still_waits(
+    client: Client, upstream: Upstream, mark: str, stream: bool
+) -> None:
+    headers = {"x-openwebui-chat-id": "chat-1", "idempotency-key": mark}
+    sock = client.left_waiting(PATH, {"input": mark, "stream": stream}, headers)
+    (run,) = wait_until(lambda: client.get(f"/v1/runs?idempotency_key={mark}").json()["data"], "the run")
+    assert run["status"] == "queued"
+    sock.close()
+    shown = f"/v1/runs/{run['run_id']}"
+    wait_until(lambda: client.get(shown).json()["status"] == "cancelled", "it is ended", 2.0)
+    assert not upstream.asked(mark)
 
 
 def test_p8_a_reader_that_owns_its_run_and_never_reads_ends_it_after_the_stall_deadline(

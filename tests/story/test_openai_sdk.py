@@ -117,6 +117,9 @@ def test_the_rest_of_the_sdks_calls_on_stored_chats_and_models(sdk: openai.OpenA
     completions = sdk.chat.completions
     assert completions.retrieve(made[0]).id == made[0]
     assert completions.update(made[0], metadata={"a": "b"}).metadata == {"a": "b"}
+    assert [c.id for c in completions.list(limit=1, metadata={"a": "b"})] == [made[0]]
+    assert [c.id for c in completions.list(limit=2, model=MODEL)] == made
+    assert list(completions.list(model="another")) == list(completions.list(metadata={"a": "c"})) == []
     assert [c.id for c in completions.list(limit=2)] == made, "the SDK pages by itself"
     assert [m.content for m in completions.messages.list(made[0])] == [TWO]
     assert completions.delete(made[0]).deleted is True

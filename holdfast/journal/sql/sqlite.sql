@@ -170,3 +170,39 @@ INSERT INTO grants (owner, session, tool) VALUES (?, ?, ?) ON CONFLICT DO NOTHIN
 -- name: granted
 -- Is there such a permission?
 SELECT 1 FROM grants WHERE owner = ?1 AND session IN (?2, '') AND tool = ?3 LIMIT 1;
+
+-- name: sessions
+-- A page of an owner's named sessions, the one used last first.
+SELECT t.session, COALESCE(n.title, ''), COUNT(*), MIN(t.at), MAX(t.at) FROM session_turns t
+LEFT JOIN session_titles n ON n.owner = t.owner AND n.session = t.session
+WHERE t.owner = ?1 GROUP BY t.session
+HAVING ?2 IS NULL OR (MAX(t.at), t.session) < (SELECT MAX(at), session FROM session_turns WHERE owner = ?1 AND session = ?2)
+ORDER BY MAX(t.at) DESC, t.session DESC LIMIT ?3;
+
+-- name: one_session
+-- One of them.
+SELECT t.session, COALESCE(n.title, ''), COUNT(*), MIN(t.at), MAX(t.at) FROM session_turns t
+LEFT JOIN session_titles n ON n.owner = t.owner AND n.session = t.session
+WHERE t.owner = ?1 AND t.session = ?2 GROUP BY t.session;
+
+-- name: rename_session
+-- A title for a session.
+INSERT INTO session_titles (owner, session, title) VALUES (?1, ?2, ?3)
+ON CONFLICT (owner, session) DO UPDATE SET title = excluded.title;
+
+-- name: fork_session
+-- A copy of a session, as it is now, under another name.
+INSERT INTO session_turns (owner, session, n, at, run, turn)
+SELECT owner, ?3, n, at, run, turn FROM session_turns WHERE owner = ?1 AND session = ?2;
+
+-- name: forget_turns
+-- A session goes.
+DELETE FROM session_turns WHERE owner = ? AND session = ?;
+
+-- name: forget_title
+-- And its title.
+DELETE FROM session_titles WHERE owner = ? AND session = ?;
+
+-- name: forget_grants
+-- And what was granted in it.
+DELETE FROM grants WHERE owner = ? AND session = ?;

@@ -94,3 +94,10 @@ CREATE TABLE grants (
   tool TEXT NOT NULL,
   PRIMARY KEY (owner, session, tool)
 ) WITHOUT ROWID;
+
+CREATE TABLE session_titles (
+  owner TEXT NOT NULL,
+  session TEXT NOT NULL,
+  title TEXT NOT NULL,
+  PRIMARY KEY (owner, session)
+) WITHOUT ROWID;

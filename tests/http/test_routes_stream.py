@@ -1,0 +1,43 @@
+"""How frames become messages of a stream (G6)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from holdfast.http.stream import FRAME_END, SLICE, pieces
+
+
+def frames(sizes: list[int]) -> list[bytes]:
+    return [b"data: ".ljust(size - len(FRAME_END), b"x") + FRAME_END for size in sizes]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [100],
+        [SLICE],
+        [SLICE + 1],
+        [SLICE - 1, 10],
+        [SLICE - 1, SLICE, SLICE + 1],
+        [3 * SLICE],
+        [10, 5 * SLICE + 7, 10],
+        [200] * 5000,
+        [SLICE, SLICE, 10],
+        [random.Random(n).choice([20, 200, 4000, SLICE - 2, SLICE, SLICE + 2, 3 * SLICE]) for n in range(60)],
+    ],
+    ids=str,
+)
+def test_g6_a_frame_is_never_split_over_two_sends_unless_it_is_larger_than_a_slice(sizes: list[int]) -> None:
+    whole = frames(sizes)
+    sent = list(pieces(b"".join(whole)))
+    assert b"".join(sent) == b"".join(whole)
+    assert all(0 < len(piece) <= SLICE for piece in sent)
+    ends = {sum(map(len, sent[: n + 1])) for n in range(len(sent))}
+    place = 0
+    for frame in whole:
+        inside = [end for end in ends if place < end < place + len(frame)]
+        assert not inside or len(frame) > SLICE, "a small frame was split"
+        place += len(frame)
+        assert len(frame) <= SLICE or place in ends, "nothing goes out with the last slice of a large frame"
