@@ -255,6 +255,11 @@ def waiting(state: RunState) -> bool:
     return state.phase is Phase.WAITING
 
 
+def in_flight(state: RunState) -> list[str]:
+    """Calls that were started and are not settled."""
+    return [call_id for call_id, due in state.facts.due.items() if due.attempt > 0]
+
+
 def between_steps(state: RunState) -> bool:
     """True where a worker may let go of the run without repeating anything: no draft, no call in flight."""
     in_flight = any(due.attempt == state.facts.attempt for due in state.facts.due.values())

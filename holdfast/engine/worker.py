@@ -18,9 +18,17 @@ import msgspec
 
 from holdfast.agents.base import Agent, Turn
 from holdfast.core.errors import AgentError, Damaged, HoldfastError, IllegalEvent
-from holdfast.core.events import AnyEvent, ApprovalGiven, ApprovalRequested, CancelRequested, RunCancelled, RunFailed
+from holdfast.core.events import (
+    AnyEvent,
+    ApprovalGiven,
+    ApprovalRequested,
+    CancelRequested,
+    RunCancelled,
+    RunFailed,
+    ToolFinished,
+)
 from holdfast.core.spec import Message
-from holdfast.core.state import DELTAS, RunState, between_steps, stopping, waiting
+from holdfast.core.state import DELTAS, RunState, between_steps, in_flight, stopping, waiting
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer
@@ -177,6 +185,8 @@ class Worker:
             case Stop.CANCEL | Stop.STALLED:
                 if not stopping(self.live.staged):
                     await self._writer.fact(self.live, CancelRequested(why.value))
+                for call_id in in_flight(self.live.staged):
+                    await self._writer.fact(self.live, _given_up(call_id))
                 await self._writer.fact(self.live, RunCancelled())
 
     async def _write_failure(self, error: BaseException) -> None:
@@ -200,3 +210,9 @@ class Worker:
 
     async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
         await self._writer.fact(self.live, RunFailed(code=code, message=message, reason=reason, status=status))
+
+
+def _given_up(call_id: str) -> ToolFinished:
+    """The end of a call that was stopped with its run: whoever saw it start sees it end (B3)."""
+    output = "The run was cancelled while this call was being carried out: its outcome is unknown."
+    return ToolFinished(call_id=call_id, output=output, is_error=True, outcome="unknown")

@@ -61,14 +61,15 @@ class ChatRoutes:
         context = calls.context_of(request, self._parts)
         parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
         if parsed.reply is not None:
-            return await self._answered(request, parsed)
+            asking = await self._parts.engine.waiting_with(context.owner, parsed.reply.code)
+            if asking is not None or parsed.reply.quoted:
+                return await self._answered(request, parsed, asking)
         ticket = await self._parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
         return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
 
-    async def _answered(self, request: Request, parsed: parse.ParsedChat) -> ASGIApp:
+    async def _answered(self, request: Request, parsed: parse.ParsedChat, state: RunState | None) -> ASGIApp:
         """The message answers a question: give the answer, then show the rest of that run (G11)."""
         engine, owner, reply = self._parts.engine, calls.owner_of(request), parsed.reply
-        state = await engine.waiting_with(owner, reply.code) if reply else None
         if state is None or reply is None:
             raise not_pending()
         await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx2
 import pytest
 from hypothesis import given
 from openai import APIError, OpenAI
@@ -23,16 +22,21 @@ from holdfast.dialects.sse import KEEPALIVE
 from tests.dialects.transcript import replay
 from tests.journals import Pen, journals, quick, spec_of
 
+try:  # openai 3 brought its own httpx
+    import httpx2 as transport_kit
+except ImportError:
+    import httpx as transport_kit
+
 
 @contextmanager
 def client(frames: list[bytes]) -> Iterator[OpenAI]:
     """The SDK, talking to a server that answers everything with these frames, keepalives between them."""
     stream = KEEPALIVE.join(frames)
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
+    def answer(request: transport_kit.Request) -> transport_kit.Response:
+        return transport_kit.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
 
-    with httpx2.Client(transport=httpx2.MockTransport(answer)) as transport:
+    with transport_kit.Client(transport=transport_kit.MockTransport(answer)) as transport:
         yield OpenAI(api_key="k" * 16, base_url="http://holdfast/v1", http_client=transport, max_retries=0)
 
 

@@ -160,6 +160,16 @@ async def test_the_attempt_of_a_claim_outlives_a_restart(shelf: Open) -> None:
         await one.close()
 
 
+async def test_a_death_after_a_park_and_a_claim_is_unclean(shelf: Open) -> None:
+    first = await shelf()
+    await first.ann.open("r1")
+    await first.ann.park("r1")
+    await first.ann.claim("r1")
+    await first.close()
+    claim = await (await shelf()).ann.claim("r1")
+    assert claim is not None and claim.record.data == started(3, False)
+
+
 async def test_a_restart_costs_every_lease(shelf: Open, clock: VirtualClock) -> None:
     first = await shelf()
     await first.ann.open("r1")

@@ -236,6 +236,28 @@ async def test_a_kill_between_sealing_and_trimming_changes_nothing(shelf: Open, 
     assert claim is not None and claim.record.seq == 12
 
 
+async def test_what_is_written_during_sealing_outlives_trimming_and_a_kill(shelf: Open, tmp_path: Path) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.open("live")
+    await one.ann.write("live", *[b"x"] * 10)
+    async with one.one_batch():
+        sealing = asyncio.create_task(one.store._seal("live"))
+        await asyncio.sleep(0)
+        writing = asyncio.create_task(one.ann.write("live", b"meanwhile"))
+        await asyncio.sleep(0)
+    await asyncio.gather(sealing, writing)
+    await one.ann.open("other")
+    await one.ann.write("other", *[b"y"] * 100)
+    await one.store._trim()
+    assert await one.hot("live") == 1, "what is sealed has left"
+    whole = await one.ann.read("live")
+    assert whole[-1].data == b"meanwhile"
+    await one.copy(tmp_path / "copy.db")
+    two = await shelf("copy.db")
+    assert await two.ann.read("live") == whole
+    assert len(await two.ann.read("other")) == 102
+
+
 async def test_sealing_and_deleting_at_once_leaves_nothing(shelf: Open) -> None:
     one = await shelf(upkeep=False)
     for n in range(10):

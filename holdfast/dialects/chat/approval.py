@@ -24,6 +24,8 @@ class Reply(Struct, frozen=True):
 
     choice: Literal["once", "deny"]
     code: str
+    quoted: bool
+    """The question stands in the conversation. If not, and nobody waits, these are just words."""
 
 
 def question(asked: ApprovalRequested) -> str:
@@ -44,7 +46,9 @@ def reply_in(messages: list[Message]) -> Reply | None:
     if found is None:
         return None
     choice: Literal["once", "deny"] = "once" if found.group(1).lower() == "approve" else "deny"
-    return Reply(choice, found.group(2).upper())
+    code = found.group(2).upper()
+    quoted = any(_asks(message) and code in text_of(message.get("content")) for message in messages[:-1])
+    return Reply(choice, code, quoted)
 
 
 def without_questions(messages: list[Message]) -> list[Message]:
