@@ -63,7 +63,7 @@ def main() -> int:
         print(json.dumps({**rows, "violations": [str(finding) for finding in tally.found]}))
     else:
         print("\n".join(f"{name:<24}{value:>12}" for name, value in rows.items()))
-        print("\n".join(str(finding)[:2000] for finding in tally.found[:SHOWN]))
+        print("".join(f"{str(finding)[:2000]}\n" for finding in tally.found[:SHOWN]), end="")
     return 1 if tally.found else 0
 
 

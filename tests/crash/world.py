@@ -19,6 +19,7 @@ from holdfast.core.admission import Asked
 from holdfast.core.events import Effect, ToolFinished
 from holdfast.core.spec import Spec
 from holdfast.dialects import runs
+from holdfast.dialects.chat.frames import ChatProjection
 from holdfast.dialects.responses import body
 from holdfast.dialects.responses.frames import ResponsesProjection
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Limits, Order, Projection
@@ -38,7 +39,11 @@ from tests.crash.checks import Evidence, Told, frames_of, position
 OWNER = "owner"
 DEADLINE_S = 10.0
 EFFECTS: dict[str, Effect] = {"look": "read", "keep": "idempotent", "note": "write"}
-PROJECTIONS: dict[str, Callable[[], Projection]] = {"responses": ResponsesProjection, "runs": runs.RunsProjection}
+PROJECTIONS: dict[str, Callable[[], Projection]] = {
+    "responses": ResponsesProjection,
+    "runs": runs.RunsProjection,
+    "chat": ChatProjection,
+}
 When = Literal["before", "after"]
 
 

@@ -24,7 +24,7 @@ class Reply(Struct, frozen=True):
 
     choice: Literal["once", "deny"]
     code: str
-    quoted: bool
+    quoted: bool = False
     """The question stands in the conversation. If not, and nobody waits, these are just words."""
 
 
