@@ -2,9 +2,10 @@
 waiting is one transaction (group commit emerges by itself: what arrives during a commit is the next batch). One
 wake-up of the loop per batch. Refuses to know: what the work is.
 
-A job is a function of the connection. It may raise a HoldfastError, Damaged or CallerFailed before it has written
-anything: that is its own result and harms no other job. Any other exception rolls the whole batch back and is given to
-every job in it. What must follow a commit in memory is the job's `then`: it runs on the loop for every job whose batch
+A job is a function of the connection that may be called again. It may raise a HoldfastError or Damaged before it has
+written anything: that is its own result. So is any other mistake in it (a constraint, a bug, a function that the caller
+sent along): the batch is rolled back and done again without that job, because one bad request must not fail the writes
+of all runs. What the store itself cannot do (full, busy, broken) fails the whole batch. What must follow a commit in memory is the job's `then`: it runs on the loop for every job whose batch
 was committed, also where nobody waits for the answer any more, because a cancelled caller does not undo a commit."""
 
 from __future__ import annotations
@@ -26,8 +27,15 @@ Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]"]
 BATCH = 256
 
 
-class CallerFailed(Exception):
-    """A function that the caller sent along raised inside the transaction; its own error is the cause."""
+OWN_MISTAKES = (
+    apsw.ConstraintError,
+    apsw.SQLError,
+    apsw.BindingsError,
+    apsw.MismatchError,
+    apsw.RangeError,
+    apsw.TooBigError,
+)
+"""SQLite's errors that tell of a job, not of the store."""
 
 
 def told(value: Any) -> Any:
@@ -117,8 +125,10 @@ class Desk(Generic[T]):
                     results.append((future, None, job(connection), then))
                 except (HoldfastError, Damaged) as refusal:
                     results.append((future, refusal, None, told))
-                except CallerFailed as failure:
-                    results.append((future, failure.__cause__, None, told))
+                except Exception as mistake:
+                    if isinstance(mistake, apsw.Error) and not isinstance(mistake, OWN_MISTAKES):
+                        raise
+                    return self._without(connection, batch, (job, then, future), mistake)
             if self._begin:
                 connection.execute("COMMIT")
         except BaseException as error:  # the batch as a whole failed: every job is told, nothing is swallowed
@@ -126,6 +136,12 @@ class Desk(Generic[T]):
         if self._committed:
             self._committed(connection)
         return results
+
+    def _without(self, connection: apsw.Connection, batch: list[Job], wrong: Job, mistake: Exception) -> list[Settled]:
+        """The batch again without one of its jobs."""
+        spoiled = self._undo(connection, [wrong], mistake)
+        rest = [job for job in batch if job[2] is not wrong[2]]
+        return spoiled + (self._commit(connection, rest) if rest else [])
 
     def _undo(self, connection: apsw.Connection, batch: list[Job], error: BaseException) -> list[Settled]:
         if self._failed:

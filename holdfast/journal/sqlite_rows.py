@@ -9,7 +9,7 @@ that becomes true only after COMMIT: a rolled back batch leaves no trace in them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import apsw
 from msgspec import Struct
@@ -31,11 +31,8 @@ from holdfast.journal.base import (
     Slice,
     Verdict,
 )
-from holdfast.journal.desk import CallerFailed
 from holdfast.journal.segments import link, origin
 
-P = ParamSpec("P")
-T = TypeVar("T")
 SQL = queries.load("sqlite.sql")
 _VALUES = "(?,?,?,?,?,?)"
 _INSERT = {
@@ -123,7 +120,7 @@ def open_run(
     if isinstance(decision, admission.Attach):
         return Attached(decision.run)
     resolved = decision.resolved
-    data = _call(opening.accept, resolved)
+    data = opening.accept(resolved)
     attempt = 1 if opening.holder else 0
     records = [Record(seq, min(seq, attempt), opening.at, item) for seq, item in enumerate(data)]
     n = _insert_run(db, opening, resolved, len(records) - 1)
@@ -138,14 +135,6 @@ def open_run(
     fence = Fence(asked.owner, n, attempt, len(records) - 1, crc, not attempt, opening.holder, lease_until)
     fences.put(opening.run, replace(fence, conversation=resolved.conversation))
     return Opened(opening.run, resolved, records), n, _insert(db, values)
-
-
-def _call(made: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call what the caller sent along: its failure is the caller's own, not that of the batch."""
-    try:
-        return made(*args, **kwargs)
-    except Exception as error:
-        raise CallerFailed from error
 
 
 def _insert_run(db: apsw.Connection, opening: Opening, resolved: Resolved, last_seq: int) -> int:
@@ -258,7 +247,7 @@ def claim(
     if fence is None or (fence.holder is not None and fence.lease_until > now):
         return None
     attempt = fence.attempt + 1
-    record = Record(fence.seq + 1, attempt, at, _call(first, attempt, fence.parked))
+    record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked))
     crc, values = _chain(fence.n, fence.crc, [record])
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, lease_until=until)
     fences.put(run, fence)

@@ -132,6 +132,8 @@ class McpTools:
 
     async def close(self) -> None:
         """End all connections, and the programs behind them."""
+        for _, link in self._links:
+            link.ending = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -116,6 +116,8 @@ class Link:
         """Lines that were no messages."""
         self.tried = asyncio.Event()
         """Set when the first try has succeeded or failed."""
+        self.ending = False
+        """Set before run() is cancelled: an error on the way out then takes the place of nothing."""
         self._connection = _Connection()
         self._up = asyncio.Event()
         self._waiting = 0
@@ -130,7 +132,7 @@ class Link:
     async def run(self) -> None:
         """Connect, and connect again whenever the connection is lost."""
         pause = FIRST_PAUSE_S
-        while True:
+        while not self.ending:
             began = time.monotonic()
             connection = self._connection = _Connection()
             try:

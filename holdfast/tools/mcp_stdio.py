@@ -53,19 +53,20 @@ class Stdio:
     async def streams(self) -> AsyncIterator[tuple[Any, Any]]:
         """Start it; the pair of streams that a session of the package takes; then end it, however it is left."""
         anyio: Any = importlib.import_module("anyio")
-        incoming, read = anyio.create_memory_object_stream(0)
-        write, outgoing = anyio.create_memory_object_stream(0)
         process = self._start()
         pipes = _Pipes(process)
+        incoming, read = anyio.create_memory_object_stream(0)
+        write, outgoing = anyio.create_memory_object_stream(0)
         try:
             async with asyncio.TaskGroup() as group, incoming, read, write, outgoing:
-                work = (
-                    self._write(await pipes.writer(process.stdin), outgoing),
-                    self._read(await pipes.reader(process.stdout, LINE_BYTES), incoming),
-                    self._listen(await pipes.reader(process.stderr, 65_536)),
-                    self._watch(process),
-                )
-                tasks = [group.create_task(each) for each in work]
+                lines, words = await pipes.readers()
+                writer = await pipes.writer()
+                tasks = [
+                    group.create_task(self._write(writer, outgoing)),
+                    group.create_task(self._read(lines, incoming)),
+                    group.create_task(self._listen(words)),
+                    group.create_task(self._watch(process)),
+                ]
                 try:
                     yield read, write
                 finally:
@@ -154,22 +155,27 @@ class _Pipes:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._loop = asyncio.get_running_loop()
+        self._process = process
         self._loose: list[Any] = [process.stdin, process.stdout, process.stderr]
         self._held: list[Any] = []
         self._writer: asyncio.StreamWriter | None = None
 
-    async def reader(self, pipe: Any, limit: int) -> asyncio.StreamReader:
-        """What comes out of it."""
-        reader = asyncio.StreamReader(limit=limit)
+    async def readers(self) -> tuple[asyncio.StreamReader, asyncio.StreamReader]:
+        """What comes out of the child: its stdout and its stderr."""
+        return await self._reader(self._process.stdout), await self._reader(self._process.stderr)
+
+    async def _reader(self, pipe: Any) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader(limit=LINE_BYTES)
         self._loose.remove(pipe)
         transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         self._held.append(transport)
         return reader
 
-    async def writer(self, pipe: Any) -> asyncio.StreamWriter:
-        """What goes into it."""
-        self._loose.remove(pipe)
-        transport, protocol = await self._loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
+    async def writer(self) -> asyncio.StreamWriter:
+        """What goes into its stdin."""
+        self._loose.remove(self._process.stdin)
+        mixin = asyncio.streams.FlowControlMixin
+        transport, protocol = await self._loop.connect_write_pipe(mixin, self._process.stdin)
         self._held.append(transport)
         self._writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
         return self._writer
@@ -178,9 +184,10 @@ class _Pipes:
         """No more is read or written; the end of its stdin tells the child to end."""
         for pipe in self._loose:
             pipe.close()
+        if self._writer is not None:
+            self._writer.transport.abort()  # what the child has not taken by now is not waited for
         for transport in self._held:
-            # What the child has not taken by now is not waited for.
-            transport.abort() if hasattr(transport, "abort") else transport.close()
+            transport.close()
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

@@ -68,13 +68,17 @@ class Lent:
         """What is in it, up to one byte more than `most`."""
         return os.pread(self._fd, most + 1, 0)
 
+    def forget_name(self) -> None:
+        """Nobody will look for it by its name any more; so nothing stays if the server is killed now."""
+        with suppress(FileNotFoundError):  # forgotten already, or removed by the call where nothing fences it
+            self.path.unlink()
+
     def close(self) -> None:
         """The call is over. Nothing happens the second time."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            with suppress(FileNotFoundError):  # the call may have removed it where nothing fences it
-                self.path.unlink()
+            self.forget_name()
 
 
 class Launch(Struct, frozen=True):

@@ -127,7 +127,7 @@ class Waiting:
         self.process: Process | None = identify(child.pid)
         self._gate = gate
         self._call_id = call_id
-        self._contained = contained
+        self.contained = contained
         self._asked = False
 
     async def permit(self) -> bool:
@@ -147,7 +147,7 @@ class Waiting:
 
     async def sweep(self, threads: Threads) -> None:
         """End what left the group. To be called when the child has ended."""
-        if not self._contained and self.process is not None:
+        if not self.contained and self.process is not None:
             await threads.run(end_leftover, self.process, self._call_id)
 
     async def end(self) -> None:
@@ -190,6 +190,9 @@ class LaunchDeed:
         try:
             if not await self._waiting.permit():
                 return await self._not_run()
+            if self._waiting.contained:  # the sandbox has its own hold of them
+                for lent in self._lent:
+                    lent.forget_name()
             result = await self._waiting.child.collect(keep, self._seconds, self._sweep)
             text = await self._threads.run(bounded, result.kept, keep, result.total)  # 100 ms for a megabyte of NULs
             notes = [note for note in (ending(result.code, self._seconds), await self._after(result)) if note]

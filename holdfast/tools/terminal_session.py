@@ -134,5 +134,5 @@ def _make_room(folder: Path) -> None:
     """Sessions without number: the ones that were quiet for longest are forgotten."""
     files = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder))
     for _, path in files[: max(0, len(files) - MOST_SESSIONS + 1)]:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # another call forgot it meanwhile
             os.unlink(path)

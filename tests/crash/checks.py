@@ -200,9 +200,8 @@ def tail_of(dialect: str, frames: Sequence[bytes], after: int) -> list[bytes]:
     places = [(n, at) for n, frame in enumerate(frames) if (at := position(dialect, frame)) is not None]
     before = [n for n, at in places if at <= after]
     start = before[-1] + 1 if before else 0
-    if before and before[-1] == places[-1][0]:
-        start = before[-1]
-    return list(frames[start:])
+    nothing_more = all(frame in (DONE, CLOSED) for frame in frames[start:])
+    return list(frames[start - nothing_more :])
 
 
 def _resumes(e: Evidence) -> Found:
@@ -254,8 +253,10 @@ def _calls(e: Evidence) -> Found:
             yield "rerun", f"{name} {call} ({outcome or 'not finished'}) was carried out {done} times"
         if outcome == "known" and done == 0:
             yield "outcome", f"{name} {call} is told as done and was not carried out"
-        if outcome == "unknown" and (name in e.repeatable or UNKNOWN_WORDS not in outputs.get(call, UNKNOWN_WORDS)):
+        if outcome == "unknown" and UNKNOWN_WORDS not in outputs.get(call, UNKNOWN_WORDS):
             yield "outcome", f"{name} {call} has outcome unknown and says {outputs.get(call)!r}"
+        if outcome == "unknown" and name in e.repeatable and e.status != "cancelled":
+            yield "outcome", f"{name} {call} may be repeated and was left unknown"
     for call in e.effects.keys() - calls.keys():
         yield "rerun", f"call {call} was carried out and never told"
 

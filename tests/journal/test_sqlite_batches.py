@@ -60,6 +60,49 @@ async def test_a_refused_job_does_not_harm_the_others_of_its_batch(shelf: Open) 
     assert await one.ann.status("r2") is None
 
 
+async def test_a_job_that_is_wrong_in_itself_fails_alone(shelf: Open) -> None:
+    one = await shelf(upkeep=False)
+    ann = one.ann
+    await ann.open("r1", conversation="talk")
+    await ann.open("r2", held=False)
+    before = dict(one.store._fences.settled)
+    async with one.one_batch():
+        good = [
+            asyncio.create_task(ann.write("r1", b"a")),
+            asyncio.create_task(ann.open("r3", key="k")),
+        ]
+        await asyncio.sleep(0)
+        bad = [
+            asyncio.create_task(one.store.open(ann.opening("r1", key="k2"))),
+            one.store._writer.ask(lambda db: db.execute("INSERT INTO nowhere VALUES (1)")),
+            one.store._writer.ask(lambda db: 1 // 0),
+            one.store._writer.ask(lambda db: db.execute("SELECT ?", (object(),))),
+        ]
+        await asyncio.sleep(0)
+        good += [
+            asyncio.create_task(ann.claim("r2")),
+            asyncio.create_task(ann.cancel("r1")),
+        ]
+        await asyncio.sleep(0)
+    verdict, _, claim, kept = await asyncio.gather(*good)
+    assert verdict is Verdict.WRITTEN and claim is not None and kept
+    errors = await asyncio.gather(*bad, return_exceptions=True)
+    assert [type(error) for error in errors] == [StoreUnavailable, StoreUnavailable, ZeroDivisionError, TypeError]
+    assert [await ann.data(run) for run in ("r1", "r2", "r3")] == [
+        [b"accepted r1", b"started 1 clean", b"a"],
+        [b"accepted r2", b"started 1 clean"],
+        [b"accepted r3", b"started 1 clean"],
+    ]
+    assert one.store._fences.settled.keys() == before.keys() | {"r3"}
+    assert one.store._fences.settled["r1"].seq == 2
+    await ann.open("r4", key="k2")
+
+
+def full(db: apsw.Connection) -> None:
+    """A job that meets a full disk."""
+    raise apsw.FullError("database or disk is full")
+
+
 async def test_a_batch_that_is_rolled_back_never_happened(shelf: Open) -> None:
     """Rows, fences, tails and numbers are as before, and the same calls succeed when they are made again."""
     one = await shelf(upkeep=False)
@@ -83,7 +126,7 @@ async def test_a_batch_that_is_rolled_back_never_happened(shelf: Open) -> None:
     async with one.one_batch():
         tasks = [asyncio.ensure_future(item) for item in work()]
         await asyncio.sleep(0)
-        poison = one.store._writer.ask(lambda db: db.execute("INSERT INTO nowhere VALUES (1)"))
+        poison = one.store._writer.ask(full)
     answers = await asyncio.gather(*tasks, poison, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 6
     assert one.store._fences.settled == settled

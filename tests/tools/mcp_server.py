@@ -110,14 +110,14 @@ def _link(name: str) -> str:
 
 
 @server.tool()
-async def grow(name: str, ctx: Context) -> str:
+async def grow(called: str, ctx: Context) -> str:
     """Have one more tool."""
 
     def grown() -> str:
         """It was not there before."""
-        return f"I am {name}"
+        return f"I am {called}"
 
-    server.add_tool(grown, name=name)
+    server.add_tool(grown, name=called)
     await ctx.request_context.session.send_tool_list_changed()
     return "grown"
 

@@ -205,7 +205,7 @@ async def test_a_list_that_changes_is_listed_again(place: Place, tmp_path: Path)
         before = at.toolbox.schemas()
         assert at.toolbox.schemas() is before
         for name in ("one", "two"):
-            await at.call("t_grow", **{"name": name})
+            await at.call("t_grow", called=name)
             await eventually(lambda name=name: f"t_{name}" in at.toolbox.names(), PATIENCE)  # type: ignore[misc]
         after = at.toolbox.schemas()
         assert len(after) == len(before) + 2 and at.toolbox.schemas() is after
@@ -261,7 +261,7 @@ async def test_a_program_that_does_not_end_by_itself_is_killed_with_all_it_start
         assert (await at.call("t_echo", text="there")).text == "there"
         pid = int((tmp_path / "child").read_text())
         assert alive(pid)
-    assert not alive(pid)
+    await eventually(lambda: not alive(pid))
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ async def over_http(place: Place, port: int) -> None:
         told: list[str] = []
         await at.call("h_steps", msgspec.structs.replace(place, progress=told.append))
         assert told == ["1 of 3", "step 2", "step 3"]
-        await at.call("h_grow", **{"name": "more"})
+        await at.call("h_grow", called="more")
         await eventually(lambda: "h_more" in at.toolbox.names(), PATIENCE)
 
 

@@ -303,6 +303,25 @@ async def test_a_server_killed_before_permission_leaves_nothing(sandbox: Sandbox
     assert not (place.workspace / "mark").exists()
 
 
+async def test_a_server_that_is_killed_leaves_no_file_behind(
+    sandbox: Sandbox, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = tmp_path / "lent"
+    lent.mkdir(mode=0o711)
+    monkeypatch.setattr("tempfile.tempdir", str(lent))
+    async with shop_of(sandbox) as shop:
+        command = "touch began; while ! [ -e go ]; do sleep 0.02; done; mkdir sub; cd sub"
+        deed = await shop.toolbox.prepare("terminal", json.dumps({"command": command}), place)
+        assert len(os.listdir(lent)) == 1
+        task = asyncio.create_task(deed.run())
+        await eventually((place.workspace / "began").exists)
+        assert os.listdir(lent) == []
+        (place.workspace / "go").touch()
+        assert await task == Output("")
+    assert (await _sh(sandbox, place, "pwd")).text == f"{place.workspace}/sub\n"
+    assert os.listdir(lent) == []
+
+
 async def test_a_command_has_no_descriptor_but_its_own(sandbox: Sandbox, place: Place) -> None:
     kept = os.open(place.workspace, os.O_RDONLY)
     os.set_inheritable(kept, True)
