@@ -22,7 +22,7 @@ check: $(STAMP)
 	$(BIN)/python -m holdfast.docs --check docs
 
 test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs

@@ -5,6 +5,7 @@ shutdown. There is one path for a run: stored or not, streamed or not. Refuses t
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -75,6 +76,8 @@ class Engine:
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
+        self._callers: Counter[str] = Counter()
+        """Who waits for the end of a run, by run: such a caller has not left (C4)."""
         self.draining = False
 
     # life
@@ -308,6 +311,15 @@ class Engine:
     async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
         """The state of a run once it has ended or waits for a person (with a question other than the one just
         `answered`); None where the owner has none. CutOff when the server stops."""
+        self._callers[run] += 1
+        try:
+            return await self._wait(owner, run, answered)
+        finally:
+            self._callers[run] -= 1
+            if not self._callers[run]:
+                del self._callers[run]
+
+    async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
         while True:
             live = self._hub_of(run).live(run)
             if live is not None and live.committed.ended:
@@ -367,16 +379,28 @@ class Engine:
         live = self._hub_of(run).live(run)
         if live is None:
             await self._parts.memory.delete(owner, run)
+            if self.keeper.queues(run):
+                await self._left_in_queue(owner, run)
         elif live.owned:
             self._orphans.add(run)
             self._stop_worker(run)
             self.keeper.urgent(owner, run)
-        elif live.committed.facts.accepted.spec.on_disconnect == "cancel" and not self.draining:
-            self._spawn(self._cancel_unread(owner, run))
+        else:
+            self._stops_by_leaving(live.committed)
+
+    async def _left_in_queue(self, owner: str, run: str) -> None:
+        state = await self.look(owner, run)
+        if state is not None:
+            self._stops_by_leaving(state)
+
+    def _stops_by_leaving(self, state: RunState) -> None:
+        accepted = state.facts.accepted
+        if accepted.spec.on_disconnect == "cancel" and not self.draining:
+            self._spawn(self._cancel_unread(accepted.owner, state.facts.run))
 
     async def _cancel_unread(self, owner: str, run: str) -> None:
         await asyncio.sleep(self.limits.grace_s)
-        if not self.readers(run) and not self.draining:
+        if not self.readers(run) and not self._callers[run] and not self.draining:
             await self.cancel(owner, run)
 
     # driving

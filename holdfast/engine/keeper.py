@@ -90,6 +90,10 @@ class Keeper:
         self.active -= 1
         self._kick.set()
 
+    def queues(self, run: str) -> bool:
+        """True while the run waits for a slot."""
+        return any(queued[1] == run for queued in self._queue)
+
     def urgent(self, owner: str, run: str) -> None:
         """A signal waits for a run that nobody drives: claim it out of turn."""
         if self.waiting.wake(run):

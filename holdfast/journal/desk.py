@@ -5,8 +5,9 @@ wake-up of the loop per batch. Refuses to know: what the work is.
 A job is a function of the connection that may be called again. It may raise a HoldfastError or Damaged before it has
 written anything: that is its own result. So is any other mistake in it (a constraint, a bug, a function that the caller
 sent along): the batch is rolled back and done again without that job, because one bad request must not fail the writes
-of all runs. What the store itself cannot do (full, busy, broken) fails the whole batch. What must follow a commit in memory is the job's `then`: it runs on the loop for every job whose batch
-was committed, also where nobody waits for the answer any more, because a cancelled caller does not undo a commit."""
+of all runs. What the store itself cannot do (full, busy, broken) fails the whole batch. What must follow a commit in
+memory is the job's `then`: it runs on the loop for every job whose batch was committed, also where nobody waits for the
+answer any more, because a cancelled caller does not undo a commit."""
 
 from __future__ import annotations
 

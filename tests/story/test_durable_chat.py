@@ -198,9 +198,6 @@ def test_c4_a_reader_who_comes_back_within_the_grace_keeps_the_run(client: Clien
         assert again.rest()[-1].name == "response.completed"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="Engine._cancel_unread counts subscriptions only: a caller who waits is not seen"
-)
 def test_c4_a_watcher_who_leaves_does_not_end_a_run_for_which_its_caller_waits(client: Client, mark: str) -> None:
     body, headers = {"input": f"{mark} [[tokens=60 pace=0.02]]"}, {**WEBUI, "idempotency-key": mark}
     with client.left_waiting("/v1/responses", body, headers):

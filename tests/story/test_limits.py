@@ -118,7 +118,6 @@ def test_c2_a_run_that_is_not_stored_and_waits_goes_with_its_client(
     assert server.health()["runs"]["active"] == 2 and not upstream.asked(mark)
 
 
-@pytest.mark.xfail(strict=True, reason="Engine.left looks at live runs only: one in the queue is not ended")
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("stream", [True, False])
 def test_c4_a_front_end_that_stops_by_leaving_ends_a_run_that_still_waits(

@@ -76,6 +76,7 @@ def die(text: str) -> str:
 @server.tool()
 async def hang() -> str:
     """Never answer."""
+    log("hang")
     await asyncio.sleep(3600)
     return ""
 

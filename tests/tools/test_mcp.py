@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 pytest.importorskip("mcp")
 
@@ -87,6 +89,25 @@ async def rig(place: Place, *servers: McpServer) -> AsyncIterator[Rig]:
         threads.close()
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(log: Path) -> AsyncIterator[Rig]:
+    """A server for all tests that leave it alive: starting one is what takes time."""
+    nowhere = Place(owner="o", session="s", call_id="call_shared", workspace=log, timeout_s=PATIENCE)
+    async with rig(nowhere, stdio(log)) as at:
+        yield at
+
+
+def on_shared(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    """The test runs on the shared server, in its loop and worker."""
+    marked: Callable[..., Coroutine[Any, Any, None]] = pytest.mark.asyncio(loop_scope="module")(test)
+    return pytest.mark.xdist_group("mcp")(marked)
+
+
 @both_loops
 async def test_tools_are_listed_and_called(place: Place, tmp_path: Path) -> None:
     async with rig(place, stdio(tmp_path)) as at:
@@ -99,24 +120,24 @@ async def test_tools_are_listed_and_called(place: Place, tmp_path: Path) -> None
     assert not alive(pid)
 
 
-async def test_what_a_call_gives_is_told_as_text(place: Place, tmp_path: Path) -> None:
-    async with rig(place, stdio(tmp_path)) as at:
-        assert await at.call("t_picture") == Output("a picture:\n[image: image/png, 1000 bytes]")
-        failed = await at.call("t_fail", why="because")
-        assert failed.is_error and "Error executing tool fail" in failed.text
-        small = msgspec.structs.replace(place, output_bytes=1000)
-        cut = await at.call("t_echo", small, text="x", times=5000)
-        assert cut.text.endswith("[output cut: the first 1000 bytes of 5000 are shown]")
-        told: list[str] = []
-        await at.call("t_steps", msgspec.structs.replace(place, progress=told.append))
-        assert told == ["1 of 3", "step 2", "step 3"]
+@on_shared
+async def test_what_a_call_gives_is_told_as_text(shared: Rig, place: Place) -> None:
+    assert await shared.call("t_picture") == Output("a picture:\n[image: image/png, 1000 bytes]")
+    failed = await shared.call("t_fail", why="because")
+    assert failed.is_error and "Error executing tool fail" in failed.text
+    small = msgspec.structs.replace(place, output_bytes=1000)
+    cut = await shared.call("t_echo", small, text="x", times=5000)
+    assert cut.text.endswith("[output cut: the first 1000 bytes of 5000 are shown]")
+    told: list[str] = []
+    await shared.call("t_steps", msgspec.structs.replace(place, progress=told.append))
+    assert told == ["1 of 3", "step 2", "step 3"]
 
 
-async def test_the_call_id_goes_along_as_idempotency_key(place: Place, tmp_path: Path) -> None:
-    async with rig(place, stdio(tmp_path)) as at:
-        for _ in range(2):
-            assert (await at.call("t_put", text="x")).text == "put"
-    assert logged(tmp_path)[1:] == [f"put x {place.call_id}"] * 2
+@on_shared
+async def test_the_call_id_goes_along_as_idempotency_key(shared: Rig, log: Path, place: Place) -> None:
+    for _ in range(2):
+        assert (await shared.call("t_put", place, text="x")).text == "put"
+    assert logged(log).count(f"put x {place.call_id}") == 2
 
 
 async def test_the_program_gets_only_the_environment_that_it_is_given(
@@ -190,52 +211,47 @@ async def test_a_call_without_an_answer_ends_in_time(place: Place, tmp_path: Pat
         assert (await at.call("t_echo", msgspec.structs.replace(place, timeout_s=30), text="there")).text == "there"
 
 
-async def test_a_cancelled_call_is_over_at_once(place: Place, tmp_path: Path) -> None:
-    async with rig(place, stdio(tmp_path)) as at:
-        task = asyncio.ensure_future(at.call("t_hang"))
-        await asyncio.sleep(0.2)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+@on_shared
+async def test_a_cancelled_call_is_over_at_once(shared: Rig, log: Path) -> None:
+    task = asyncio.ensure_future(shared.call("t_hang"))
+    await eventually(lambda: "hang" in logged(log))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await shared.call("t_echo", text="there")).text == "there"
+
+
+@on_shared
+async def test_a_list_that_changes_is_listed_again(shared: Rig) -> None:
+    before = shared.toolbox.schemas()
+    assert shared.toolbox.schemas() is before
+    for name in ("one", "two"):
+        await shared.call("t_grow", called=name)
+        await eventually(lambda name=name: f"t_{name}" in shared.toolbox.names(), PATIENCE)  # type: ignore[misc]
+    after = shared.toolbox.schemas()
+    assert len(after) == len(before) + 2 and shared.toolbox.schemas() is after
+    assert (await shared.call("t_two")).text == "I am two"
+
+
+@on_shared
+async def test_what_is_no_message_does_no_harm(shared: Rig) -> None:
+    await shared.call("t_babble")
+    assert (await shared.call("t_echo", text="there")).text == "there"
+
+
+async def test_servers_that_do_not_start_are_told_and_hurt_nobody_else(place: Place, tmp_path: Path) -> None:
+    broken = (
+        ("none", "/no/such/program", [], "FileNotFoundError", ""),
+        ("false", "/bin/false", [], "it ended with exit code 1", ""),
+        ("last", "/bin/sh", ["-c", "echo oh no >&2; exit 3"], "it ended with exit code 3", "oh no"),
+        ("mute", "/bin/sh", ["-c", "exec >&-; sleep 60"], "it closed its output", ""),
+        ("killed", "/bin/sh", ["-c", "kill -9 $$"], "it ended with signal 9", ""),
+    )
+    servers = [stdio(tmp_path, name=name, command=command, args=args) for name, command, args, _, _ in broken]
+    async with rig(place, *servers, stdio(tmp_path)) as at:
         assert (await at.call("t_echo", text="there")).text == "there"
-
-
-async def test_a_list_that_changes_is_listed_again(place: Place, tmp_path: Path) -> None:
-    async with rig(place, stdio(tmp_path)) as at:
-        before = at.toolbox.schemas()
-        assert at.toolbox.schemas() is before
-        for name in ("one", "two"):
-            await at.call("t_grow", called=name)
-            await eventually(lambda name=name: f"t_{name}" in at.toolbox.names(), PATIENCE)  # type: ignore[misc]
-        after = at.toolbox.schemas()
-        assert len(after) == len(before) + 2 and at.toolbox.schemas() is after
-        assert (await at.call("t_two")).text == "I am two"
-
-
-async def test_what_is_no_message_does_no_harm(place: Place, tmp_path: Path) -> None:
-    async with rig(place, stdio(tmp_path)) as at:
-        await at.call("t_babble")
-        assert (await at.call("t_echo", text="there")).text == "there"
-
-
-@pytest.mark.parametrize(
-    ("command", "args", "fault"),
-    [
-        ("/no/such/program", [], "FileNotFoundError"),
-        ("/bin/false", [], "it ended with exit code 1"),
-        ("/bin/sh", ["-c", "echo oh no >&2; exit 3"], "it ended with exit code 3"),
-    ],
-)
-async def test_a_server_that_does_not_start_is_told_and_hurts_nobody_else(
-    place: Place, tmp_path: Path, command: str, args: list[str], fault: str
-) -> None:
-    broken = stdio(tmp_path, name="b", command=command, args=args)
-    async with rig(place, broken, stdio(tmp_path)) as at:
-        await eventually(lambda: at.mcp.status()[1].connected, PATIENCE)
-        assert (await at.call("t_echo", text="there")).text == "there"
-        status = at.mcp.status()[0]
-        assert not status.connected and fault in status.fault
-        assert ("oh no" in status.last_words) == ("oh no" in str(args))
+        for status, (*_, fault, last_words) in zip(at.mcp.status(), broken, strict=False):
+            assert not status.connected and fault in status.fault and status.last_words == last_words
 
 
 async def test_a_call_to_a_server_that_is_gone_was_not_made(
