@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: serve test check bench drill clean docs
+.PHONY: serve test check bench drill clean docs sandbox
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,8 +21,17 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python -m holdfast.docs --check docs
 
-test: check
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+# The sandbox tests need bubblewrap: installed where it can be, skipped loudly where not.
+sandbox:
+	@command -v bwrap >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    apt-get install -y -qq bubblewrap >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -y -qq bubblewrap; } >/dev/null 2>&1 || true; fi; \
+	  command -v bwrap >/dev/null 2>&1 || \
+	    printf '\n!!! bubblewrap is missing: SANDBOX TESTS ARE SKIPPED (apt-get install bubblewrap)\n\n' >&2; }
+
+test: check sandbox
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -rs
 
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs

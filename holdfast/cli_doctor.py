@@ -76,11 +76,12 @@ async def _sandbox(loaded: Loaded) -> list[Check]:
     from holdfast.tools.sandbox_proof import prove
 
     sandbox = choose(loaded.settings.tools.sandbox)
-    with tempfile.TemporaryDirectory() as folder:
+    top = loaded.settings.server.data_path / "workspaces"
+    top.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=top) as folder:
         workspace, state = Path(folder) / "workspace", Path(folder) / "state"
         for made in (workspace, state):
             made.mkdir(mode=0o700)
-        os.chmod(folder, 0o711)
         findings = await prove(sandbox, Place("doctor", "doctor", "call_doctor", workspace, state))
     checks = [Check("sandbox", sandbox.kind != "refused", f"{sandbox.kind}: {sandbox.says}")]
     return checks + [Check(f"sandbox: {f.name}", f.ok, f.detail) for f in findings if f.name != "sandbox"]

@@ -17,4 +17,9 @@ def data_frame(body: object) -> bytes:
 
 def named_frame(name: bytes, body: bytes) -> bytes:
     """A frame with a name and encoded data."""
-    return b"event: " + name + b"\ndata: " + body + b"\n\n"
+    return b"".join((b"event: ", name, b"\ndata: ", body, b"\n\n"))
+
+
+def last_frame(name: bytes, body: object) -> bytes:
+    """The last frame of a stream with its end mark, put together in one buffer: it may hold a whole run."""
+    return b"".join((b"event: ", name, b"\ndata: ", encode(body), b"\n\n", DONE))

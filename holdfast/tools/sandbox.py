@@ -61,12 +61,19 @@ class Off:
     bounds: Bounds | None = None
     contained = False
 
+    def __init__(self) -> None:
+        # A process that changed its user is closed to others of that user, and its /proc is root's.
+        self._open = os.stat("/proc/self/fd").st_uid == os.geteuid()
+
     def seen(self, lent: Lent) -> str:
-        """Where it is."""
-        return str(lent.path)
+        """Where this server holds it, so that it needs no name that a killed server would leave behind."""
+        return lent.held if self._open else str(lent.path)
 
     def wrap(self, argv: Sequence[str], launch: Launch) -> Start:
         """As it is; marked, so that what is left of it can be found."""
+        if self._open:
+            for lent in launch.lent:
+                lent.forget_name()
         return Start(tuple(argv), {CALL: launch.call_id})
 
 

@@ -64,6 +64,11 @@ class Lent:
             self.close()
             raise
 
+    @property
+    def held(self) -> str:
+        """A path that leads to it as long as this server holds it, whatever becomes of its name."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
     def read(self, most: int) -> bytes:
         """What is in it, up to one byte more than `most`."""
         return os.pread(self._fd, most + 1, 0)

@@ -163,6 +163,19 @@ async def test_what_is_kept_never_reaches_the_launcher(sh: Sh, sandbox: Sandbox,
         assert (place.workspace / "ran").read_text() == "ran cat\n"
 
 
+async def test_without_a_sandbox_no_file_is_left_by_a_killed_server(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(lent))
+    async with shop_of(sandbox_of("off")) as shop:
+        deed = await shop.toolbox.prepare("terminal", '{"command": "mkdir a; cd a"}', place)
+        assert os.listdir(lent) == []
+        await deed.run()
+    assert recall(place).folder == "a"
+
+
 def test_a_damaged_memory_is_a_fresh_shell_and_is_written_anew(place: Place) -> None:
     remember(place, Shell("a", {"ONE": "1"}))
     (path,) = (place.state / "sessions").iterdir()

@@ -19,7 +19,7 @@ from holdfast.core.state import Rope, join
 from holdfast.dialects.responses import items
 from holdfast.dialects.responses.body import ending, head
 from holdfast.dialects.shared import hidden
-from holdfast.dialects.sse import DONE, encode, named_frame
+from holdfast.dialects.sse import encode, last_frame, named_frame
 
 
 class Rest(Struct, frozen=True):
@@ -327,5 +327,6 @@ class Scribe:
         rest = self._rest()
         shown = {**rest.head, "output": list(rest.output), **ending(end, rest.usage, entry.at)}
         kind = {e.RunCompleted: "completed", e.RunFailed: "failed"}.get(type(end), "incomplete")
-        self._emit(f"response.{kind}", response=shown)
-        self.frames[-1] += DONE
+        body = {"type": f"response.{kind}", "sequence_number": self._n, "response": shown}
+        self.frames.append(last_frame(f"response.{kind}".encode(), body))
+        self._n += 1
