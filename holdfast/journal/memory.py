@@ -130,7 +130,9 @@ class MemoryStore:
         run = self._runs.get(part.run)
         if run is None or run.ended or run.hidden or run.attempt != part.attempt or run.holder is None:
             return None
-        return None if part.records and part.records[0].seq != len(run.records) else run
+        first, last = (part.records[0].seq, part.records[-1].seq) if part.records else (len(run.records), 0)
+        whole = not part.records or last - first + 1 == len(part.records)
+        return run if first == len(run.records) and whole else None
 
     def _append(self, part: Slice) -> Verdict:
         run = self._writable(part)
@@ -268,7 +270,10 @@ class MemoryStore:
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""
         if resolved.session_turns is not None:
-            return self._sessions.get((owner, resolved.session or ""), [])[: resolved.session_turns]
+            kept = self._sessions.get((owner, resolved.session or ""), [])[: resolved.session_turns]
+            if len(kept) < resolved.session_turns:
+                raise Damaged("an earlier turn of this session is gone from the store")
+            return kept
         turns: list[bytes] = []
         run = resolved.previous
         while run is not None:

@@ -195,6 +195,7 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
             or fence.holder is None
             or fence.attempt != part.attempt
             or (part.records and part.records[0].seq != fence.seq + 1)
+            or (part.records and part.records[-1].seq != fence.seq + len(part.records))
         ):
             verdicts.append(Verdict.FENCED)
             continue
@@ -297,8 +298,11 @@ def _visible_ancestor(db: apsw.Connection, owner: str, run: apsw.SQLiteValue) ->
 def turns(db: apsw.Connection, owner: str, resolved: Resolved) -> list[bytes]:
     """Catalog.turns."""
     if resolved.session_turns is not None:
-        rows = db.execute(SQL["session"], (owner, resolved.session, resolved.session_turns))
-        return [turn for (turn,) in rows if isinstance(turn, bytes)]
+        found = db.execute(SQL["session"], (owner, resolved.session, resolved.session_turns))
+        kept = [turn for (turn,) in found if isinstance(turn, bytes)]
+        if len(kept) < resolved.session_turns:
+            raise Damaged("an earlier turn of this session is gone from the store")
+        return kept
     if resolved.previous is None:
         return []
     line: list[Any] = db.execute(SQL["chain"], (owner, resolved.previous)).fetchall()

@@ -23,7 +23,6 @@ import typing
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast, overload
@@ -233,6 +232,8 @@ def load_tools(modules: Sequence[str], threads: Threads) -> list[Tool]:
 
 def _things(modules: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Each thing that should be a tool, with words for where it came from."""
+    from importlib.metadata import entry_points  # not for those who only want the mark: it is slow to import
+
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         origin = f"the entry point {point.name} = {point.value}"
         yield from ((origin, each) for each in _parts(_loaded(origin, point.load), origin))

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.core.events import Effect, Process
-from holdfast.tools.base import Deed, Output, Place, Tool
+from holdfast.tools.arguments import checked
+from holdfast.tools.base import Deed, Output, Place, Tool, ToolRefused
 from holdfast.tools.decorator import ToolsError
 from holdfast.tools.mcp_link import Answered, Asking, Link, Listed, Lost, NotCalled, Where, load
 from holdfast.tools.mcp_stdio import Program
@@ -79,6 +80,10 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.url:
             return Where(url=self.url, headers=self.headers)
         return Where(program=Program((self.command, *self.args), self.env, self.cwd))
+
+    def prefixed(self, name: str) -> str:
+        """The name of a tool with what stands before it."""
+        return (f"{self.name}_" if self.prefix is None else self.prefix) + name
 
     def effect_of(self, listed: Listed) -> Effect:
         """The configuration decides; hints count only where it says so; what is not known is a write."""
@@ -146,14 +151,21 @@ class McpTools:
             self._tools = tuple(tool for server, link in self._links for tool in _offered(server, link, names))
         return self._tools
 
+    def expected(self, name: str) -> Tool | None:
+        """A tool of a server that was never connected to: whoever calls it waits for that."""
+        for server, link in self._links:
+            if link.listed is None and name.startswith(server.prefixed("")):
+                return _Expected(self, server, link, name)
+        return None
+
     def status(self) -> list[Status]:
         """How it stands with each server."""
         return [
             Status(
                 name=server.name,
                 connected=link.connected,
-                tools=len(link.listed),
-                left_out=tuple(listed.name for listed in link.listed if not _is_small(listed)),
+                tools=len(link.listed or ()),
+                left_out=tuple(listed.name for listed in link.listed or () if not _is_small(listed)),
                 fault="" if link.connected else link.fault,
                 last_words="" if link.connected else link.last_words,
             )
@@ -171,7 +183,7 @@ class McpTools:
 
 
 def _offered(server: McpServer, link: Link, names: set[str]) -> Iterator[Tool]:
-    for listed in link.listed:
+    for listed in link.listed or ():
         if _is_small(listed):
             name = _offered_name(server, listed.name, names)
             names.add(name)
@@ -184,8 +196,7 @@ def _is_small(listed: Listed) -> bool:
 
 def _offered_name(server: McpServer, name: str, taken: set[str]) -> str:
     """The name with its prefix, in characters that upstreams take; what that makes ambiguous is told by a hash."""
-    prefix = f"{server.name}_" if server.prefix is None else server.prefix
-    plain = prefix + re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    plain = server.prefixed(re.sub(r"[^A-Za-z0-9_-]", "_", name))
     if len(plain) <= NAME_CHARS and plain not in taken:
         return plain
     digest = hashlib.sha256(f"{server.name}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -210,6 +221,34 @@ class McpTool:
     async def prepare(self, arguments: dict[str, object], place: Place) -> Deed:
         """Nothing to get ready: the server checks the arguments."""
         return _McpDeed(self, arguments, place)
+
+
+class _Expected:
+    """A tool that a call names and that no server has told of yet. Until it does, a write unless configured."""
+
+    label = ""
+    emoji = McpTool.emoji
+    description = ""
+
+    def __init__(self, mcp: McpTools, server: McpServer, link: Link, name: str) -> None:
+        self.name = name
+        self.schema: dict[str, object] = {"type": "object"}
+        self.effect: Effect = server.effects.get(name.removeprefix(server.prefixed("")), "write")
+        self._mcp = mcp
+        self._server = server
+        self._link = link
+
+    async def prepare(self, arguments: dict[str, object], place: Place) -> Deed:
+        """Wait for the server, and take the tool that it has by then."""
+        who = f"the MCP server {self._server.name!r}"
+        try:
+            await self._link.wait(place.timeout_s)
+        except NotCalled as error:
+            raise ToolRefused(f"{self.name} was not called: {who} cannot be reached ({error}).") from error
+        for tool in self._mcp.tools():
+            if tool.name == self.name:
+                return await tool.prepare(checked(arguments, tool.schema), place)
+        raise ToolRefused(f"There is no tool {self.name!r}: {who} does not have it any more.")
 
 
 class _McpDeed:

@@ -108,7 +108,8 @@ class Link:
     def __init__(self, where: Where, changed: Callable[[], None]) -> None:
         self._where = where
         self._changed = changed
-        self.listed: tuple[Listed, ...] = ()
+        self.listed: tuple[Listed, ...] | None = None
+        """What it has; None while it was never connected."""
         self.fault = "it is not connected yet"
         self.last_words = ""
         """What a program said on stderr before it ended."""
@@ -247,6 +248,10 @@ class Link:
                 await self._wanted.wait()
         except TimeoutError:
             return
+
+    async def wait(self, seconds: float) -> None:
+        """Until it is connected; NotCalled where it is not by then."""
+        await self._ready(min(WAIT_S, seconds))
 
     async def call(self, name: str, arguments: dict[str, object], asking: Asking) -> dict[str, Any]:
         """The result of one call, as it came over the wire; NotCalled, Lost, Answered or TimeoutError."""

@@ -12,7 +12,7 @@ import sys
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
-SECONDS = 10
+SECONDS = 20
 MEMORY_BYTES = 512 * 1_048_576
 URL_CHARS = 500
 

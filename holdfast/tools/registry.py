@@ -14,10 +14,13 @@ from msgspec import Struct
 from holdfast.tools.arguments import parsed
 from holdfast.tools.base import Deed, Place, Tool, ToolRefused
 from holdfast.tools.files import file_tools
+from holdfast.tools.notes import note_tools
+from holdfast.tools.patch import patch_tool
 from holdfast.tools.process import Processes
 from holdfast.tools.sandbox import Sandbox, choose
 from holdfast.tools.sandbox_tools import shell_tools
 from holdfast.tools.threads import Threads
+from holdfast.tools.web import web_tool
 
 LABEL_CHARS = 80
 
@@ -34,6 +37,11 @@ class Provider(Protocol):
 
     def tools(self) -> Sequence[Tool]:
         """All that are there now: the very same object as before when nothing has changed."""
+        ...
+
+    def expected(self, name: str) -> Tool | None:
+        """A tool that is not listed and may be soon, such as one of a server that is not connected yet: a call that
+        was begun before a restart waits for it."""
         ...
 
 
@@ -61,8 +69,9 @@ class Toolbox:
         self._set = _Set(fixed, tuple(map(_schema, tools)))
 
     def get(self, name: str) -> Tool | None:
-        """The tool of that name."""
-        return self._now().tools.get(name)
+        """The tool of that name, also where it is only expected."""
+        tool = self._now().tools.get(name)
+        return tool or next(filter(None, (provider.expected(name) for provider in self._providers)), None)
 
     def names(self) -> tuple[str, ...]:
         """The names of all tools."""
@@ -122,7 +131,13 @@ def builtin_tools(
     """The tools that come with the server; those that need a sandbox only where there is one."""
     threads = threads or Threads()
     chosen = choose(sandbox) if isinstance(sandbox, str) else sandbox
-    return [*shell_tools(chosen, threads, processes or Processes(threads)), *file_tools(threads)]
+    return [
+        *shell_tools(chosen, threads, processes or Processes(threads)),
+        *file_tools(threads),
+        patch_tool(threads),
+        web_tool(threads),
+        *note_tools(threads),
+    ]
 
 
 def _line(text: str) -> str:

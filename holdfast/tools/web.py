@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from holdfast.tools import readable
 from holdfast.tools.addresses import Address, why_not
 from holdfast.tools.arguments import schema_of, taken
 from holdfast.tools.base import Output, Place, Tool, ToolRefused
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from yarl import URL
 
 FETCH_S = 30.0
+READ_S = 10.0
 MAX_BYTES = 2 * 1_048_576
 MAX_REDIRECTS = 5
 URL_CHARS = 4_096
@@ -47,7 +47,7 @@ _ACCEPT = "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1"
 _TEXT = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|javascript|toml)|application/(x-)?ndjson")
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _CHARSET = re.compile(rb"""<meta[^>]{1,200}charset=["']?([\w-]{1,40})""", re.IGNORECASE)
-_PYTHON = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8")
+_READER = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8", str(Path(__file__).with_name("readable.py")))
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a host name and a port to addresses."""
@@ -285,10 +285,10 @@ async def _read(html: str, url: str) -> str:
     """The text of a page, read by a process that ends in time."""
     stdin = _lent(html.encode("utf-8", "replace"))
     try:
-        child = spawn((*_PYTHON, readable.__file__, url), {}, Path("/"), stdin)
+        child = spawn((*_READER, url), {}, Path("/"), stdin)
     finally:
         os.close(stdin)
-    result = await child.collect(2 * MAX_BYTES, readable.SECONDS)
+    result = await child.collect(2 * MAX_BYTES, READ_S)
     if result.code != 0:
         raise ToolRefused(f"{url} was fetched, but its HTML could not be read.")
     return result.kept.decode("utf-8", "replace")

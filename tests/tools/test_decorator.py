@@ -326,7 +326,7 @@ def test_tools_of_installed_packages_are_found_by_entry_point(
     def installed(group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
 
-    monkeypatch.setattr(decorator, "entry_points", installed)
+    monkeypatch.setattr("importlib.metadata.entry_points", installed)
     assert names(load_tools([], threads)) == ["one", "two"]
     assert names(load_tools([module.stem], threads)) == ["one", "two"]
     points.append(EntryPoint("gone", "no_such_module_at_all", "holdfast.tools"))

@@ -19,7 +19,7 @@ import pytest_asyncio
 pytest.importorskip("mcp")
 
 from holdfast.tools import mcp_link
-from holdfast.tools.base import Output, Place, Tool
+from holdfast.tools.base import Output, Place, Tool, ToolRefused
 from holdfast.tools.decorator import ToolsError
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.mcp import McpServer, McpTools, _parts
@@ -266,6 +266,39 @@ async def test_a_call_to_a_server_that_is_gone_was_not_made(
         assert output.is_error
         assert output.text.endswith("cannot be reached (it ended with exit code 7). The tool was not called.")
     assert "append x" not in logged(tmp_path)
+
+
+async def test_a_call_from_before_a_restart_waits_for_its_server(place: Place, tmp_path: Path) -> None:
+    """A recovered run names a tool whose server has not been connected to yet."""
+    server = stdio(tmp_path, effects={"put": "idempotent"})
+    late = ("-c", f"sleep 1; exec {sys.executable} {SCRIPT} stdio")
+    slow = msgspec.structs.replace(server, command="/bin/sh", args=late)
+    threads = Threads(1)
+    mcp = McpTools([slow], threads)
+    toolbox = Toolbox([], [mcp])
+    call = Caller(toolbox, place)
+    expected = toolbox.get("t_put")
+    assert expected is not None and expected.effect == "idempotent" and toolbox.names() == ()
+    assert toolbox.get("other_put") is None
+    await mcp.start()
+    try:
+        assert (await call("t_put", text="x")).text == "put"
+        with pytest.raises(ToolRefused, match="There is no tool 't_gone'"):
+            await call("t_gone")
+        with pytest.raises(ToolRefused, match="text is missing"):
+            await call("t_put")
+    finally:
+        await mcp.close()
+        threads.close()
+
+
+async def test_a_call_from_before_a_restart_is_refused_where_its_server_stays_away(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_link, "WAIT_S", 0.2)
+    async with rig(place, stdio(tmp_path, command="/bin/false", args=[])) as at:
+        with pytest.raises(ToolRefused, match=r"t_put was not called: the MCP server 't' cannot be reached \(it ended"):
+            await at.call("t_put", text="x")
 
 
 async def test_a_program_that_does_not_end_by_itself_is_killed_with_all_it_started(

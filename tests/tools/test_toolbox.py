@@ -52,13 +52,17 @@ def test_effects_are_declared_by_what_a_repetition_would_do() -> None:
         "read_file": "read",
         "write_file": "idempotent",
         "search_files": "read",
+        "patch": "write",
+        "web_fetch": "read",
+        "todo": "idempotent",
+        "memory": "idempotent",
     }
 
 
 def test_schemas_are_those_of_chat_completions_and_small() -> None:
     toolbox = Toolbox(builtin_tools("off"))
     assert toolbox.schemas() is toolbox.schemas()
-    assert len(msgspec.json.encode(toolbox.schemas())) < 3_000
+    assert len(msgspec.json.encode(toolbox.schemas())) < 8_000
     for schema in toolbox.schemas():
         assert schema["type"] == "function"
         function = msgspec.convert(schema["function"], dict[str, object])
@@ -72,6 +76,34 @@ def test_two_tools_cannot_have_one_name_nor_a_name_that_upstreams_refuse() -> No
     for name in ("", "a b", "é", "x" * 65, "a\n"):
         with pytest.raises(ValueError):
             Toolbox([_tool(name)])
+
+
+class _Changing:
+    """A provider."""
+
+    def __init__(self) -> None:
+        self.offer: list[Tool] = []
+
+    def tools(self) -> list[Tool]:
+        return self.offer
+
+    def expected(self, name: str) -> Tool | None:
+        return _tool(name) if name == "soon" else None
+
+
+async def test_tools_that_come_and_go_change_the_schemas_only_then(place: Place) -> None:
+    provider = _Changing()
+    toolbox = Toolbox([_tool("fixed")], [provider])
+    before = toolbox.schemas()
+    assert toolbox.schemas() is before and toolbox.names() == ("fixed",)
+    provider.offer = [_tool("new"), _tool("fixed", description="Mine."), _tool("a b"), _tool("new")]
+    after = toolbox.schemas()
+    assert len(after) == 2 and toolbox.schemas() is after
+    assert toolbox.names() == ("fixed", "new") and toolbox.left_out() == ("fixed", "a b", "new")
+    assert (await (await toolbox.prepare("new", '{"text": ""}', place)).run()).text == '{"text":""}'
+    provider.offer = []
+    assert toolbox.names() == ("fixed",) and toolbox.get("new") is None
+    assert toolbox.get("soon") is not None and toolbox.names() == ("fixed",)
 
 
 @pytest.mark.parametrize(

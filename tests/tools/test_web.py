@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 import msgspec
 import pytest
 
-from holdfast.tools import readable, web
+from holdfast.tools import web
 from holdfast.tools.addresses import why_not
 from holdfast.tools.base import Output, Place
 from holdfast.tools.readable import readable as read
@@ -334,7 +334,7 @@ async def test_the_closing_mark_survives_the_bound_of_the_output(site: Site, fet
 async def test_a_page_that_hangs_the_parser_is_given_up(
     site: Site, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readable, "SECONDS", 0.05)
+    monkeypatch.setattr(web, "READ_S", 0.05)
     output = await fetch(site.page("/", b"<p>" * 300_000 + b"<a href=x>" * 60_000 + b"</a>" * 60_000))
     assert output.is_error and "its HTML could not be read" in output.text
     assert children() == set()
