@@ -96,8 +96,16 @@ class OwnerContract:
         await backend.store.remember("ann", "s", 0, b"[2]")
         opened = await bob.finished("b", session="s")
         assert opened.resolved.session_turns == 0
-        assert await backend.store.turns("bob", Resolved(session="s", session_turns=9)) == [b'["b"]']
-        assert await backend.store.turns("ann", Resolved(session="s", session_turns=9)) == [b'["a"]', b"[2]"]
+        assert await backend.store.turns("bob", Resolved(session="s", session_turns=1)) == [b'["b"]']
+        assert await backend.store.turns("ann", Resolved(session="s", session_turns=2)) == [b'["a"]', b"[2]"]
+
+    async def test_a_session_that_has_fewer_turns_than_it_had_is_damage(self, backend: Backend) -> None:
+        await Author(backend).finished("a", session="s")
+        try:
+            turns = await backend.store.turns("ann", Resolved(session="s", session_turns=2))
+        except Damaged:
+            return
+        raise AssertionError(f"a shorter history: {turns}")
 
     async def test_the_turns_of_a_foreign_chain_are_not_given(self, backend: Backend) -> None:
         await Author(backend).finished("a")

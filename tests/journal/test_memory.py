@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.spec import Resolved
+from holdfast.core.admission import Asked
 from holdfast.journal.base import Mark, StoreUnavailable, Verdict
 from holdfast.journal.memory import MemoryStore
 from holdfast.testing import Author, Backend, VirtualClock
@@ -35,7 +35,8 @@ def ann(clock: VirtualClock, elsewhere: Unsteady) -> Author:
 
 
 async def turns(store: MemoryStore, session: str) -> list[bytes]:
-    return await store.turns("ann", Resolved(session=session, session_turns=99))
+    known = await store.resolve(Asked(owner="ann", fingerprint="", session=session))
+    return await store.turns("ann", known)
 
 
 async def test_a_turn_goes_to_the_sessions_elsewhere(ann: Author, elsewhere: Unsteady) -> None:

@@ -52,7 +52,7 @@ async def picture(ann: Author) -> dict[str, object]:
         "rows": rows,
         "records": {row.run: await ann.read(row.run) for row in rows},
         "signals": {row.run: await ann.store.signals(row.run) for row in rows},
-        "session": await ann.store.turns("ann", Resolved(session="s", session_turns=9)),
+        "session": await ann.store.turns("ann", Resolved(session="s", session_turns=2)),
         "chain": await ann.store.turns("ann", Resolved(previous="done")),
         "talk": await ann.store.resolve(ann.asked(conversation="talk", store=False)),
         "granted": [await ann.store.granted("ann", session, "terminal") for session in ("s", "t")],
