@@ -326,7 +326,9 @@ def test_a_weak_key_is_refused_with_how_to_make_one(name: str, key: str) -> None
     assert key not in message
 
 
-@pytest.mark.parametrize("key", [GOOD_KEY, "sk-proj-9f8a7b6c5d4e3f2a", "0123456789abcdef", "VkOYy0HxlnJMk50_9cJGHdDVW5rwbs4Eom1qx8b9c2o"])
+@pytest.mark.parametrize(
+    "key", [GOOD_KEY, "sk-proj-9f8a7b6c5d4e3f2a", "0123456789abcdef", "VkOYy0HxlnJMk50_9cJGHdDVW5rwbs4Eom1qx8b9c2o"]
+)
 def test_a_decent_key_is_taken(key: str) -> None:
     assert given(env={"API_SERVER_KEY": key}).settings.server.key == key
 
