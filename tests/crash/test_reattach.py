@@ -14,10 +14,6 @@ from tests.crash.trial import BOOKS
 from tests.crash.world import OWNER, World, order
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="ReattachProjection gives the last frame alone when the run ends between the look and the first read",
-)
 @pytest.mark.parametrize("book", BOOKS)
 async def test_C5_a_reattach_that_meets_the_end_begins_with_a_snapshot_all_the_same(tmp_path: Path, book: str) -> None:
     world = World(tmp_path, "memory", {"go": BOOKS[book]})

@@ -121,10 +121,14 @@ def test_a_snapshot_and_the_rest_give_the_whole_response(entries: list[e.Entry],
     assert seen.feed(b"".join(rest)).done
 
 
-def test_a_reattach_to_a_run_that_ended_meanwhile_gives_the_terminal_frame() -> None:
-    """G2, G5: nothing but the end is left to tell."""
+def test_a_reattach_to_a_run_that_ended_meanwhile_gives_a_snapshot_and_the_terminal_frame() -> None:
+    """C5, G2: it ran when its caller came back, so a snapshot comes first; then only the end is left to tell."""
     entries = Pen().attempt().text("Hi").settle().complete().entries
-    assert replay(REATTACH, entries) == replay(RESPONSES, entries)[-1:]
+    snapshot, last = replay(REATTACH, entries)
+    full = replay(RESPONSES, entries)
+    assert last == full[-1]
+    (frame,) = read(snapshot)
+    assert frame.event == "response.snapshot" and frame.data["sequence_number"] == len(full) - 2
 
 
 def test_a_reattach_tells_one_snapshot_only() -> None:

@@ -96,6 +96,14 @@ class ReattachProjection(ResponsesProjection):
         """See Projection.view0: nothing before the edge is given out, but for the end."""
         return View(2**62, 0, None)
 
+    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
+        """See Projection.step: a run that ends before the edge is reached still begins with its snapshot."""
+        if view.after < 0 or not isinstance(entry.event, e.Terminal):
+            return super().step(view, entry)
+        view, snapshot = self.live(view)
+        view, frames = super().step(view, entry)
+        return view, snapshot + frames
+
     def live(self, view: View) -> tuple[View, list[bytes]]:
         """See Projection.live."""
         if view.after < 0 or view.rest is None:
