@@ -65,7 +65,10 @@ class Agents(Struct, kw_only=True):
 
     async def start(self) -> None:
         """Connect to MCP servers; a slow one does not hold up the start for long."""
-        await self.mcp.start()
+        try:
+            await self.mcp.start()
+        except ToolsError as error:
+            raise ConfigError(str(error)) from error
         await self.mcp.settled(2.0)
 
     async def close(self) -> None:
@@ -115,6 +118,27 @@ def choose_model(settings: Settings, found: Upstream | None) -> tuple[Model, str
     return ScriptedModel(), "the built-in scripted demo model"
 
 
+class Chosen:
+    """Those tools of a provider that a profile names."""
+
+    def __init__(self, provider: McpTools, names: frozenset[str]) -> None:
+        self._provider = provider
+        self._names = names
+        self._seen: tuple[Tool, ...] = ()
+        self._kept: tuple[Tool, ...] = ()
+
+    def tools(self) -> tuple[Tool, ...]:
+        """See Provider.tools."""
+        now = self._provider.tools()
+        if now is not self._seen:
+            self._seen, self._kept = now, tuple(tool for tool in now if tool.name in self._names)
+        return self._kept
+
+    def expected(self, name: str) -> Tool | None:
+        """See Provider.expected."""
+        return self._provider.expected(name) if name in self._names else None
+
+
 class Workshop(Struct, frozen=True, kw_only=True):
     """What all profiles share."""
 
@@ -127,15 +151,18 @@ class Workshop(Struct, frozen=True, kw_only=True):
     threads: Threads
     sandbox: Sandbox
     rules: tuple[Rule, ...]
+    settings_mcp: bool
+    """MCP servers are configured: a name may be one of theirs."""
 
     def toolbox(self, wanted: tuple[str, ...] | None) -> Toolbox:
         """All tools, or those that a profile names."""
         if wanted is None:
             return Toolbox(self.tools, [self.mcp])
         known = {tool.name: tool for tool in self.tools}
-        if missing := [name for name in wanted if name not in known]:
+        missing = [name for name in wanted if name not in known]
+        if missing and not self.settings_mcp:
             raise ConfigError(f"A profile names the tool {missing[0]}, which there is not. Tools: {', '.join(known)}.")
-        return Toolbox([known[name] for name in wanted])
+        return Toolbox([known[name] for name in wanted if name in known], [Chosen(self.mcp, frozenset(wanted))])
 
     def approvals(self, chosen: Mode | None) -> Approvals:
         """auto: never inside bubblewrap, on-write otherwise (E4)."""
@@ -195,6 +222,7 @@ def build_agents(loaded: Loaded, data: Path, store: Pending, model: Model, chanc
         mcp=mcp,
         threads=threads,
         sandbox=sandbox,
+        settings_mcp=bool(tables.mcp),
         rules=tuple(Rule(rule.tool, rule.ask, rule.match) for rule in tables.approvals),
     )
     name = settings.server.model_name
@@ -207,6 +235,7 @@ def build_agents(loaded: Loaded, data: Path, store: Pending, model: Model, chanc
     profiles = {key: _profile(settings, key, tables.profiles.get(key, ProfileTable())) for key in made}
     default = profiles.pop(name)
     keys = {settings.model.api_key, *(table.model_api_key for table in tables.profiles.values())}
+    keys |= {value for table in tables.mcp.values() for value in _secret_values(table)}
     return Agents(
         agent=ByProfile(made[name][0], {key: agent for key, (agent, _, _) in made.items() if key != name}),
         default=default,
@@ -261,6 +290,14 @@ def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:
         unknown_model=settings.server.unknown_model,
         client_tools=agent.client_tools,
     )
+
+
+def _secret_values(table: Mapping[str, object]) -> Iterable[str]:
+    """What must not be logged of an MCP server's table: long values of its environment and headers."""
+    for name in ("env", "headers"):
+        given = table.get(name)
+        if isinstance(given, dict):
+            yield from (str(value) for value in given.values() if len(str(value)) >= 12)
 
 
 def _mcp_server(name: str, table: Mapping[str, object]) -> McpServer:

@@ -127,14 +127,15 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
         found = None if settings.model.url else await find_model(os.environ)
         model, spoken = choose_model(settings, found)
         built = await assemble(loaded, key, log, model)
+        await built.start()
     except (DirectoryHeld, NewerStore, ConfigError) as error:
         click.echo(f"holdfast: {error}", err=True)
         return 1
     except OSError as error:
         click.echo(f"holdfast: the data directory {data} cannot be used: {error}", err=True)
         return 1
-    await built.start()
-    serving = Serving(built.app, sock, lambda: built.engine.drain(settings.limits.drain_s))
+    drain_s = settings.limits.drain_s
+    serving = Serving(built.app, sock, lambda: built.engine.drain(drain_s), drain_s + 5.0)
     host, port = sock.getsockname()[:2]
     _welcome(loaded, f"http://{host}:{port}", (key, made), spoken)
     if open_page:

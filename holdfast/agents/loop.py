@@ -16,10 +16,12 @@ from contextlib import aclosing
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.agents.approval import Approvals
 from holdfast.agents.base import Turn
 from holdfast.agents.incoming import Incoming
+from holdfast.agents.progress import Progress
 from holdfast.core import events as e
 from holdfast.core.context import fit, is_long, output_path
 from holdfast.core.history import ask_messages, output_messages
@@ -244,32 +246,35 @@ class LoopAgent:
         """Start each, run all, report each as it is done."""
         ready: list[Ready] = []
         tasks: dict[asyncio.Task[Output], tuple[str, float]] = {}
+        progress = Progress()
+        ringing = asyncio.ensure_future(progress.bell.wait())
         try:
             for call in calls:
-                ready.append(await self._prepare(talk, call))
+                ready.append(await self._prepare(talk, call, progress))
                 yield ready[-1].started
             for each in ready:
                 tasks[asyncio.create_task(_carry_out(each))] = (each.started.call.id, time.monotonic())
             while tasks:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                done, _ = await asyncio.wait((*tasks, ringing), return_when=asyncio.FIRST_COMPLETED)
+                for news in progress.take():
+                    yield news
+                if ringing.done():
+                    ringing = asyncio.ensure_future(progress.bell.wait())
+                for task in [task for task in tasks if task in done]:
                     finished, began = tasks.pop(task)
-                    output = task.result()
-                    took = int((time.monotonic() - began) * 1000)
-                    yield e.ToolFinished(
-                        call_id=finished, output=output.text, is_error=output.is_error, duration_ms=took
-                    )
+                    yield _settled(finished, task.result(), began)
         finally:
+            ringing.cancel()
             await _let_go(ready, list(tasks))
 
-    async def _prepare(self, talk: Talk, call: e.Call) -> Ready:
+    async def _prepare(self, talk: Talk, call: e.Call, progress: Progress) -> Ready:
         tool = self._toolbox.get(call.name)
         if tool is None:
             started = e.ToolStarted(call=call, effect="read", label=call.name)
             known = ", ".join(self._toolbox.names())
             return Ready(started, None, f"There is no tool named {call.name!r}. The tools are: {known}.")
         label = self._toolbox.label(call.name, call.arguments)
-        place = self._place(talk.state, call.id)
+        place = replace(self._place(talk.state, call.id), progress=progress.teller(call.id))
         try:
             deed = await self._toolbox.prepare(call.name, call.arguments, place)
         except ToolRefused as refused:
@@ -277,6 +282,16 @@ class LoopAgent:
             return Ready(started, None, str(refused))
         started = e.ToolStarted(call=call, effect=tool.effect, label=label, emoji=tool.emoji, process=deed.process)
         return Ready(started, deed, place=place)
+
+
+def _settled(call_id: str, output: Output, began: float) -> e.ToolFinished:
+    return e.ToolFinished(
+        call_id=call_id,
+        output=output.text,
+        is_error=output.is_error,
+        outcome=output.outcome,
+        duration_ms=int((time.monotonic() - began) * 1000),
+    )
 
 
 async def _just(event: e.AnyEvent) -> Steps:

@@ -356,7 +356,9 @@ class Engine:
                 self._parts.bell.ring([f"signal:{run}"])
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_WAIT_S):
-                    return await self.wait(owner, run)
+                    state = await self.look(owner, run)
+                    asked = state.facts.asked if state is not None else None
+                    return await self.wait(owner, run, asked.code if asked is not None else "")
         return await self.look(owner, run)
 
     async def delete(self, owner: str, run: str) -> bool:

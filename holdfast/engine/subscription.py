@@ -55,6 +55,7 @@ class Subscription:
         projection = reading.projection
         self.owner = owner
         self.run = run
+        self.on_cut: Callable[[], None] = lambda: None
         self.active = True
         """Set whenever something is sent; the hub's ticker clears it."""
         self._source = source
@@ -103,9 +104,10 @@ class Subscription:
     # the engine's side
 
     def cut(self) -> None:
-        """Break the stream off without an end."""
+        """Break the stream off without an end, also where its reader is stuck in the middle of a send."""
         self._cut = True
         self._wake()
+        self.on_cut()
 
     def move(self, source: Source) -> None:
         """The run is kept elsewhere from now on."""

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -73,9 +74,11 @@ class _Server(uvicorn.Server):
 
 
 class Serving:
-    """Serves until a signal; the first drains, the second ends at once."""
+    """Serves until a signal; the first drains, the second ends at once, and so do `longest_s` after the first (P10)."""
 
-    def __init__(self, app: ASGIApp, sock: socket.socket, drain: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, app: ASGIApp, sock: socket.socket, drain: Callable[[], Awaitable[None]], longest_s: float
+    ) -> None:
         logging.getLogger("uvicorn.error").addFilter(_Quiet())
         config = uvicorn.Config(
             app,
@@ -92,19 +95,24 @@ class Serving:
         self._server = _Server(config)
         self._sock = sock
         self._drain = drain
+        self._longest_s = longest_s
         self._draining: asyncio.Task[None] | None = None
-
-    async def run(self) -> None:
-        """Serve until told to stop and drained."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+
+    async def run(self) -> None:
+        """Serve until told to stop and drained."""
         await self._server.serve(sockets=[self._sock])
 
     def stop(self) -> None:
         """Begin to drain; called again: end the process now."""
         if self._draining is not None:
             os._exit(1)
+        # Whatever hangs, in a loop or in a thread: the process is over by then. What is committed is safe.
+        last_resort = threading.Timer(self._longest_s, os._exit, (1,))
+        last_resort.daemon = True
+        last_resort.start()
         self._draining = asyncio.get_running_loop().create_task(self._wind_down())
 
     async def _wind_down(self) -> None:

@@ -46,6 +46,7 @@ class RunStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the reader leaves or the server stops."""
         watching = asyncio.create_task(self._watch(receive))
+        self._subscription.on_cut = lambda: abort(scope)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers})
             await self._pump(scope, send)

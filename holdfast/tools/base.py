@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.core.events import Effect, Process
+from holdfast.core.events import Effect, Outcome, Process
 
 
 class Place(Struct, frozen=True):
@@ -34,6 +34,8 @@ class Output(Struct, frozen=True):
 
     text: str
     is_error: bool = False
+    outcome: Outcome = "known"
+    """Unknown: nobody can say whether it happened."""
 
 
 class Deed(Protocol):

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from holdfast.core.events import Effect, Process
+from holdfast.core.events import Effect, Outcome, Process
 from holdfast.tools.arguments import checked
 from holdfast.tools.base import Deed, Output, Place, Tool, ToolRefused
 from holdfast.tools.decorator import ToolsError
@@ -121,7 +121,9 @@ class McpTools:
 
     async def start(self) -> None:
         """Begin to connect; returns at once. See settled()."""
-        if self._links and importlib.util.find_spec("mcp") is None:
+        if not self._links:
+            return
+        if importlib.util.find_spec("mcp") is None:
             raise ToolsError("MCP servers are configured, but not the package for them: pip install 'holdfast[mcp]'.")
         self._task = asyncio.create_task(self._run(), name="mcp")
 
@@ -283,7 +285,8 @@ class _McpDeed:
 
     def _unanswered(self, what: str) -> Output:
         after = _UNKNOWN if self._tool.effect == "write" else "and it can be made again."
-        return Output(f"{what}, {after}", is_error=True)
+        outcome: Outcome = "unknown" if self._tool.effect == "write" else "known"
+        return Output(f"{what}, {after}", is_error=True, outcome=outcome)
 
 
 def _parts(result: Mapping[str, Any]) -> Iterator[str]:

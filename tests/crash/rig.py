@@ -62,7 +62,11 @@ class Rig:
     async def __aenter__(self) -> Rig:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.upstream = await Upstream.start(self.folder)
-        self.server = await self.start()
+        try:
+            self.server = await self.start()
+        except BaseException:
+            await self.upstream.kill()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

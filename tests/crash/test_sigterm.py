@@ -16,7 +16,7 @@ import pytest
 
 from tests.crash.checks import ENDS, Evidence, calls_of, frames_of, judge, payload
 from tests.crash.loads import Load, terminal
-from tests.crash.processes import Server, Upstream
+from tests.crash.processes import Server
 from tests.crash.rig import Rig
 from tests.crash.wire import KEY, Exchange, all_done, get, post, until, until_shown
 
@@ -200,13 +200,8 @@ def test_A9_what_does_not_finish_in_the_drain_is_told_as_unknown_or_drafted_anew
 @asynccontextmanager
 async def serving(folder: Path, drain_s: float) -> AsyncIterator[Server]:
     """A server of its own."""
-    upstream = await Upstream.start(folder)
-    server = await Server.start(folder, upstream.port, HOLDFAST_LIMITS_DRAIN_S=str(drain_s))
-    try:
-        yield server
-    finally:
-        await server.kill()
-        await upstream.kill()
+    async with Rig(folder, 0, HOLDFAST_LIMITS_DRAIN_S=str(drain_s)) as rig:
+        yield rig.server
 
 
 async def test_P10_an_idle_server_ends_at_once(tmp_path: Path) -> None:

@@ -339,7 +339,6 @@ def start_server(where: Path, model_url: str, **settings: str) -> Server:
     env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
     data = where / "data"
     args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
-    args += ["--approval", "never"]
     process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")
     port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)
