@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.config import OPTIONS
 from holdfast.core import events
-from holdfast.core.state import DELTAS, TABLE, TERMINAL, Next, Phase
+from holdfast.core.table import DELTAS, TABLE, TERMINAL, Next, Phase
 
 MADE = "<!-- Made from the code by `make docs`. Do not edit. -->\n\n"
 

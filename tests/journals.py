@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from holdfast.core import events as e
 from holdfast.core.ids import call_id
 from holdfast.core.spec import Dialect, Resolved, Spec
-from holdfast.core.state import TABLE, Due, Phase, RunState, apply, fold, join, start
+from holdfast.core.state import Due, RunState, apply, fold, join, start
+from holdfast.core.table import TABLE, Phase
 
 RUN = "0123456789abcdef"
 AT = 1_700_000_000_000

@@ -13,7 +13,6 @@ Refuses to know: time, ids, stores, and how any of this looks on a wire."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core.errors import Damaged, IllegalEvent
+from holdfast.core.table import STATUS, TABLE, TERMINAL, Next, Phase, Status
 
 Rope = tuple[Any, str] | None  # Any: a recursive alias (Rope, str) is beyond the type checker; only join() walks it
 """Text as cells (rest, piece): adding a piece is O(1) at any length, and old ropes stay valid."""
@@ -34,102 +34,6 @@ def join(rope: Rope) -> str:
         pieces.append(piece)
     pieces.reverse()
     return "".join(pieces)
-
-
-class Phase(IntEnum):
-    """Where a run stands. READY: the model is to be asked. ACTING: calls are due."""
-
-    NEW = 0
-    QUEUED = 1
-    READY = 2
-    DRAFTING = 3
-    ACTING = 4
-    WAITING = 5
-    STOPPING = 6
-    COMPLETED = 7
-    FAILED = 8
-    CANCELLED = 9
-    INTERRUPTED = 10
-
-
-class Next(IntEnum):
-    """A cell whose phase depends on what is due: ACTING while calls are due, else READY."""
-
-    SETTLE = -1
-
-
-_ENDS: dict[type[e.Event], Phase | Next] = {
-    e.CancelRequested: Phase.STOPPING,
-    e.RunFailed: Phase.FAILED,
-    e.RunInterrupted: Phase.INTERRUPTED,
-}
-
-TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
-    # NEW
-    {e.RunAccepted: Phase.QUEUED},
-    # QUEUED
-    {e.AttemptStarted: Phase.READY, e.CancelRequested: Phase.STOPPING, e.RunFailed: Phase.FAILED},
-    # READY
-    _ENDS
-    | {
-        e.AttemptStarted: Phase.READY,
-        e.TextDelta: Phase.DRAFTING,
-        e.ReasoningDelta: Phase.DRAFTING,
-        e.MessageCompleted: Next.SETTLE,
-        e.ToolStarted: Phase.ACTING,
-        e.RunCompleted: Phase.COMPLETED,
-    },
-    # DRAFTING: a limit ends a run only after the message is settled, for a draft is no fact that could stand
-    {
-        e.CancelRequested: Phase.STOPPING,
-        e.RunFailed: Phase.FAILED,
-        e.AttemptStarted: Phase.READY,
-        e.TextDelta: Phase.DRAFTING,
-        e.ReasoningDelta: Phase.DRAFTING,
-        e.MessageCompleted: Next.SETTLE,
-    },
-    # ACTING
-    _ENDS
-    | {
-        e.AttemptStarted: Phase.ACTING,
-        e.ToolStarted: Phase.ACTING,
-        e.ToolProgressed: Phase.ACTING,
-        e.ToolFinished: Next.SETTLE,
-        e.ApprovalRequested: Phase.WAITING,
-    },
-    # WAITING
-    _ENDS | {e.AttemptStarted: Phase.WAITING, e.ApprovalGiven: Phase.ACTING, e.ToolFinished: Phase.WAITING},
-    # STOPPING
-    {
-        e.AttemptStarted: Phase.STOPPING,
-        e.ToolFinished: Phase.STOPPING,
-        e.RunCancelled: Phase.CANCELLED,
-        e.RunFailed: Phase.FAILED,
-    },
-    # COMPLETED, FAILED, CANCELLED, INTERRUPTED: nothing follows an end
-    {},
-    {},
-    {},
-    {},
-)
-
-DELTAS = frozenset({e.TextDelta, e.ReasoningDelta})
-"""What is provisional; everything else is a fact."""
-TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
-Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
-_STATUS: dict[Phase, Status] = {
-    Phase.NEW: "queued",
-    Phase.QUEUED: "queued",
-    Phase.READY: "in_progress",
-    Phase.DRAFTING: "in_progress",
-    Phase.ACTING: "in_progress",
-    Phase.WAITING: "in_progress",
-    Phase.STOPPING: "in_progress",
-    Phase.COMPLETED: "completed",
-    Phase.FAILED: "failed",
-    Phase.CANCELLED: "cancelled",
-    Phase.INTERRUPTED: "incomplete",
-}
 
 
 class Thought(Struct, frozen=True):
@@ -222,7 +126,7 @@ class RunState(Struct, frozen=True):
     @property
     def status(self) -> Status:
         """The status in the words of the Responses API."""
-        return _STATUS[self.phase]
+        return STATUS[self.phase]
 
     @property
     def ended(self) -> bool:

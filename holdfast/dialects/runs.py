@@ -12,7 +12,8 @@ from holdfast.core.errors import ClientError, not_found
 from holdfast.core.history import split_turn, text_of
 from holdfast.core.ids import run_of_any, wire_id
 from holdfast.core.spec import Message, Spec, fingerprint
-from holdfast.core.state import Called, Phase, Returned, RunState, Said, Thought
+from holdfast.core.state import Called, Returned, RunState, Said, Thought
+from holdfast.core.table import Phase
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context, checked_session
 from holdfast.dialects.chat.body import visible_text

@@ -28,7 +28,8 @@ from holdfast.core.events import (
     ToolFinished,
 )
 from holdfast.core.spec import Message
-from holdfast.core.state import DELTAS, RunState, between_steps, in_flight, stopping, waiting
+from holdfast.core.state import RunState, between_steps, in_flight, stopping, waiting
+from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer

@@ -12,7 +12,6 @@ from holdfast.core.errors import IllegalEvent
 from holdfast.core.state import (
     Called,
     Handed,
-    Phase,
     Returned,
     Said,
     Thought,
@@ -25,6 +24,7 @@ from holdfast.core.state import (
     stopping,
     waiting,
 )
+from holdfast.core.table import Phase
 from tests.journals import AT, STEP_MS, Pen, journals, quick
 
 A, B = e.Call("call_a", "terminal", "{}"), e.Call("call_b", "read_file", "{}")

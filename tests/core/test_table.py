@@ -9,7 +9,8 @@ from hypothesis import given
 
 from holdfast.core import events as e
 from holdfast.core.errors import Damaged, IllegalEvent
-from holdfast.core.state import TABLE, TERMINAL, Phase, apply, fold, start
+from holdfast.core.state import apply, fold, start
+from holdfast.core.table import TABLE, TERMINAL, Phase
 from tests.journals import AT, RUN, Pen, journals, quick, spec_of
 
 FAILED = e.RunFailed(code="server_error", message="No")

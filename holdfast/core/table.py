@@ -1,0 +1,105 @@
+"""Which event may come when. Owns: the phases of a run and the transition table: an absent cell is the error. Refuses
+to know: what an event changes (state.py)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+from holdfast.core import events as e
+
+
+class Phase(IntEnum):
+    """Where a run stands. READY: the model is to be asked. ACTING: calls are due."""
+
+    NEW = 0
+    QUEUED = 1
+    READY = 2
+    DRAFTING = 3
+    ACTING = 4
+    WAITING = 5
+    STOPPING = 6
+    COMPLETED = 7
+    FAILED = 8
+    CANCELLED = 9
+    INTERRUPTED = 10
+
+
+class Next(IntEnum):
+    """A cell whose phase depends on what is due: ACTING while calls are due, else READY."""
+
+    SETTLE = -1
+
+
+_ENDS: dict[type[e.Event], Phase | Next] = {
+    e.CancelRequested: Phase.STOPPING,
+    e.RunFailed: Phase.FAILED,
+    e.RunInterrupted: Phase.INTERRUPTED,
+}
+
+TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
+    # NEW
+    {e.RunAccepted: Phase.QUEUED},
+    # QUEUED
+    {e.AttemptStarted: Phase.READY, e.CancelRequested: Phase.STOPPING, e.RunFailed: Phase.FAILED},
+    # READY
+    _ENDS
+    | {
+        e.AttemptStarted: Phase.READY,
+        e.TextDelta: Phase.DRAFTING,
+        e.ReasoningDelta: Phase.DRAFTING,
+        e.MessageCompleted: Next.SETTLE,
+        e.ToolStarted: Phase.ACTING,
+        e.RunCompleted: Phase.COMPLETED,
+    },
+    # DRAFTING: a limit ends a run only after the message is settled, for a draft is no fact that could stand
+    {
+        e.CancelRequested: Phase.STOPPING,
+        e.RunFailed: Phase.FAILED,
+        e.AttemptStarted: Phase.READY,
+        e.TextDelta: Phase.DRAFTING,
+        e.ReasoningDelta: Phase.DRAFTING,
+        e.MessageCompleted: Next.SETTLE,
+    },
+    # ACTING
+    _ENDS
+    | {
+        e.AttemptStarted: Phase.ACTING,
+        e.ToolStarted: Phase.ACTING,
+        e.ToolProgressed: Phase.ACTING,
+        e.ToolFinished: Next.SETTLE,
+        e.ApprovalRequested: Phase.WAITING,
+    },
+    # WAITING
+    _ENDS | {e.AttemptStarted: Phase.WAITING, e.ApprovalGiven: Phase.ACTING, e.ToolFinished: Phase.WAITING},
+    # STOPPING
+    {
+        e.AttemptStarted: Phase.STOPPING,
+        e.ToolFinished: Phase.STOPPING,
+        e.RunCancelled: Phase.CANCELLED,
+        e.RunFailed: Phase.FAILED,
+    },
+    # COMPLETED, FAILED, CANCELLED, INTERRUPTED: nothing follows an end
+    {},
+    {},
+    {},
+    {},
+)
+
+DELTAS = frozenset({e.TextDelta, e.ReasoningDelta})
+"""What is provisional; everything else is a fact."""
+TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
+Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
+STATUS: dict[Phase, Status] = {
+    Phase.NEW: "queued",
+    Phase.QUEUED: "queued",
+    Phase.READY: "in_progress",
+    Phase.DRAFTING: "in_progress",
+    Phase.ACTING: "in_progress",
+    Phase.WAITING: "in_progress",
+    Phase.STOPPING: "in_progress",
+    Phase.COMPLETED: "completed",
+    Phase.FAILED: "failed",
+    Phase.CANCELLED: "cancelled",
+    Phase.INTERRUPTED: "incomplete",
+}
