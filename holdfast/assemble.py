@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 from holdfast.assemble_agents import Agents, Chance, build_agents
 from holdfast.config import Loaded, Settings, is_loopback
 from holdfast.engine.base import Limits
+from holdfast.engine.drivers import Parts as EngineParts
 from holdfast.engine.engine import Engine
-from holdfast.engine.engine import Parts as EngineParts
 from holdfast.http.app import build_app
 from holdfast.http.calls import Parts
 from holdfast.http.gate import Rules

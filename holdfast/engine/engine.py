@@ -13,41 +13,25 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.agents.base import Agent
 from holdfast.core import codec
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, ServerError
 from holdfast.core.events import AttemptStarted, Entry, RunAccepted
 from holdfast.core.spec import Resolved
-from holdfast.core.state import RunState, fold, waiting
-from holdfast.engine.approvals import Answer, Choice, adopt, answer_to, give, not_pending
-from holdfast.engine.base import Limits, Log, Order, Projection, Ticket
-from holdfast.engine.hub import Hub
+from holdfast.core.state import RunState, fold
+from holdfast.engine.approvals import Answer, Choice, give, not_pending
+from holdfast.engine.base import Order, Projection, Ticket
+from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.keeper import Keeper, entry_of, read_state
 from holdfast.engine.live import Live
 from holdfast.engine.subscription import Subscription
-from holdfast.engine.worker import Stop, Worker
-from holdfast.engine.writer import Writer
-from holdfast.journal.base import Attached, Bell, Opened, Opening, Query, Row, Signal, Store, StoreUnavailable
+from holdfast.journal.base import Attached, Opened, Opening, Query, Row, Signal, StoreUnavailable
 
 CANCEL_WAIT_S = 10.0
 
 
 class CutOff(Exception):
     """The server stops: whoever waits is cut without an answer, so that it comes back."""
-
-
-class Parts(msgspec.Struct, frozen=True):
-    """What an engine is made of; chosen in cli.py."""
-
-    durable: Store
-    memory: Store
-    bell: Bell
-    agent: Agent
-    limits: Limits
-    log: Log
-    now_ms: Callable[[], int]
-    new_id: Callable[[], str]
 
 
 class Engine:
@@ -58,21 +42,15 @@ class Engine:
         self.limits = parts.limits
         self.new_id = parts.new_id
         self.durable = parts.durable
-        self._hubs: dict[bool, Hub] = {}
-        self._writers: dict[bool, Writer] = {}
-        for stored, store in ((True, parts.durable), (False, parts.memory)):
-            self._hubs[stored] = Hub(store, parts.bell, parts.limits)
-            self._writers[stored] = Writer(store, parts.bell, parts.now_ms, parts.limits, parts.log)
-        self.keeper = Keeper(parts.durable, self._writers[True], self._drive, parts.limits, parts.log)
-        self.keeper.holder = parts.new_id()
+        holder = parts.new_id()
+        self._drivers = Drivers(parts, holder)
+        self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
+        self.keeper = Keeper(parts.durable, self._writers[True], self._drivers.drive_claimed, parts.limits, parts.log)
+        self.keeper.holder = holder
         self.keeper.now_ms = parts.now_ms
         self.keeper.spawn = self._spawn
-        self._workers: dict[str, Worker] = {}
+        self._drivers.asking = self.keeper.waiting
         self._chores = 0
-        self._quiet = asyncio.Event()
-        """Set when the last worker lets go."""
-        self._orphans: set[str] = set()
-        """Owned runs whose caller is gone."""
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
@@ -116,24 +94,8 @@ class Engine:
     async def drain(self, seconds: float) -> None:
         """Refuse new work; park stored runs at a safe point, end the others; flush; cut the streams."""
         self.draining = self.keeper.stopping = True
-        for worker in list(self._workers.values()):
-            worker.drain()
-        await self._no_workers(seconds)
-        for worker in list(self._workers.values()):
-            worker.stop(Stop.SHUTDOWN if worker.live.owned else Stop.PARK)
-            self.keeper.urgent(worker.live.owner, worker.live.run)
-        await self._no_workers(3.0)
-        for writer in self._writers.values():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(writer.flushed(), 3.0)
+        await self._drivers.drain(seconds, self.keeper.urgent)
         self.cut()
-
-    async def _no_workers(self, seconds: float) -> None:
-        """Wait, bounded, until every worker has let go."""
-        self._quiet.clear()
-        if self._workers:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), seconds)
 
     def cut(self) -> None:
         """Break off every stream and every wait."""
@@ -186,13 +148,13 @@ class Engine:
         if not isinstance(opened, Opened):
             raise TypeError("a chore has no idempotency key")
         live = self._live_of(opened, owned=True)
-        self._register(live)
+        self._drivers.register(live)
         self._spawn(self._do_chore(live))
         return Ticket(opened.run, opened.resolved.session or "")
 
     async def _do_chore(self, live: Live) -> None:
         try:
-            await self._finish(live)
+            await self._drivers.drive(live)
         finally:
             self._chores -= 1
 
@@ -209,7 +171,7 @@ class Engine:
             self.keeper.enqueue(owner, opened.run)
             return
         live = self._live_of(opened, owned=not stored)
-        self._register(live)
+        self._drivers.register(live)
         if slot:
             self._spawn(self._fresh(live))
         else:
@@ -269,10 +231,7 @@ class Engine:
 
     def attach(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
         """A new reader of a run."""
-        return self._hub_of(run).subscribe(owner, run, projection, after)
-
-    def _hub_of(self, run: str) -> Hub:
-        return self._hubs[False] if self._hubs[False].live(run) else self._hubs[True]
+        return self._drivers.hub_of(run).subscribe(owner, run, projection, after)
 
     def readers(self, run: str | None = None) -> int:
         """Open subscriptions, in all or of one run."""
@@ -321,7 +280,7 @@ class Engine:
 
     async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
         while True:
-            live = self._hub_of(run).live(run)
+            live = self._drivers.hub_of(run).live(run)
             if live is not None and live.committed.ended:
                 return live.committed if live.owner == owner else None
             heard, unlisten = self._news_of(run, live)
@@ -345,7 +304,7 @@ class Engine:
 
     async def cancel(self, owner: str, run: str) -> RunState | None:
         """Ask the holder to stop, wait (bounded) until it has; the state then. None: no such run."""
-        hub = self._hub_of(run)
+        hub = self._drivers.hub_of(run)
         wish = Signal(run, "cancel", "cancel")
         if await hub.journal.signal(owner, wish):
             live = hub.live(run)
@@ -378,14 +337,13 @@ class Engine:
     async def left(self, owner: str, run: str) -> None:
         """A caller's request is over, however it ended: an owned run ends with it and is forgotten; one whose caller
         stops by leaving ends after a grace."""
-        live = self._hub_of(run).live(run)
+        live = self._drivers.hub_of(run).live(run)
         if live is None:
             await self._parts.memory.delete(owner, run)
             if self.keeper.queues(run):
                 await self._left_in_queue(owner, run)
         elif live.owned:
-            self._orphans.add(run)
-            self._stop_worker(run)
+            self._drivers.orphan(run)
             self.keeper.urgent(owner, run)
         else:
             self._stops_by_leaving(live.committed)
@@ -405,70 +363,11 @@ class Engine:
         if not self.readers(run) and not self._callers[run] and not self.draining:
             await self.cancel(owner, run)
 
-    # driving
-
-    def _register(self, live: Live) -> None:
-        hub = self._hubs[not live.owned]
-        hub.add(live)
-        run = live.run  # not `live`: a cycle would keep a finished run, with all its text, until a full collection
-        live.poke = lambda: self._stop_worker(run)
-        worker = Worker(
-            live, self._parts.agent, self._writers[not live.owned], self.durable, self.limits, self._parts.log
-        )
-        worker.adopt = self._adopt
-        self._workers[live.run] = worker
-        if self.draining:
-            worker.drain()
-
-    def _stop_worker(self, run: str) -> None:
-        worker = self._workers.get(run)
-        if worker is not None:
-            worker.stop(Stop.CANCEL)
-
     async def _fresh(self, live: Live) -> None:
         try:
-            await self._finish(live)
+            await self._drivers.drive(live)
         finally:
             self.keeper.release()
-
-    async def _drive(self, live: Live) -> None:
-        """Drive a run that the keeper claimed."""
-        self._register(live)
-        signals = await self.durable.signals(live.run)
-        if any(signal.kind == "cancel" for signal in signals):
-            live.poke()
-        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.now_ms())
-        await self._finish(live)
-
-    async def _adopt(self, live: Live) -> Writer:
-        """A run that the connection owned becomes a stored one."""
-        await adopt(self._parts.memory, self.durable, live, self.keeper.holder)
-        live.owned = False
-        self._hubs[False].hand_over(live, self._hubs[True])
-        await self._parts.memory.delete(live.owner, live.run)
-        return self._writers[True]
-
-    async def _finish(self, live: Live) -> None:
-        try:
-            await self._workers[live.run].drive()
-        finally:
-            self._workers.pop(live.run, None)
-            if not self._workers:
-                self._quiet.set()
-            self._hubs[not live.owned].remove(live)
-            if waiting(live.committed):
-                await self._wait_for_person(live)
-            if live.run in self._orphans:
-                self._orphans.discard(live.run)
-                await self._parts.memory.delete(live.owner, live.run)
-
-    async def _wait_for_person(self, live: Live) -> None:
-        """Leave it alone, unless the answer came while it was being parked."""
-        asked = live.committed.facts.asked
-        if asked is not None:
-            self.keeper.waiting.add(live.owner, live.run, asked.expires_at)
-            if await self.durable.signals(live.run):
-                self.keeper.waiting.wake(live.run)
 
     async def approve(self, owner: str, state: RunState, choice: Choice, by: str) -> None:
         """Answer the open question of a run; 409 where there is none or another answer came first."""

@@ -68,7 +68,7 @@ async def test_a_run_without_a_planted_bug_has_no_findings(tmp_path: Path) -> No
 async def test_P1_telling_before_the_commit_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, book: str
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.engine.Writer", TellsBeforeItWrites)
+    monkeypatch.setattr("holdfast.engine.drivers.Writer", TellsBeforeItWrites)
     assert await kinds_found(tmp_path, book) & {"lost", "changed"}
 
 

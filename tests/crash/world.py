@@ -23,7 +23,8 @@ from holdfast.dialects.chat.frames import ChatProjection
 from holdfast.dialects.responses import body
 from holdfast.dialects.responses.frames import ResponsesProjection
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Limits, Order, Projection
-from holdfast.engine.engine import Engine, Parts
+from holdfast.engine.drivers import Parts
+from holdfast.engine.engine import Engine
 from holdfast.engine.subscription import Subscription
 from holdfast.journal.base import Query, Verdict
 from holdfast.journal.bell import LocalBell

@@ -1,0 +1,143 @@
+"""Who drives which run in this process. Owns: the workers, from the moment a run is claimed to the moment it ends, is
+parked or waits for a person; the two hubs and writers between which a run may move; and letting all of them go at a
+shutdown. Refuses to know: how a run was admitted and who asks about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from holdfast.agents.base import Agent
+from holdfast.core.state import waiting
+from holdfast.engine.approvals import Waiting, adopt, answer_to
+from holdfast.engine.base import Limits, Log
+from holdfast.engine.hub import Hub
+from holdfast.engine.live import Live
+from holdfast.engine.worker import Stop, Worker
+from holdfast.engine.writer import Writer
+from holdfast.journal.base import Bell, Store
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What an engine is made of; chosen in assemble.py."""
+
+    durable: Store
+    memory: Store
+    bell: Bell
+    agent: Agent
+    limits: Limits
+    log: Log
+    now_ms: Callable[[], int]
+    new_id: Callable[[], str]
+
+
+class Drivers:
+    """The workers of one process. Hubs and writers are by `stored`: True is the durable store, False memory."""
+
+    def __init__(self, parts: Parts, holder: str) -> None:
+        self._parts = parts
+        self._holder = holder
+        self.hubs: dict[bool, Hub] = {}
+        self.writers: dict[bool, Writer] = {}
+        for stored, store in ((True, parts.durable), (False, parts.memory)):
+            self.hubs[stored] = Hub(store, parts.bell, parts.limits)
+            self.writers[stored] = Writer(store, parts.bell, parts.now_ms, parts.limits, parts.log)
+        self.asking: Waiting | None = None
+        """Where a run goes that waits for a person; set by the engine."""
+        self._workers: dict[str, Worker] = {}
+        self._orphans: set[str] = set()
+        """Owned runs whose caller is gone."""
+        self._quiet = asyncio.Event()
+        """Set when the last worker lets go."""
+        self._draining = False
+
+    def hub_of(self, run: str) -> Hub:
+        """The hub that has a run."""
+        return self.hubs[False] if self.hubs[False].live(run) else self.hubs[True]
+
+    def register(self, live: Live) -> None:
+        """A run is claimed: from now on it is live, and can be stopped."""
+        self.hubs[not live.owned].add(live)
+        run = live.run  # not `live`: a cycle would keep a finished run, with all its text, until a full collection
+        live.poke = lambda: self.stop(run)
+        parts = self._parts
+        worker = Worker(live, parts.agent, self.writers[not live.owned], parts.durable, parts.limits, parts.log)
+        worker.adopt = self._adopt
+        self._workers[live.run] = worker
+        if self._draining:
+            worker.drain()
+
+    def stop(self, run: str) -> None:
+        """Cancel a run that is driven here."""
+        worker = self._workers.get(run)
+        if worker is not None:
+            worker.stop(Stop.CANCEL)
+
+    def orphan(self, run: str) -> None:
+        """The caller of an owned run is gone: it ends and is forgotten."""
+        self._orphans.add(run)
+        self.stop(run)
+
+    async def drive_claimed(self, live: Live) -> None:
+        """Drive a run that the keeper claimed, with the signals that were left for it."""
+        self.register(live)
+        signals = await self._parts.durable.signals(live.run)
+        if any(signal.kind == "cancel" for signal in signals):
+            live.poke()
+        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.now_ms())
+        await self.drive(live)
+
+    async def drive(self, live: Live) -> None:
+        """Drive a registered run until this process lets go of it."""
+        try:
+            await self._workers[live.run].drive()
+        finally:
+            self._workers.pop(live.run, None)
+            if not self._workers:
+                self._quiet.set()
+            self.hubs[not live.owned].remove(live)
+            if waiting(live.committed):
+                await self._wait_for_person(live)
+            if live.run in self._orphans:
+                self._orphans.discard(live.run)
+                await self._parts.memory.delete(live.owner, live.run)
+
+    async def _adopt(self, live: Live) -> Writer:
+        """A run that the connection owned becomes a stored one."""
+        await adopt(self._parts.memory, self._parts.durable, live, self._holder)
+        live.owned = False
+        self.hubs[False].hand_over(live, self.hubs[True])
+        await self._parts.memory.delete(live.owner, live.run)
+        return self.writers[True]
+
+    async def _wait_for_person(self, live: Live) -> None:
+        """Leave it alone, unless the answer came while it was being parked."""
+        asked = live.committed.facts.asked
+        if asked is not None and self.asking is not None:
+            self.asking.add(live.owner, live.run, asked.expires_at)
+            if await self._parts.durable.signals(live.run):
+                self.asking.wake(live.run)
+
+    async def drain(self, seconds: float, urgent: Callable[[str, str], None]) -> None:
+        """Park stored runs at a safe point, end the others, flush. `urgent` starts those that still wait for a slot."""
+        self._draining = True
+        for worker in list(self._workers.values()):
+            worker.drain()
+        await self._none_left(seconds)
+        for worker in list(self._workers.values()):
+            worker.stop(Stop.SHUTDOWN if worker.live.owned else Stop.PARK)
+            urgent(worker.live.owner, worker.live.run)
+        await self._none_left(3.0)
+        for writer in self.writers.values():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(writer.flushed(), 3.0)
+
+    async def _none_left(self, seconds: float) -> None:
+        """Wait, bounded, until every worker has let go."""
+        self._quiet.clear()
+        if self._workers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), seconds)
