@@ -8,7 +8,6 @@ import hashlib
 import os
 import secrets
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,6 +29,7 @@ from holdfast.journal.memory import MemoryStore
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.models.base import Model
 from holdfast.observe.log import Log
+from holdfast.tools.sandbox import choose
 
 APPROVAL_S = 3600.0
 PROMPT = (
@@ -51,11 +51,6 @@ def new_code() -> str:
 def now_ms() -> int:
     """The wall clock."""
     return time.time_ns() // 1_000_000
-
-
-def wall() -> str:
-    """The wall clock for logs."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Assembled(Struct):
@@ -88,7 +83,8 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = DirectoryLock(data)
     store = await SqliteStore.open_at(data / "holdfast.db", settings.store.durability, time.monotonic)
-    agents = build_agents(loaded, data, store, model, Chance(new_code, now_ms))
+    sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
+    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, now_ms))
     memory = MemoryStore(time.monotonic, sessions=store)
     limits = _limits(settings)
     engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id))

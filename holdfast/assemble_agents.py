@@ -30,7 +30,7 @@ from holdfast.tools.mcp import McpServer, McpTools
 from holdfast.tools.process import Processes
 from holdfast.tools.reaper import end_leftover
 from holdfast.tools.registry import Toolbox, builtin_tools
-from holdfast.tools.sandbox import Sandbox, choose
+from holdfast.tools.sandbox import Sandbox
 from holdfast.tools.threads import Threads
 from holdfast.tools.workspace import workspace_for
 
@@ -202,12 +202,11 @@ class Workshop(Struct, frozen=True, kw_only=True):
         return end
 
 
-def build_agents(loaded: Loaded, data: Path, store: Pending, model: Model, chance: Chance) -> Agents:
+def build_agents(loaded: Loaded, store: Pending, model: Model, sandbox: Sandbox, chance: Chance) -> Agents:
     """The default profile and all others."""
     settings, tables = loaded.settings, loaded.tables
     threads = Threads()
     processes = Processes(threads)
-    sandbox = choose(settings.tools.sandbox)
     mcp = McpTools([_mcp_server(name, table) for name, table in tables.mcp.items()], threads)
     try:
         own = load_tools(settings.tools.modules, threads)
@@ -215,7 +214,7 @@ def build_agents(loaded: Loaded, data: Path, store: Pending, model: Model, chanc
         raise ConfigError(str(error)) from error
     shop = Workshop(
         settings=settings,
-        data=data,
+        data=settings.server.data_path,
         store=store,
         chance=chance,
         tools=[*builtin_tools(sandbox, threads, processes), *own],

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from holdfast.config_keys import ConfigError, ensure_key
 if TYPE_CHECKING:
     import socket
 
+    from holdfast.assemble import Assembled
     from holdfast.observe.log import Log
 
 
@@ -93,13 +95,19 @@ def _give_memory_back() -> None:
 
 
 def _serve(loaded: Loaded, sock: socket.socket, *, open_page: bool) -> int:
-    from holdfast.assemble import wall
     from holdfast.observe.log import Log
 
     _give_memory_back()
-    log = Log(wall, json=not sys.stderr.isatty())
+    log = Log(_wall, json=not sys.stderr.isatty())
     with asyncio.Runner(loop_factory=_loop_factory()) as loop:
         return loop.run(_run(loaded, sock, log, open_page=open_page))
+
+
+def _wall() -> str:
+    """The wall clock, for logs."""
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -112,9 +120,50 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool) -> int:
+    """Answer /health at once, put the server together beside it, hand over, serve."""
+    from holdfast.http.front import Front
+    from holdfast.http.server import Serving
+
+    front, drain_s = Front(), loaded.settings.limits.drain_s
+    drains: list[Callable[[float], Awaitable[None]]] = []
+
+    async def drain() -> None:
+        for each in drains:
+            await each(drain_s)
+
+    serving = Serving(front, sock, drain, drain_s + 5.0)
+    running = asyncio.create_task(serving.run(), name="serving")
+    try:
+        built, key, spoken = await _build(loaded, log)
+    except Refused as refused:
+        click.echo(f"holdfast: {refused}", err=True)
+        running.cancel()
+        return 1
+    drains.append(built.engine.drain)
+    if running.done():  # told to stop while it was being put together
+        await drain()
+    front.hand_over(built.app)
+    host, port = sock.getsockname()[:2]
+    _welcome(loaded, f"http://{host}:{port}", key, spoken)
+    if open_page:
+        click.launch(f"http://{host}:{port}/health")
+    await running
+    await built.stop()
+    log.info("stopped")
+    return 0
+
+
+class Refused(Exception):
+    """The server cannot start; the text says why and what to do."""
+
+
+async def _build(loaded: Loaded, log: Log) -> tuple[Assembled, tuple[str, bool], str]:
+    """The server, its key and how to speak of its model. Imports run in a thread, so that /health answers meanwhile."""
+    await asyncio.to_thread(import_module, "holdfast.assemble")
     from holdfast.assemble import assemble
     from holdfast.assemble_agents import choose_model
-    from holdfast.http.server import Serving
+    from holdfast.core.errors import Damaged
+    from holdfast.journal.base import StoreUnavailable
     from holdfast.journal.lock import DirectoryHeld
     from holdfast.journal.sqlite_load import NewerStore
     from holdfast.models.find import find_model
@@ -123,27 +172,18 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
     data = settings.server.data_path
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key, made = ensure_key(settings.server.key, data)
+        key = ensure_key(settings.server.key, data)
         found = None if settings.model.url else await find_model(os.environ)
         model, spoken = choose_model(settings, found)
-        built = await assemble(loaded, key, log, model)
+        built = await assemble(loaded, key[0], log, model)
         await built.start()
     except (DirectoryHeld, NewerStore, ConfigError) as error:
-        click.echo(f"holdfast: {error}", err=True)
-        return 1
-    except OSError as error:
-        click.echo(f"holdfast: the data directory {data} cannot be used: {error}", err=True)
-        return 1
-    drain_s = settings.limits.drain_s
-    serving = Serving(built.app, sock, lambda: built.engine.drain(drain_s), drain_s + 5.0)
-    host, port = sock.getsockname()[:2]
-    _welcome(loaded, f"http://{host}:{port}", (key, made), spoken)
-    if open_page:
-        click.launch(f"http://{host}:{port}/health")
-    await serving.run()
-    await built.stop()
-    log.info("stopped")
-    return 0
+        raise Refused(str(error)) from error
+    except Damaged as error:
+        raise Refused(f"the store in {data} is damaged: {error}. It was not changed; restore a backup.") from error
+    except (OSError, StoreUnavailable) as error:
+        raise Refused(f"the data directory {data} cannot be used: {error}") from error
+    return built, key, spoken
 
 
 def _welcome(loaded: Loaded, url: str, key: tuple[str, bool], spoken: str) -> None:

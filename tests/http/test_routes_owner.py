@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from holdfast.assemble import Assembled, assemble, wall
+from holdfast.assemble import Assembled, assemble
 from holdfast.assemble_agents import choose_model
 from holdfast.config import load
 from holdfast.observe.log import Log
@@ -238,7 +238,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         }
         loaded = load(None, {"HOME": str(data)}, flags)
         model, _ = choose_model(loaded.settings, None)
-        built = await assemble(loaded, KEYS["alice"], Log(wall, None), model)
+        built = await assemble(loaded, KEYS["alice"], Log(lambda: "", None), model)
         built.keyring.add(KEYS["bob"], "bob", frozenset())
         await built.start()
         made = World(built, up)

@@ -1,0 +1,31 @@
+"""The door while the server is being put together (F3, A6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.http.front import Front
+from tests.asgi import call
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+async def test_f3_health_answers_before_the_application_is_there(path: str) -> None:
+    answer = await call(Front(), "GET", path)
+    assert answer.status == 200 and answer.json()["status"] == "ok"
+    assert dict(answer.headers)["x-content-type-options"] == "nosniff"
+
+
+async def test_everything_else_is_503_with_retry_after_until_then() -> None:
+    answer = await call(Front(), "POST", "/v1/responses", body=b"{}")
+    assert answer.status == 503 and answer.json()["error"]["code"] == "starting"
+    assert dict(answer.headers)["retry-after"] == "1"
+
+
+async def test_the_application_takes_over() -> None:
+    async def app(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+        await send({"type": "http.response.start", "status": 418, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    front = Front()
+    front.hand_over(app)
+    assert (await call(front, "GET", "/health")).status == 418
