@@ -16,6 +16,9 @@ CHAT, RUNS = "/v1/chat/completions", "/v1/runs"
 CLIENT_TOOL = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}
 
 
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
 def say(*texts: str, **more: Any) -> dict[str, Any]:
     roles = ("user", "assistant")
     return {"messages": [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)], **more}
@@ -150,3 +153,42 @@ def test_b5_open_webuis_own_tools_are_ignored(client: Client, upstream: Upstream
     assert client.post(CHAT, say(mark, tools=tools), headers).status == 200
     names = {tool["function"]["name"] for tool in upstream.asked(mark)[-1].get("tools", [])}
     assert names and not names & {"ask_user", "search_chats"}
+
+
+def test_c9_server_calls_of_the_same_turn_finish_before_client_calls_are_handed_back(
+    sdk: OpenAI, upstream: Upstream, mark: str
+) -> None:
+    tools: Any = [{"type": "function", "function": CLIENT_TOOL}]
+    text = f'{mark} [[parallel=search_files:{{"pattern":"x","kind":"names"}}|get_weather:{{}}]]'
+    messages: Any = [{"role": "user", "content": text}]
+    first = sdk.chat.completions.create(model="hermes-agent", messages=messages, tools=tools, store=True)
+    choice = first.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert [call.function.name for call in choice.message.tool_calls or []] == ["get_weather"]
+    run = first.id.replace("chatcmpl-", "run_")
+    receipt = sdk.get(f"/runs/{run}/receipt", cast_to=dict[str, Any])
+    assert [(step["tool"], step["outcome"]) for step in receipt["steps"]] == [("search_files", "known")]
+    assert len(upstream.asked(mark)) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("none", "none"),
+        ("required", "required"),
+        ("auto", None),
+        (NAMED, NAMED),
+    ],
+)
+def test_b5_tool_choice_reaches_the_upstream(
+    client: Client, upstream: Upstream, mark: str, choice: Any, sent: Any
+) -> None:
+    body = say(mark, tools=[{"type": "function", "function": CLIENT_TOOL}], tool_choice=choice)
+    assert client.post(CHAT, body).status == 200
+    assert upstream.asked(mark)[-1].get("tool_choice") == sent
+
+
+def test_b5_an_empty_list_means_none_of_the_clients(client: Client, upstream: Upstream, mark: str) -> None:
+    assert client.post(CHAT, say(mark, tools=[])).status == 200
+    names = {tool["function"]["name"] for tool in upstream.asked(mark)[-1]["tools"]}
+    assert "read_file" in names and "get_weather" not in names
