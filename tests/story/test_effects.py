@@ -1,0 +1,97 @@
+"""Effects over real kills: what was finished is reused, what may be repeated is repeated under the same call id, a
+write is never repeated (E3, P5, D1)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.story.server import Server, Upstream, start_server, wait_until
+
+RUNS = "/v1/runs"
+TOOLS = '''
+import pathlib, time
+from holdfast.tools.decorator import tool
+from holdfast.tools.base import Place
+
+LOG = pathlib.Path({log!r})
+GO = pathlib.Path({go!r})
+
+def did(name, place):
+    with LOG.open("a") as file:
+        file.write(f"{{name}} {{place.call_id}}\\n")
+
+def slowly():
+    for _ in range(600):
+        if GO.exists():
+            return
+        time.sleep(0.05)
+
+@tool(effect="read")
+def quick(place: Place) -> str:
+    """Done at once."""
+    did("quick", place)
+    return "quick"
+
+@tool(effect="read")
+def look(place: Place) -> str:
+    """A slow read."""
+    did("look", place)
+    slowly()
+    return "looked"
+
+@tool(effect="idempotent")
+def put(place: Place) -> str:
+    """A slow write that may be repeated."""
+    did("put", place)
+    slowly()
+    return "put"
+
+@tool(effect="write")
+def send(place: Place) -> str:
+    """A slow write."""
+    did("send", place)
+    time.sleep(60)
+    return "sent"
+'''
+
+
+def kill(server: Server) -> None:
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.stop()
+
+
+def test_p5_parallel_calls_are_settled_each_by_its_own_rule_over_two_kills(tmp_path: Path, upstream: Upstream) -> None:
+    log, go, module = tmp_path / "effects", tmp_path / "go", tmp_path / "own_tools.py"
+    module.write_text(TOOLS.format(log=str(log), go=str(go)))
+    log.touch()
+    settings = {"HOLDFAST_TOOLS_MODULES": str(module)}
+
+    def names() -> list[str]:
+        return [line.split()[0] for line in log.read_text().splitlines()]
+
+    server = start_server(tmp_path, upstream.url, **settings)
+    run = server.client.post(RUNS, {"input": "[[parallel=quick:{}|look:{}|put:{}|send:{}]]"}).json()["run_id"]
+
+    def one_is_done() -> bool:
+        steps = server.client.get(f"{RUNS}/{run}/receipt").json()["steps"]
+        return any(step["outcome"] == "known" for step in steps)
+
+    wait_until(lambda: one_is_done() and len(names()) == 3, "two are in flight")
+    kill(server)
+    server = start_server(tmp_path, upstream.url, **settings)
+    wait_until(lambda: sorted(names()) == ["look", "look", "put", "put", "quick"], "both are made again")
+    go.touch()
+    wait_until(lambda: names()[-1] == "send", "the write is in flight")
+    kill(server)
+    server = start_server(tmp_path, upstream.url, **settings)
+    wait_until(lambda: server.client.get(f"{RUNS}/{run}").json()["status"] == "completed", "the end")
+    assert sorted(names()) == ["look", "look", "put", "put", "quick", "send"]
+    assert len(set(log.read_text().splitlines())) == 4, "a repetition has the same call id"
+    receipt = server.client.get(f"{RUNS}/{run}/receipt").json()
+    by_id = {step["call_id"]: step["tool"] for step in receipt["steps"]}
+    assert sorted(by_id[call] for call in receipt["repeated"]) == ["look", "put"]
+    assert [by_id[call] for call in receipt["unknown_outcomes"]] == ["send"]
+    assert receipt["recoveries"] == 2
+    assert server.stop() == 0
