@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
-from tests.story.server import Server, Upstream, start_server, wait_until
+from tests.story.server import ROOT, Server, Upstream, start_server, wait_until
 
 RUNS = "/v1/runs"
 TOOLS = '''
@@ -95,3 +97,43 @@ def test_p5_parallel_calls_are_settled_each_by_its_own_rule_over_two_kills(tmp_p
     assert [by_id[call] for call in receipt["unknown_outcomes"]] == ["send"]
     assert receipt["recoveries"] == 2
     assert server.stop() == 0
+
+
+def test_p5_through_an_mcp_server_the_same_rules_hold(tmp_path: Path, upstream: Upstream) -> None:
+    """One finished read, then a write that hangs: after a kill the read is reused and the write's outcome is unknown;
+    declared idempotent, the same call is made again under the same call id."""
+    log = tmp_path / "effects"
+    log.touch()
+    config = tmp_path / "holdfast.toml"
+
+    def configured(effect: str) -> dict[str, str]:
+        config.write_text(
+            f'[mcp.t]\ncommand = "{sys.executable}"\nargs = ["{ROOT}/tests/tools/mcp_server.py", "stdio"]\n'
+            f'env = {{ MCP_TEST_LOG = "{log}" }}\neffects = {{ echo = "read", hang = "{effect}" }}\ntimeout_s = 30\n'
+        )
+        return {"HOLDFAST_CONFIG": str(config)}
+
+    for effect, made in (("write", 1), ("idempotent", 2)):
+        log.write_text("")
+        folder = tmp_path / effect
+        folder.mkdir()
+        settings = configured(effect)
+        server = start_server(folder, upstream.url, **settings)
+        wait_until(lambda s=server: "t_hang" in str(s.client.get("/v1/toolsets").json()), "the MCP server", 30.0)
+        run = server.client.post(RUNS, {"input": '[[tools=t_echo:{"text":"hi"}|t_hang:{}]]'}).json()["run_id"]
+        wait_until(lambda: "hang" in log.read_text(), "the call is in flight", 30.0)
+        kill(server)
+        server = start_server(folder, upstream.url, **settings)
+
+        def receipt(at: Server = server, of: str = run) -> dict[str, Any]:
+            return dict(at.client.get(f"{RUNS}/{of}/receipt").json())
+
+        if effect == "write":
+            wait_until(lambda s=server, r=run: s.client.get(f"{RUNS}/{r}").json()["status"] == "completed", "the end")
+            assert len(receipt()["unknown_outcomes"]) == 1
+        else:
+            wait_until(lambda: log.read_text().count("hang") == 2, "it is made again", 30.0)
+            server.client.post(f"{RUNS}/{run}/stop")
+        assert log.read_text().count("hang") == made
+        assert receipt()["steps"][0]["starts"] == 1, "the finished read is reused"
+        assert server.stop() == 0
