@@ -333,3 +333,8 @@ def test_the_style_of_tool_items_by_header_then_setting_then_caller(
 def test_an_unknown_style_is_400() -> None:
     """A7."""
     assert refused(context(x_tool_items="xml")).code == "invalid_tool_items"
+
+
+@pytest.mark.parametrize(("sent", "kept"), [({}, "disabled"), ({"truncation": "auto"}, "auto")])
+def test_truncation_left_out_is_disabled_for_the_agent_too(sent: dict[str, str], kept: str) -> None:
+    assert parsed(**sent).spec.echo["truncation"] == kept

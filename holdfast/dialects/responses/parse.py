@@ -219,6 +219,7 @@ def _response_format(form: object) -> dict[str, object] | None:
 
 def _echo(request: ResponsesRequest) -> dict[str, object]:
     echo = {name: value for name in _ECHOED if (value := getattr(request, name)) is not None}
+    echo["truncation"] = request.truncation or "disabled"  # what the body shows is what the agent does
     if request.tools:
         echo["tools"] = client_tools.echoed(request.tools)
     if request.tool_choice is not None:
