@@ -4,6 +4,7 @@ cross-tenant). A route that the table below does not know makes a test fail."""
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -373,3 +374,15 @@ async def test_bobs_workspace_is_not_alices(world: World) -> None:
         answer = await world.call(who, "POST", RESPONSES, {"input": read, "store": False})
         outputs = [item["output"] for item in answer.json()["output"] if item["type"] == "function_call_output"]
         assert (SECRET in outputs[0]) is seen
+
+
+async def test_d3_the_workspace_of_another_owner_is_not_seen(world: World) -> None:
+    def asks(name: str, **arguments: str) -> dict[str, Any]:
+        return {"input": f"[[tools={name}:{json.dumps(arguments)}]]"}
+
+    wrote = await world.call("alice", "POST", RESPONSES, asks("write_file", path="of-alice.txt", content="mine"))
+    assert "written" in wrote.body.decode()
+    for who, seen in (("alice", True), ("bob", False)):
+        answer = await world.call(who, "POST", RESPONSES, asks("terminal", command="cat of-alice.txt"))
+        (output,) = [i["output"] for i in answer.json()["output"] if i["type"] == "function_call_output"]
+        assert (output.strip() == "mine") is seen, output
