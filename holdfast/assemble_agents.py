@@ -3,7 +3,7 @@ assemble.py imports it. Refuses to know: the store's kind, HTTP, and the command
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from holdfast.config import Loaded, Settings
 from holdfast.config_keys import ConfigError
 from holdfast.config_tables import Profile as ProfileTable
 from holdfast.core import events as e
+from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.asking import Profile
 from holdfast.journal.base import Pending
@@ -54,6 +55,7 @@ class Agents(Struct, kw_only=True):
     agent: Agent
     default: Profile
     others: dict[str, Profile]
+    loops: dict[str, LoopAgent]
     toolboxes: dict[str, Toolbox]
     approvals: dict[str, Approvals]
     sandbox: Sandbox
@@ -78,6 +80,10 @@ class Agents(Struct, kw_only=True):
         for model in self.models:
             await model.close()
         self.threads.close()
+
+    def measure(self, spec: Spec, history: Sequence[Message]) -> tuple[int, int]:
+        """About how many tokens a request to one of the profiles is, and how many fit (0: not known)."""
+        return self.loops[spec.model].measure(spec, history)
 
     def toolsets(self) -> dict[str, list[dict[str, object]]]:
         """The tools of each profile, for those who ask (A3)."""
@@ -239,6 +245,7 @@ def build_agents(loaded: Loaded, store: Pending, model: Model, sandbox: Sandbox,
         agent=ByProfile(made[name][0], {key: agent for key, (agent, _, _) in made.items() if key != name}),
         default=default,
         others=profiles,
+        loops={key: agent for key, (agent, _, _) in made.items()},
         toolboxes={key: box for key, (_, box, _) in made.items()},
         approvals={key: approvals for key, (_, _, approvals) in made.items()},
         sandbox=sandbox,
@@ -250,7 +257,7 @@ def build_agents(loaded: Loaded, store: Pending, model: Model, sandbox: Sandbox,
     )
 
 
-def _agent(shop: Workshop, table: ProfileTable, model: Model) -> tuple[Agent, Toolbox, Approvals]:
+def _agent(shop: Workshop, table: ProfileTable, model: Model) -> tuple[LoopAgent, Toolbox, Approvals]:
     agent = shop.settings.agent
     toolbox, approvals = shop.toolbox(table.tools), shop.approvals(table.approval)
     settings = LoopSettings(

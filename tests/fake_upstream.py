@@ -13,6 +13,7 @@ pair of brackets, several pairs in one text:
   [[badargs]] [[unknowntool]] [[dupids]]  a round of its own: arguments that are no JSON; a tool that is not there;
                             two calls (those of `parallel`, else two read_file) with one id
   [[big=1000000 messages=20]]  20 messages of that many bytes, with a read_file between each two
+  [[refuse]]                the final text comes as a refusal
   [[length=5]] [[cached=7]] finish_reason length after 5 tokens; cached tokens in the usage
   [[json]] [[crlf]] [[noindex]] [[nodone]]  a JSON answer; CRLF; calls without index; no [DONE] after the finish
 Faults, each with `times=N` (only the first N requests with this text), `at=R` (only in round R) and, for those that
@@ -142,7 +143,7 @@ class Script:
         for thought in self.thoughts:
             yield {"reasoning_content": thought}, False
         for token in self.tokens:
-            yield {"content": token}, True
+            yield {"refusal" if "refuse" in self.keys else "content": token}, True
         for index, (name, arguments) in enumerate(self.calls):
             place = {} if "noindex" in self.keys else {"index": index}
             first = {**place, "id": self.call_id(index), "type": "function"}
@@ -167,6 +168,8 @@ class Script:
         """The whole answer, not streamed."""
         text, thought = "".join(self.tokens) or None, "".join(self.thoughts) or None
         message: Json = {"role": "assistant", "content": text, "reasoning_content": thought}
+        if "refuse" in self.keys:
+            message |= {"content": None, "refusal": text}
         if self.calls:
             calls = [{"type": "function", "function": {"name": name, "arguments": text}} for name, text in self.calls]
             message["tool_calls"] = [{"id": self.call_id(n), **call} for n, call in enumerate(calls)]

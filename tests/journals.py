@@ -63,6 +63,10 @@ class Pen:
         """Deltas of answer."""
         return self.write(*(e.TextDelta(piece) for piece in pieces))
 
+    def decline(self, *pieces: str) -> Pen:
+        """Deltas of a refusal."""
+        return self.write(*(e.TextDelta(piece, refusal=True) for piece in pieces))
+
     def think(self, *pieces: str) -> Pen:
         """Deltas of reasoning."""
         return self.write(*(e.ReasoningDelta(piece) for piece in pieces))
@@ -73,7 +77,9 @@ class Pen:
         reasoning = "".join(thought.text for thought in state.thoughts) + join(state.thought)
         finish = finish or ("tool_calls" if calls else "stop")
         spent = usage or e.Usage(10, 5)
-        return self.write(e.MessageCompleted(join(state.text), calls, spent, reasoning, finish))
+        return self.write(
+            e.MessageCompleted(join(state.text), calls, spent, reasoning, finish, join(state.refusal))
+        )
 
     def call(self, name: str, arguments: str = "{}", *, client: bool = False) -> e.Call:
         """A new call with an id of ours. It writes nothing."""
@@ -211,7 +217,9 @@ class Walk:
         return [lambda due=due: self._finish(due) for due in begun]  # type: ignore[misc]
 
     def _text(self) -> None:
-        self.pen.text(self.draw(pieces))
+        state, piece = self.pen.state, self.draw(pieces)
+        begins = piece and (state.text is None or join(state.text)) and self.draw(st.integers(0, 7)) == 0
+        (self.pen.decline if state.refusal is not None or begins else self.pen.text)(piece)
 
     def _think(self) -> None:
         self.pen.think(self.draw(pieces))
@@ -237,7 +245,9 @@ class Walk:
     def _whole(self) -> None:
         """A message that was not streamed."""
         text, reasoning, calls = self.draw(pieces), self.draw(pieces), self._calls()
-        event = e.MessageCompleted(text, tuple(calls), e.Usage(4, 3), reasoning, self._finish_word(calls))
+        refusal = self.draw(pieces) if self.draw(st.integers(0, 4)) == 0 else ""
+        finish = self._finish_word(calls)
+        event = e.MessageCompleted(text, tuple(calls), e.Usage(4, 3), reasoning, finish, refusal)
         self.pen.write(event)
 
     def _adapter_call(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.core import events as e
 from holdfast.core.ids import call_id
-from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
+from holdfast.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
 
 
 class Incoming:
@@ -19,6 +19,7 @@ class Incoming:
         self._calls_before = calls_before
         self._room = max_bytes
         self._text: list[str] = []
+        self._refusal: list[str] = []
         self._thinking: list[str] = []
         self._names: dict[int, str] = {}
         self._arguments: dict[int, list[str]] = {}
@@ -32,10 +33,14 @@ class Incoming:
             if self.full:
                 return
             match part:
-                case Text(text):
+                case Text(text) if not self._refusal:
                     self._text.append(text)
                     self._spend(text)
                     yield e.TextDelta(text)
+                case Text(text) | Declined(text):  # what comes after a refusal has begun is part of it
+                    self._refusal.append(text)
+                    self._spend(text)
+                    yield e.TextDelta(text, refusal=True)
                 case Thinking(text):
                     self._thinking.append(text)
                     self._spend(text)
@@ -58,7 +63,8 @@ class Incoming:
         calls: tuple[e.Call, ...] = ()
         if finish in ("stop", "tool_calls"):
             calls = tuple(self._call(n, index) for n, index in enumerate(sorted(self._names)))
-        return e.MessageCompleted("".join(self._text), calls, usage, "".join(self._thinking), finish)
+        thinking, refusal = "".join(self._thinking), "".join(self._refusal)
+        return e.MessageCompleted("".join(self._text), calls, usage, thinking, finish, refusal)
 
     def _call(self, n: int, index: int) -> e.Call:
         name = self._names[index]

@@ -23,9 +23,9 @@ from holdfast.agents.base import Turn
 from holdfast.agents.incoming import Incoming
 from holdfast.agents.progress import Progress
 from holdfast.core import events as e
-from holdfast.core.context import fit, is_long, output_path
+from holdfast.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path
 from holdfast.core.history import ask_messages, output_messages
-from holdfast.core.spec import Message
+from holdfast.core.spec import Message, Spec
 from holdfast.core.state import Due, RunState
 from holdfast.models.base import Ask, Model
 from holdfast.tools.base import Deed, Output, Place, ToolRefused
@@ -57,6 +57,17 @@ def tool_name(tool: dict[str, object]) -> str:
     return str(function.get("name", "")) if isinstance(function, dict) else ""
 
 
+def offered(own: Sequence[dict[str, object]], spec: Spec) -> tuple[dict[str, object], ...]:
+    """What the model may call: ours and the caller's; the caller's wins where both have a name. A list of allowed tools
+    is a hard bound."""
+    if spec.chore:
+        return ()
+    theirs = {tool_name(tool) for tool in spec.client_tools}
+    tools = (*(tool for tool in own if tool_name(tool) not in theirs), *spec.client_tools)
+    allowed = spec.allowed_tools
+    return tools if allowed is None else tuple(tool for tool in tools if tool_name(tool) in allowed)
+
+
 class Talk:
     """What is settled so far, as the loop needs it."""
 
@@ -69,7 +80,7 @@ class Talk:
         self.calls = facts.calls
         self.spent = facts.usage.output_tokens
         self.ended = False
-        self.client_tools = frozenset(tool_name(tool) for tool in self.spec.client_tools)
+        self.client_tools = frozenset(tool_name(tool) for tool in offered((), self.spec))
         prompt = "" if self.spec.chore else settings.system_prompt
         self._before = ask_messages(prompt, self.spec, turn.history)
 
@@ -105,11 +116,24 @@ class Talk:
         return options
 
     def tools(self, own: tuple[dict[str, object], ...]) -> tuple[dict[str, object], ...]:
-        """What the model may call: ours and the caller's; the caller's wins where both have a name."""
-        if self.spec.chore:
-            return ()
-        theirs = self.client_tools
-        return (*(tool for tool in own if tool_name(tool) not in theirs), *self.spec.client_tools)
+        """What the model may call now: none of ours any more where max_tool_calls is used up."""
+        limit = self.spec.max_tool_calls
+        used_up = limit is not None and len(self._server_calls()) >= limit
+        return offered(() if used_up else own, self.spec)
+
+    def _server_calls(self) -> list[str]:
+        return [call.id for said in self.said for call in said.calls if not call.client]
+
+    def forbids(self, call: e.Call) -> str | None:
+        """Why the request itself does not let this call be made, in words for the model."""
+        spec = self.spec
+        if spec.allowed_tools is not None and call.name not in spec.allowed_tools:
+            known = ", ".join(spec.allowed_tools)
+            return f"The tool {call.name!r} may not be used here; this call was not made. Allowed are: {known}."
+        if spec.max_tool_calls is not None and call.id not in self._server_calls()[: spec.max_tool_calls]:
+            words = f"All {spec.max_tool_calls} tool calls of this request are used up"
+            return f"{words}; this call was not made. Answer with what you have."
+        return None
 
     def end(self, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
         """How the run ends now, if it does."""
@@ -155,6 +179,13 @@ class LoopAgent:
         self._place = place
         self._end_leftover = end_leftover
 
+    def measure(self, spec: Spec, history: Sequence[Message]) -> tuple[int, int]:
+        """About how many tokens the model would first be sent for a request, and how many fit; 0: not known."""
+        prompt = "" if spec.chore else self._settings.system_prompt
+        messages = estimated_tokens(ask_messages(prompt, spec, history))
+        tools = estimated_tool_tokens(offered(self._toolbox.schemas(), spec))
+        return messages + tools, self._settings.context_tokens
+
     async def end_leftovers(self, state: RunState) -> None:
         """See Agent.end_leftovers."""
         for due in state.facts.due.values():
@@ -187,6 +218,7 @@ class LoopAgent:
         options = talk.options()
         if not tools:
             options.pop("tool_choice", None)
+            options.pop("parallel_tool_calls", None)
         window = self._settings.context_tokens
         ask = Ask(fit(talk.messages(), window, str(talk.spec.echo.get("truncation", "auto"))), tools, options)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
@@ -227,6 +259,8 @@ class LoopAgent:
 
     async def _stand(self, talk: Talk, call: e.Call, due: Due | None) -> e.ApprovalRequested | e.ToolFinished | None:
         """How a call stands before it is made: a person must be asked, it is settled without being made, or neither."""
+        if forbidden := talk.forbids(call):
+            return e.ToolFinished(call_id=call.id, output=forbidden, is_error=True)
         given = talk.state.facts.approvals.get(call.id)
         if given is not None and given.choice in ("deny", "expired"):
             words = "denied by a person" if given.choice == "deny" else "not approved in time"

@@ -1,7 +1,7 @@
 """What fits into a model's window. Owns: how a long tool output is shortened for the model (the journal keeps all of
 it, and a file in the workspace can be read on), and which messages give way when a conversation is too long: the oldest
 tool outputs first, then the oldest turns, never a system prompt nor the last turn. Tokens are estimated: four bytes
-are one. Refuses to know: any tokenizer."""
+are one, a picture is a thousand. Refuses to know: any tokenizer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from holdfast.core.errors import AgentError
 from holdfast.core.spec import Message
 
 HEAD, TAIL = 24_000, 8_000
+IMAGE_TOKENS = 1_000
+"""What a picture costs, however long its data URL is."""
 GONE = "[This tool output was left out to make room.]"
 
 
@@ -40,8 +42,18 @@ def estimated_tokens(messages: Sequence[Message]) -> int:
     return sum(_cost(message) for message in messages)
 
 
+def estimated_tool_tokens(tools: Sequence[dict[str, object]]) -> int:
+    """About how many tokens the descriptions of these tools are."""
+    return sum(len(msgspec.json.encode(tool)) // 4 for tool in tools)
+
+
 def _cost(message: Message) -> int:
-    return len(msgspec.json.encode(message)) // 4 + 4
+    content = message.get("content")
+    if not isinstance(content, list):
+        return len(msgspec.json.encode(message)) // 4 + 4
+    images = [part for part in content if isinstance(part, dict) and part.get("type") == "image_url"]
+    rest = {**message, "content": [part for part in content if part not in images]} if images else message
+    return len(msgspec.json.encode(rest)) // 4 + 4 + IMAGE_TOKENS * len(images)
 
 
 def fit(messages: Sequence[Message], budget: int, truncation: str) -> tuple[Message, ...]:

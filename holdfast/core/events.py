@@ -73,6 +73,8 @@ class TextDelta(Event, frozen=True, tag="text.delta", gc=False):
     """A piece of answer: provisional until MessageCompleted."""
 
     text: str
+    refusal: bool = False
+    """A piece of the words with which the model declines. They come after all other text of a message."""
 
 
 class ReasoningDelta(Event, frozen=True, tag="reasoning.delta", gc=False):
@@ -89,6 +91,13 @@ class MessageCompleted(Event, frozen=True, tag="message.completed"):
     usage: Usage = Usage()
     reasoning: str = ""
     finish: Finish = "stop"
+    refusal: str = ""
+    """The words with which the model declined; `text` is then what it said before them, if anything."""
+
+    @property
+    def spoken(self) -> str:
+        """All that it said, declined or not."""
+        return self.text + self.refusal
 
 
 class ToolStarted(Event, frozen=True, tag="tool.started", kw_only=True):

@@ -19,7 +19,7 @@ def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, To
     messages: list[Message] = []
     for said in spoken:
         settled = [call for call in said.calls if call.client or call.id in results]
-        if said.text or settled:
+        if said.spoken or settled:
             messages.append(_assistant(said, settled))
         for call in settled:
             if call.id in results:
@@ -29,7 +29,7 @@ def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, To
 
 
 def _assistant(said: MessageCompleted, settled: list[Call]) -> Message:
-    message: Message = {"role": "assistant", "content": said.text or None}
+    message: Message = {"role": "assistant", "content": said.spoken or None}
     if settled:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -72,8 +72,13 @@ def text_of(content: object) -> str:
 def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) -> list[Message]:
     """What a model is sent before anything that the run itself adds: prompts, earlier turns, the new input."""
     layers = [layer for layer in (profile_prompt, spec.instructions) if layer]
+    told = [*earlier, *spec.history, *spec.input]
+    begins = next((n for n, message in enumerate(told) if not _is_prompt(message)), len(told))
+    # Prompts that come first are one message: the templates of many models take a system message at the start only.
+    layers += [text for message in told[:begins] if (text := text_of(message["content"]))]
     messages: list[Message] = [{"role": "system", "content": "\n\n".join(layers)}] if layers else []
-    messages.extend(earlier)
-    messages.extend(spec.history)
-    messages.extend(spec.input)
-    return messages
+    return messages + told[begins:]
+
+
+def _is_prompt(message: Message) -> bool:
+    return message.get("role") in SYSTEM_ROLES and isinstance(message.get("content"), str)

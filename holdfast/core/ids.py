@@ -34,6 +34,12 @@ def item_id(kind: str, run: str, seq: int) -> str:
     return f"{kind}_{run}{seq:06x}"
 
 
+def runs_of_item(shown: str) -> list[str]:
+    """The runs that may have an item of this id: the number at its end has six digits, or four (handed_id)."""
+    core = shown.partition("_")[2]
+    return [run for digits in (6, 4) if _CORE.match(run := core[:-digits])]
+
+
 def handed_id(call: str) -> str:
     """The item id of a call that is handed back: several may share one entry, so it is named by the call."""
     return "fc_" + call.removeprefix("call_")

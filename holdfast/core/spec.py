@@ -32,6 +32,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     client_tools: tuple[dict[str, object], ...] = ()
     """Tools that the caller runs itself, in the form of Chat Completions."""
     tool_choice: str | dict[str, object] | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    """The only tools, ours or the caller's, that may be offered or carried out; None: all of them."""
     chore: bool = False
     """A front end's own errand (a title, tags): one plain model call, no tools, no session (B7)."""
     max_output_tokens: int | None = None

@@ -50,6 +50,7 @@ class Said(Struct, frozen=True):
     seq: int
     text: str
     standing: Literal["whole", "cut", "dropped"] = "whole"
+    refusal: str = ""
 
 
 class Called(Struct, frozen=True):
@@ -122,6 +123,8 @@ class RunState(Struct, frozen=True):
     thought: Rope = None
     thought_seq: int = -1
     thoughts: tuple[Thought, ...] = ()
+    refusal: Rope = None
+    """The message's words of refusal: they come after its text."""
 
     @property
     def status(self) -> Status:
@@ -205,13 +208,26 @@ def _text(state: RunState, entry: e.Entry, event: e.TextDelta, cell: Phase) -> R
     if state.thought_seq >= 0:
         state = _close_thought(state)
     first = state.text_seq if state.text_seq >= 0 else entry.seq
+    if event.refusal or state.refusal is not None:
+        return _refusal(state, entry, event, first)
     return RunState(state.facts, cell, entry.seq, (state.text, event.text), first, None, -1, state.thoughts)
+
+
+def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) -> RunState:
+    if not event.refusal:
+        raise IllegalEvent("text cannot follow a refusal in one message")
+    if state.refusal is None and (not event.text or (state.text is not None and not join(state.text))):
+        raise IllegalEvent("a refusal is not empty, and does not follow empty text")
+    return replace(
+        state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=(state.refusal, event.text)
+    )
 
 
 def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: Phase) -> RunState:
     first = state.thought_seq if state.thought_seq >= 0 else entry.seq
     rope = (state.thought, event.text)
-    return RunState(state.facts, cell, entry.seq, state.text, state.text_seq, rope, first, state.thoughts)
+    draft = (state.text, state.text_seq, rope, first, state.thoughts, state.refusal)
+    return RunState(state.facts, cell, entry.seq, *draft)
 
 
 def _close_thought(state: RunState) -> RunState:
@@ -225,7 +241,8 @@ def _pieces(state: RunState, standing: Literal["whole", "cut", "dropped"], *, ke
     if state.thought_seq >= 0:
         items.append(Thought(state.thought_seq, join(state.thought) if kept else "", kept))
     if state.text_seq >= 0:
-        items.append(Said(state.text_seq, join(state.text) if kept else "", standing))
+        text, refusal = (join(state.text), join(state.refusal)) if kept else ("", "")
+        items.append(Said(state.text_seq, text, standing, refusal))
     return tuple(sorted(items, key=lambda item: item.seq))
 
 
@@ -239,15 +256,15 @@ def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: N
     standing: Literal["whole", "cut"] = "cut" if event.finish in ("length", "content_filter") else "whole"
     pieces = _pieces(state, standing, kept=True)
     thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
-    texts = [piece.text for piece in pieces if isinstance(piece, Said)]
-    if (texts and texts != [event.text]) or (thoughts and "".join(thoughts) != event.reasoning):
+    texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]
+    if (texts and texts != [(event.text, event.refusal)]) or (thoughts and "".join(thoughts) != event.reasoning):
         raise IllegalEvent("a message must be the sum of its deltas")
     # The event's own text, not a copy of it: a run of many big messages would hold each of them twice.
-    pieces = tuple(Said(p.seq, event.text, standing) if isinstance(p, Said) else p for p in pieces)
+    pieces = tuple(Said(p.seq, event.text, standing, event.refusal) if isinstance(p, Said) else p for p in pieces)
     if not thoughts and event.reasoning:
         pieces = (*pieces, Thought(entry.seq, event.reasoning))
-    if state.text_seq < 0 and event.text:
-        pieces = (*pieces, Said(entry.seq, event.text, standing))
+    if state.text_seq < 0 and event.spoken:
+        pieces = (*pieces, Said(entry.seq, event.text, standing, event.refusal))
     due = dict(facts.due)
     for call in event.calls:
         if call.id in due or call.id in facts.results:

@@ -7,6 +7,7 @@ from holdfast.core.errors import ClientError
 from holdfast.dialects.asking import Context
 
 Tool = dict[str, object]
+_KEYS = ("name", "description", "parameters", "strict")
 _OPEN_WEBUI = frozenset(
     {"get_current_timestamp", "ask_user", "search_chats", "add_memory", "create_automation", "search_memories"}
 )
@@ -32,7 +33,10 @@ def _nested(n: int, tool: Tool) -> Tool:
     name = flat.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= 128:
         raise ClientError("invalid_value", f"tools[{n}] has no name.", param="tools")
-    kept = {key: flat[key] for key in ("name", "description", "parameters", "strict") if flat.get(key) is not None}
+    if not isinstance(flat.get("parameters"), dict | None) or not isinstance(flat.get("strict"), bool | None):
+        message = f"tools[{n}].parameters must be an object and tools[{n}].strict true or false."
+        raise ClientError("invalid_value", message, param="tools")
+    kept = {key: flat[key] for key in _KEYS if flat.get(key) is not None}
     return {"type": "function", "function": kept}
 
 
@@ -64,12 +68,11 @@ def chat_choice(choice: str | dict[str, object] | None) -> str | dict[str, objec
 
 
 def echoed(given: list[Tool] | None) -> list[Tool]:
-    """The caller's tools as a response shows them: function tools with all five keys."""
+    """The caller's function tools as a response shows them, with all five keys; tools of other kinds were ignored."""
     shown: list[Tool] = []
     for tool in given or []:
         if tool.get("type", "function") == "function":
-            keys = ("name", "description", "parameters", "strict")
-            shown.append({"type": "function", **{key: tool.get(key) for key in keys}})
-        else:
-            shown.append(tool)
+            inner = tool.get("function")
+            flat = inner if isinstance(inner, dict) else tool
+            shown.append({"type": "function", **{key: flat.get(key) for key in _KEYS}})
     return shown

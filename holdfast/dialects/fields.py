@@ -23,6 +23,8 @@ Positive = Annotated[int, Meta(ge=1, le=2**31)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 MetadataKey = Annotated[str, Meta(max_length=64)]
 MetadataValue = Annotated[str, Meta(max_length=512)]
+Input = Annotated[str, Meta(max_length=10_485_760)]
+CacheKey = Annotated[str, Meta(max_length=64)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)]
 NOT_IN_FINGERPRINT = frozenset({"stream", "stream_options"})
 

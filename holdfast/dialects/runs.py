@@ -16,9 +16,9 @@ from holdfast.core.state import Called, Returned, RunState, Said, Thought
 from holdfast.core.table import Phase
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context, checked_session
-from holdfast.dialects.chat.body import visible_text
 from holdfast.dialects.responses.body import usage_object
-from holdfast.dialects.responses.input import Item, input_items, messages_of
+from holdfast.dialects.responses.input import input_items, messages_of
+from holdfast.dialects.responses.refs import Item
 from holdfast.dialects.shared import hidden, joined
 from holdfast.dialects.sse import data_frame
 
@@ -135,7 +135,7 @@ def body(state: RunState) -> dict[str, object]:
         "created_at": facts.created_at / 1000,
         "updated_at": facts.updated_at / 1000,
         "last_event": _LAST.get(state.phase) or _last_item(state),
-        "output": visible_text(state),
+        "output": joined(item.text + item.refusal for item in facts.items if isinstance(item, Said)),
         "usage": usage_object(facts.usage),
         "usage_incomplete": facts.usage_incomplete,
         "attempt": facts.attempt,
@@ -240,9 +240,9 @@ def _question(asked: e.ApprovalRequested) -> dict[str, object]:
 
 def _message(view: View, said: e.MessageCompleted) -> tuple[View, Told]:
     told: Told = [("reasoning.available", {"text": said.reasoning})] if said.reasoning else []
-    if said.text and view.draft_from < 0:
-        told.append(("message.delta", {"delta": said.text}))
-    texts = (*view.texts, said.text) if said.text else view.texts
+    if said.spoken and view.draft_from < 0:
+        told.append(("message.delta", {"delta": said.spoken}))
+    texts = (*view.texts, said.spoken) if said.spoken else view.texts
     return replace(view, texts=texts, draft_from=-1, usage=view.usage.plus(said.usage)), told
 
 

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from enum import Enum
 
-import msgspec
-
 from holdfast.agents.base import Agent, Turn
 from holdfast.core.errors import AgentError, Damaged, HoldfastError, IllegalEvent
 from holdfast.core.events import (
@@ -31,6 +29,7 @@ from holdfast.core.spec import Message
 from holdfast.core.state import RunState, between_steps, in_flight, stopping, waiting
 from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
+from holdfast.engine.earlier import earlier_messages
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer
 from holdfast.journal.base import Catalog
@@ -162,8 +161,7 @@ class Worker:
 
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
-        turns = await self._catalog.turns(accepted.owner, accepted.resolved)
-        return tuple(message for turn in turns for message in msgspec.json.decode(turn, type=list[Message]))
+        return await earlier_messages(self._catalog, accepted.owner, accepted.resolved)
 
     async def _reader_drained(self) -> None:
         try:

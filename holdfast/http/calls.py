@@ -4,7 +4,7 @@ resume positions, and the one way in which a created run is answered. Refuses to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from holdfast.core.errors import ClientError, HoldfastError, not_found
 from holdfast.core.ids import run_of, run_of_any
+from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.asking import Context, Profile, is_session_name
 from holdfast.engine.base import Ended, Idle, Projection, Ticket
@@ -25,6 +26,12 @@ from holdfast.journal.base import Query, Row, Sessions
 
 PATIENCE_S = 60.0
 Body = Callable[[RunState, dict[str, str] | None], dict[str, object]]
+Measure = Callable[[Spec, Sequence[Message]], tuple[int, int]]
+"""About how many tokens a request is, with what was said before it, and how many fit (0: not known)."""
+
+
+def _unmeasured(spec: Spec, history: Sequence[Message]) -> tuple[int, int]:
+    return 0, 0
 
 
 class Parts(Struct, frozen=True):
@@ -39,6 +46,7 @@ class Parts(Struct, frozen=True):
     max_parts: int
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
+    measure: Measure = _unmeasured
 
 
 class Answering(Struct, frozen=True, kw_only=True):

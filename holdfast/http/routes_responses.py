@@ -1,22 +1,78 @@
-"""Responses over HTTP. Owns: its routes. Refuses to know: what an event looks like."""
+"""Responses over HTTP. Owns: its routes, and finding what a request only names (items of earlier responses). Refuses to
+know: what an event looks like."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from holdfast.core.errors import not_found
-from holdfast.core.ids import wire_id
-from holdfast.dialects.responses import body, frames, parse
+from holdfast.core.errors import ClientError, not_found
+from holdfast.core.ids import run_of, runs_of_item, wire_id
+from holdfast.core.state import RunState
+from holdfast.dialects import fields
+from holdfast.dialects.asking import Context
+from holdfast.dialects.responses import body, compaction, frames, items, parse
+from holdfast.dialects.responses.refs import Item, references
 from holdfast.engine.base import Order, Ticket
+from holdfast.engine.earlier import would_follow
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
 
 NOUN = "response"
 HOW = Answering(projection=frames.ResponsesProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
 REATTACH = Answering(projection=frames.ReattachProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
+
+
+async def named_items(parts: Parts, owner: str, ids: Sequence[str], previous: str | None) -> dict[str, Item]:
+    """Those of the items that a request names which the owner has: in a response that an id tells of, or in the one
+    that the request follows (a caller may have given its own input items ids of its own)."""
+    found: dict[str, Item] = {}
+    looked: set[str] = set()
+    follows = run_of("responses", previous) if previous else None
+    for shown in ids:
+        for run in (*runs_of_item(shown), follows):
+            if run is None or run in looked or shown in found:
+                continue
+            looked.add(run)
+            found |= await _items_of(parts, owner, run)
+    return {shown: found[shown] for shown in ids if shown in found}
+
+
+async def _items_of(parts: Parts, owner: str, run: str) -> dict[str, Item]:
+    row = await parts.engine.find(owner, run)
+    state = await parts.engine.look(owner, run) if row is not None and row.dialect == "responses" else None
+    if state is None:
+        return {}
+    shown = [*body.input_items(state), *(items.plain_output(item) for item in body.output(state))]
+    return {str(item["id"]): item for item in shown}
+
+
+async def understood(parts: Parts, context: Context, raw: bytes) -> parse.ParsedResponses:
+    """A create request, with all that it names."""
+    request = parse.read(raw)
+    known = await named_items(parts, context.owner, references(request.input), request.previous_response_id)
+    parsed = parse.understood(request, context, parts.max_parts, known)
+    await _check_window(parts, parsed)
+    return parsed
+
+
+async def _check_window(parts: Parts, parsed: parse.ParsedResponses) -> None:
+    """What cannot fit is refused before it is begun, where the caller does not want it shortened."""
+    if parsed.spec.echo.get("truncation") == "auto":
+        return
+    alone, window = parts.measure(parsed.spec, ())
+    if window <= 0:
+        return
+    asked = parsed.asked
+    joins = asked.previous or asked.conversation or asked.session
+    tokens = parts.measure(parsed.spec, await would_follow(parts.engine.durable, asked))[0] if joins else alone
+    if tokens > window:
+        message = f"The conversation is about {tokens} tokens long; {window} fit. Send less, or truncation=auto."
+        raise ClientError("context_length_exceeded", message, param="input")
 
 
 class ResponsesRoutes:
@@ -30,6 +86,8 @@ class ResponsesRoutes:
         base = "/v1/responses"
         return [
             Route(base, self.create, methods=["POST"]),
+            Route(base + "/input_tokens", self.input_tokens, methods=["POST"]),
+            Route(base + "/compact", self.compact, methods=["POST"]),
             Route(base + "/{id}", self.retrieve, methods=["GET"]),
             Route(base + "/{id}", self.delete, methods=["DELETE"]),
             Route(base + "/{id}/cancel", self.cancel, methods=["POST"]),
@@ -39,7 +97,7 @@ class ResponsesRoutes:
     async def create(self, request: Request) -> ASGIApp:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
-        parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
+        parsed = await understood(self._parts, context, await calls.body_of(request, self._parts))
         engine = self._parts.engine
         ticket = await engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
         how = HOW
@@ -52,8 +110,34 @@ class ResponsesRoutes:
             how = REATTACH if ticket.attached and not state.ended else HOW
         return await calls.created(request, self._parts, ticket, how, stream=parsed.stream)
 
+    async def input_tokens(self, request: Request) -> Response:
+        """POST: about how many tokens a request would send to the model."""
+        context = calls.context_of(request, self._parts)
+        given = parse.read(await calls.body_of(request, self._parts))
+        known = await named_items(self._parts, context.owner, references(given.input), given.previous_response_id)
+        parsed = parse.counted(given, context, self._parts.max_parts, known)
+        earlier = await would_follow(self._parts.engine.durable, parsed.asked)
+        tokens, _ = self._parts.measure(parsed.spec, earlier)
+        return calls.answer({"object": "response.input_tokens", "input_tokens": tokens})
+
+    async def compact(self, request: Request) -> ASGIApp:
+        """POST: a conversation as a sealed summary, made by one plain model call."""
+        context = calls.context_of(request, self._parts)
+        given = fields.decode(await calls.body_of(request, self._parts), compaction.CompactRequest)
+        known = await named_items(self._parts, context.owner, references(given.input), given.previous_response_id)
+        parsed = compaction.parse(given, context, self._parts.max_parts, known)
+        earlier = (*await would_follow(self._parts.engine.durable, parsed.asked), *parsed.messages)
+        order = Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked)
+        ticket = await self._parts.engine.submit(order)
+
+        def shown(state: RunState, metadata: dict[str, str] | None) -> dict[str, object]:
+            return compaction.body(state, context, earlier)
+
+        how = Answering(projection=HOW.projection, body=shown, refusal=compaction.failure, eager=True)
+        return await calls.created(request, self._parts, ticket, how, stream=False)
+
     async def retrieve(self, request: Request) -> ASGIApp:
-        """GET one, as a body or as a stream from a position."""
+        """GET one, as a body or as a stream from a position. `include` asks for nothing that is not there anyway."""
         row = await calls.row_named(request, self._parts, "responses", NOUN)
         if calls.wants_stream(request):
             after = calls.position(request, "starting_after")

@@ -18,6 +18,12 @@ class Text(Struct, frozen=True, gc=False):
     text: str
 
 
+class Declined(Struct, frozen=True, gc=False):
+    """A piece of a refusal."""
+
+    text: str
+
+
 class Thinking(Struct, frozen=True, gc=False):
     """A piece of reasoning."""
 
@@ -39,7 +45,7 @@ class Finished(Struct, frozen=True, gc=False):
     usage: Usage
 
 
-Part = Text | Thinking | CallPiece | Finished
+Part = Text | Declined | Thinking | CallPiece | Finished
 
 
 class Ask(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.core.errors import AgentError
 from holdfast.core.events import Finish, Usage
-from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
+from holdfast.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
 
 EXCERPT_CHARS = 300
 
@@ -218,8 +218,10 @@ class Answer:
     def _say(self, delta: _Delta, parts: list[Part]) -> None:
         if thought := delta.reasoning_content or delta.reasoning:
             parts.append(Thinking(thought))
-        if text := delta.content or delta.refusal:
-            parts.append(Text(text))
+        if delta.content:
+            parts.append(Text(delta.content))
+        if delta.refusal:
+            parts.append(Declined(delta.refusal))
         for call in delta.tool_calls or ():
             if piece := self._calls.piece(call):
                 parts.append(piece)

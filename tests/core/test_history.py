@@ -158,7 +158,7 @@ def test_history_has_only_settled_messages_and_every_result_follows_its_call(ent
     state = fold(entries)
     messages = output_messages(state.facts.messages, state.facts.results)
     texts = [message["content"] for message in messages if message["role"] == "assistant" and message["content"]]
-    assert texts == [said.text for said in state.facts.messages if said.text]
+    assert texts == [said.spoken for said in state.facts.messages if said.spoken]
     open_calls: set[object] = set()
     seen: set[object] = set()
     for message in messages:

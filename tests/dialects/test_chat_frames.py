@@ -101,7 +101,9 @@ def test_a_replay_says_what_the_body_says(entries: list[e.Entry]) -> None:
     """House idea 3, G3: settled text, then the tail of the last attempt; never a dropped draft."""
     frames, state = told(replay(CHAT, entries)), fold(entries)
     message = body.body(state)["choices"][0]["message"]  # type: ignore[index]
-    assert content(frames) == message["content"]
+    assert content(frames) == (message["content"] or "")
+    declined = "".join(deltas(frames, "refusal"))
+    assert declined == (message["refusal"] or "")
     calls = [call for calls in deltas(frames, "tool_calls") for call in calls]
     assert [{k: c[k] for k in ("id", "type", "function")} for c in calls] == (
         message.get("tool_calls", []) if finishes(frames) else []

@@ -81,6 +81,10 @@ def client_tool(pen: Pen) -> Pen:
     return pen.attempt().text("Let me see.").settle(theirs).complete()
 
 
+def refusal_after_text(pen: Pen) -> Pen:
+    return pen.attempt().text("Well. ").decline("I cannot ", "do that.").settle().complete()
+
+
 SCENARIOS: list[Callable[[Pen], Pen]] = [
     plain_text,
     reasoning_and_text,
@@ -92,6 +96,7 @@ SCENARIOS: list[Callable[[Pen], Pen]] = [
     upstream_failure,
     incomplete_by_length,
     client_tool,
+    refusal_after_text,
 ]
 DIALECTS: dict[str, tuple[Projection, dict[str, Any]]] = {
     "chat": (ChatProjection(), {"dialect": "chat", "include_usage": True}),

@@ -105,16 +105,19 @@ def test_an_mcp_call_that_the_server_gave_out_comes_back_as_call_and_result() ->
     ]
 
 
-@pytest.mark.parametrize("kind", ["reasoning", "compaction", "web_search_call", "something_new"])
+@pytest.mark.parametrize("kind", ["reasoning", "web_search_call", "something_new"])
 def test_other_items_are_ignored(kind: str) -> None:
     """New clients send new ones."""
     assert messages({"type": kind, "id": "x", "summary": []}, said("user", "Hi")) == [said("user", "Hi")]
 
 
-def test_system_items_are_layered_on_the_instructions_and_only_those_are_echoed() -> None:
-    """C6, facts/protocol.md 3: instructions are the request's own."""
-    made = parsed(instructions="Be brief", input=[said("system", "Be kind"), said("user", "Hi")])
-    assert made.spec.instructions == "Be brief\n\nBe kind"
+def test_system_and_developer_items_stay_in_their_place_and_are_no_instructions() -> None:
+    """C6, facts/protocol.md 3: instructions are the request's own; items are inherited along a chain."""
+    given = [said("system", "Be kind"), said("user", "Hi"), said("developer", "?")]
+    made = parsed(instructions="Be brief", input=given)
+    assert made.spec.instructions == "Be brief"
+    assert made.spec.input == (said("system", "Be kind"), said("user", "Hi"), said("system", "?"))
+    assert [item["role"] for item in made.spec.items] == ["system", "user", "developer"]
     shown = body.head("r", 0, made.spec, Pen().state.facts.accepted.resolved)
     assert shown["instructions"] == "Be brief"
     assert parsed().spec.instructions is None
@@ -137,7 +140,7 @@ def test_input_items_are_listed_with_ids_in_their_full_form() -> None:
             "type": "message",
             "status": "completed",
             "role": "assistant",
-            "content": [{"type": "output_text", "text": "Hello"}],
+            "content": [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}],
         },
-        {**CALL, "id": "fc_1"},
+        {**CALL, "id": "fc_1", "status": "completed"},
     ]

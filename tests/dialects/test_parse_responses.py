@@ -211,7 +211,6 @@ def test_sampling_parameters_reach_the_upstream() -> None:
         "top_p": 0.9,
         "presence_penalty": 0.1,
         "frequency_penalty": 0.2,
-        "top_logprobs": 2,
         "prompt_cache_key": "k",
         "user": "u",
     }

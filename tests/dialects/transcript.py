@@ -81,6 +81,8 @@ DOCUMENTED = {
     "response.content_part.done",
     "response.output_text.delta",
     "response.output_text.done",
+    "response.refusal.delta",
+    "response.refusal.done",
     "response.reasoning_summary_part.added",
     "response.reasoning_summary_part.done",
     "response.reasoning_summary_text.delta",
@@ -100,10 +102,12 @@ TERMINAL = {"response.completed", "response.failed", "response.incomplete"}
 _NEXT = {
     "message": {
         "added": {"content_part.added"},
-        "content_part.added": {"output_text.delta"},
+        "content_part.added": {"output_text.delta", "refusal.delta"},
         "output_text.delta": {"output_text.delta", "output_text.done", "dropped"},
         "output_text.done": {"content_part.done"},
-        "content_part.done": {"done"},
+        "refusal.delta": {"refusal.delta", "refusal.done", "dropped"},
+        "refusal.done": {"content_part.done"},
+        "content_part.done": {"done", "content_part.added"},
     },
     "reasoning": {
         "added": {"reasoning_summary_part.added"},
@@ -136,6 +140,9 @@ class Open:
     first: dict[str, Any]
     at: str = "added"
     text: str = ""
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    """Parts of a message that are done."""
+    refusing: bool = False
 
 
 @dataclass
@@ -204,16 +211,22 @@ class ResponsesChecker:
             self._done(opened, data)
             return
         assert data["item_id"] == opened.first["id"]
-        assert data.get("content_index", 0) == 0 and data.get("summary_index", 0) == 0
+        assert data.get("content_index", 0) == len(opened.parts) and data.get("summary_index", 0) == 0
         assert kind in _NEXT[opened.first["type"]][opened.at], f"{kind} after {opened.at}"
         opened.at = kind
         if kind.endswith(".delta"):
             opened.text += data["delta"]
+        part = data.get("part", {})
         if kind.endswith("_part.added"):
-            assert data["part"]["text"] == ""
-        told = data.get("text", data.get("arguments", data.get("part", {}).get("text")))
+            opened.refusing, opened.text = part["type"] == "refusal", ""
+            assert part.get("text", part.get("refusal")) == ""
+            assert opened.refusing or not opened.parts, "a refusal comes last"
+        told = data.get("text", data.get("arguments", data.get("refusal", part.get("text", part.get("refusal")))))
         if kind.endswith(".done"):
             assert told == opened.text, "done is the sum of its deltas"
+        if kind == "content_part.done":
+            assert part == _part(opened)
+            opened.parts.append(part)
         self.output[data["output_index"]] = _so_far(opened)
 
     def _done(self, opened: Open, data: dict[str, Any]) -> None:
@@ -232,7 +245,7 @@ def _so_far(opened: Open) -> dict[str, Any]:
     item = dict(opened.first)
     match item["type"]:
         case "message":
-            item["content"] = [_part(opened.text)]
+            item["content"] = opened.parts if opened.at == "content_part.done" else [*opened.parts, _part(opened)]
         case "reasoning":
             item["summary"] = [{"type": "summary_text", "text": opened.text}]
         case "function_call" | "mcp_call":
@@ -240,7 +253,10 @@ def _so_far(opened: Open) -> dict[str, Any]:
     return item
 
 
-def _part(text: str) -> dict[str, Any]:
+def _part(opened: Open) -> dict[str, Any]:
+    text = opened.text
+    if opened.refusing:
+        return {"type": "refusal", "refusal": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -250,7 +266,7 @@ def _check_done(opened: Open, item: dict[str, Any], *, dropped: bool) -> None:
     assert not dropped or status == "incomplete"
     match item["type"]:
         case "message":
-            assert item["content"] == ([] if dropped else [_part(opened.text)])
+            assert item["content"] == ([] if dropped else opened.parts)
         case "reasoning":
             assert item["summary"] == ([] if dropped else [{"type": "summary_text", "text": opened.text}])
         case "function_call":

@@ -95,6 +95,19 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
         *create(RESPONSES, {"input": "hi"}),
         *chained(RESPONSES, *RESPONSE_IDS),
         *in_conversation("conversation", "active_conversation", "name", "active_name"),
+        Probe(RESPONSES, {"input": [{"type": "item_reference", "id": "{item}"}]}),
+    ],
+    ("POST", RESPONSES + "/input_tokens"): [
+        *chained(RESPONSES + "/input_tokens", *RESPONSE_IDS),
+        Probe(RESPONSES + "/input_tokens", {"input": [{"type": "item_reference", "id": "{item}"}]}),
+        Probe(RESPONSES + "/input_tokens", {"conversation": "{conversation}"}),
+    ],
+    ("POST", RESPONSES + "/compact"): [
+        *[
+            Probe(RESPONSES + "/compact", {"model": "hermes-agent", "previous_response_id": "{" + name + "}"})
+            for name in RESPONSE_IDS
+        ],
+        Probe(RESPONSES + "/compact", {"model": "hermes-agent", "input": [{"type": "item_reference", "id": "{item}"}]}),
     ],
     ("GET", RESPONSES + "/{id}"): [
         *by_id(RESPONSES + "/ID", *RESPONSE_IDS),
@@ -188,6 +201,7 @@ class World:
         )
         self.alices = {
             "resp": response["id"],
+            "item": response["output"][0]["id"],
             "active_resp": active["id"],
             "chat": chat["id"],
             "run": run["run_id"],
@@ -254,6 +268,8 @@ def filled(value: Any, ids: dict[str, str]) -> Any:
         return value.format_map(ids) if "{" in value else value
     if isinstance(value, dict):
         return {key: filled(each, ids) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, ids) for each in value]
     return value
 
 
@@ -363,6 +379,15 @@ async def test_a_session_a_conversation_and_a_key_of_the_same_name_are_bobs_own(
     marks = {"x-hermes-session-id": "alice-session", "idempotency-key": "alice-key-1"}
     again = await world.made(RESPONSES, {"input": SECRET, "metadata": {"of": SECRET}}, marks)
     assert again["id"] == world.alices["resp"], "alice's key still names her own run"
+
+
+async def test_a_compaction_of_alices_is_bad_input_for_bob(world: World) -> None:
+    made = await world.made(RESPONSES + "/compact", {"model": "hermes-agent", "input": SECRET})
+    item = made["output"][-1]
+    for who, status in (("alice", 200), ("bob", 400)):
+        answer = await world.call(who, "POST", RESPONSES, {"input": [item, {"role": "user", "content": "go on"}]})
+        assert answer.status == status, answer.body
+    assert answer.error()["code"] == "invalid_compaction" and answer.error()["param"] == "input"
 
 
 async def test_bobs_workspace_is_not_alices(world: World) -> None:

@@ -28,7 +28,9 @@ def body(state: RunState, metadata: dict[str, str] | None = None, since: int = 0
     reasoning = "".join(said.reasoning for said in facts.messages)
     asked = facts.asked
     text = visible_text(state, since) + (question(asked) if asked else "")
-    message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
+    declined = "".join(item.refusal for item in facts.items if isinstance(item, Said)) or None
+    content = None if declined and not text else text
+    message: dict[str, object] = {"role": "assistant", "content": content, "refusal": declined}
     if reasoning:
         message["reasoning_content"] = reasoning
     calls = [call for said in facts.messages[-1:] for call in said.calls if call.client]

@@ -97,8 +97,8 @@ class ChatProjection:
         if view.over:
             return view, []
         match entry.event:
-            case e.TextDelta(text):
-                return _text(view, entry, text) if text else (view, [])
+            case e.TextDelta(text, refusal):
+                return _text(view, entry, text, refusal) if text else (view, [])
             case e.ReasoningDelta(text):
                 return _show(replace(view, thinking=True), entry, [_delta("reasoning_content", text)], draft=True)
             case e.RunAccepted() as accepted:
@@ -229,7 +229,10 @@ def _give(view: View, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tu
     return replace(view, held=held), []
 
 
-def _text(view: View, entry: e.Entry, text: str) -> tuple[View, list[bytes]]:
+def _text(view: View, entry: e.Entry, text: str, refusal: bool) -> tuple[View, list[bytes]]:
+    if refusal:
+        view, frames = _show(view, entry, [_delta("refusal", text)], draft=True)
+        return (replace(view, draft_from=entry.seq) if view.draft_from < 0 else view), frames
     if not view.replaying and view.begun and view.draft_from >= 0:
         fixed = view.fixed
         if fixed is not None:  # the hot path: one piece of text in the middle of a live message
@@ -248,6 +251,8 @@ def _message(view: View, entry: e.Entry, said: e.MessageCompleted) -> tuple[View
         deltas.append(_delta("reasoning_content", said.reasoning))
     if said.text and view.draft_from < 0:
         deltas.append(_delta("content", "\n\n" + said.text if view.gap else said.text))
+    if said.refusal and view.draft_from < 0:
+        deltas.append(_delta("refusal", said.refusal))
     view, frames = _show(view, entry, deltas) if deltas else _give(view, entry, [], draft=False)
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap

@@ -95,8 +95,9 @@ def output(state: RunState) -> list[items.Item]:
         match item:
             case Thought(seq, text, kept):
                 shown.append(items.reasoning(run, seq, text if kept else None, "completed" if kept else "incomplete"))
-            case Said(seq, text, standing):
-                shown.append(items.message(run, seq, None if standing == "dropped" else text, _STANDING[standing]))
+            case Said(seq, text, standing, refusal):
+                said = None if standing == "dropped" else text
+                shown.append(items.message(run, seq, said, _STANDING[standing], refusal))
             case Handed(_, call):
                 shown.append(items.handed_call(call, done=True))
             case Called() | Returned():
@@ -106,8 +107,8 @@ def output(state: RunState) -> list[items.Item]:
             case Thought(seq, text):
                 status = "in_progress" if seq == state.thought_seq else "completed"
                 shown.append(items.reasoning(run, seq, text, status))
-            case Said(seq, text):
-                shown.append(items.message(run, seq, text, "in_progress"))
+            case Said(seq, text, _, refusal):
+                shown.append(items.message(run, seq, text, "in_progress", refusal))
     return shown
 
 
@@ -150,15 +151,34 @@ def body(state: RunState, metadata: dict[str, str] | None = None) -> dict[str, o
 def input_items(state: RunState) -> list[dict[str, object]]:
     """The input of a run, each item with an id, oldest first."""
     run = state.facts.run
-    return [{"id": f"item_{run}{n:06x}", **_whole(item)} for n, item in enumerate(state.facts.accepted.spec.items)]
+    given = state.facts.accepted.spec.items
+    return [{**_whole(item), "id": _own_id(item) or f"item_{run}{n:06x}"} for n, item in enumerate(given)]
+
+
+def _own_id(item: items.Item) -> str | None:
+    given = item.get("id")
+    return given if isinstance(given, str) else None
 
 
 def _whole(item: items.Item) -> items.Item:
-    """An easy message in the form in which the API lists it."""
-    if item.get("type", "message") != "message":
+    """An item in the form in which the API lists it: callers may leave out what does not matter to a model."""
+    kind = item.get("type") or "message"
+    if kind in ("function_call", "function_call_output"):
+        return {**item, "status": item.get("status") or "completed"}
+    if kind != "message":
         return item
     content = item["content"]
     if isinstance(content, str):
-        kind = "output_text" if item["role"] == "assistant" else "input_text"
-        content = [{"type": kind, "text": content}]
-    return {"type": "message", "status": "completed", **item, "content": content}
+        content = [{"type": "output_text" if item["role"] == "assistant" else "input_text", "text": content}]
+    parts = [_whole_part(part) for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return {**item, "type": "message", "status": item.get("status") or "completed", "content": parts}
+
+
+def _whole_part(part: items.Item) -> items.Item:
+    match part.get("type"):
+        case "output_text":
+            return {"annotations": [], "logprobs": [], **part}
+        case "input_image":
+            return {**part, "detail": part.get("detail") or "auto"}
+        case _:
+            return part

@@ -33,6 +33,8 @@ class Rest(Struct, frozen=True):
     text_index: int = -1
     delta_head: bytes = b""
     """The open message's delta frame up to its number."""
+    part: int = 0
+    """The content index of the open message's last part: 1 where a refusal follows text."""
     thought_seq: int = -1
     thought_index: int = -1
     thought_told: bool = False
@@ -51,6 +53,7 @@ class View(Struct, frozen=True):
     rest: Rest | None
     text: Rope = None
     thought: Rope = None
+    refusal: Rope = None
 
 
 class ResponsesProjection:
@@ -73,7 +76,7 @@ class ResponsesProjection:
     def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
         """See Projection.step."""
         event = entry.event
-        if type(event) is e.TextDelta and view.rest is not None and view.rest.text_seq >= 0:
+        if type(event) is e.TextDelta and view.rest is not None and view.rest.text_seq >= 0 and not event.refusal:
             rest = view.rest
             if rest.thought_seq < 0:  # the hot path
                 frame = rest.delta_head + b'%d,"delta":%b}\n\n' % (view.n, encode(event.text))
@@ -115,7 +118,8 @@ class ReattachProjection(ResponsesProjection):
 def _so_far(view: View, rest: Rest) -> dict[str, object]:
     output = list(rest.output)
     if rest.text_seq >= 0:
-        output[rest.text_index] = items.message(rest.run, rest.text_seq, join(view.text), "in_progress")
+        said, refusal = join(view.text), join(view.refusal)
+        output[rest.text_index] = items.message(rest.run, rest.text_seq, said, "in_progress", refusal)
     if rest.thought_seq >= 0:
         output[rest.thought_index] = items.reasoning(rest.run, rest.thought_seq, join(view.thought), "in_progress")
     return {**rest.head, "status": "in_progress" if rest.begun else "queued", "output": output}
@@ -129,12 +133,13 @@ class Scribe:
         self._n = view.n
         self._text = view.text
         self._thought = view.thought
+        self._refusal = view.refusal
         self.frames: list[bytes] = []
         self.rest = view.rest
 
     def view(self) -> View:
         """The view after the entry."""
-        return View(self._view.after, self._n, self.rest, self._text, self._thought)
+        return View(self._view.after, self._n, self.rest, self._text, self._thought, self._refusal)
 
     def take(self, entry: e.Entry) -> None:
         """Render it."""
@@ -143,8 +148,8 @@ class Scribe:
                 self._accepted(entry, accepted)
             case e.AttemptStarted():
                 self._attempt()
-            case e.TextDelta(text):
-                self._text_delta(entry.seq, text)
+            case e.TextDelta(text, refusal):
+                self._refusal_delta(entry.seq, text) if refusal else self._text_delta(entry.seq, text)
             case e.ReasoningDelta(text):
                 self._thought_delta(entry.seq, text)
             case e.MessageCompleted() as said:
@@ -187,8 +192,7 @@ class Scribe:
         self._close_thought(kept=False)
         if rest.text_seq >= 0:
             self._close_item(rest.text_index, items.message(rest.run, rest.text_seq, None, "incomplete"))
-            self._change(text_seq=-1, text_index=-1)
-            self._text = None
+            self._forget_text()
         self._change(thought_told=False)
 
     def _open_item(self, item: items.Item, **at_first: object) -> int:
@@ -212,17 +216,41 @@ class Scribe:
         self._n += 1
         self._text = (self._text, text)
 
+    def _open_message(self, seq: int) -> int:
+        return self._open_item(items.message(self._rest().run, seq, None, "in_progress"))
+
     def _open_text(self, seq: int) -> None:
-        run = self._rest().run
-        index = self._open_item(items.message(run, seq, None, "in_progress"))
-        name = item_id("msg", run, seq)
-        self._emit(
-            "response.content_part.added", item_id=name, output_index=index, content_index=0, part=items.text_part("")
-        )
-        fixed = {"type": "response.output_text.delta", "item_id": name, "output_index": index, "content_index": 0}
-        start = encode({**fixed, "logprobs": []})[:-1] + b',"sequence_number":'
-        delta_head = b"event: response.output_text.delta\ndata: " + start
-        self._change(text_seq=seq, text_index=index, delta_head=delta_head)
+        index = self._open_message(seq)
+        self._change(text_seq=seq, text_index=index)
+        self._emit("response.content_part.added", **self._part_place(), part=items.text_part(""))
+        fixed = {"type": "response.output_text.delta", **self._part_place(), "logprobs": []}
+        start = encode(fixed)[:-1] + b',"sequence_number":'
+        self._change(delta_head=b"event: response.output_text.delta\ndata: " + start)
+
+    def _part_place(self) -> dict[str, object]:
+        """Where the open message's last part is."""
+        rest = self._rest()
+        name = item_id("msg", rest.run, rest.text_seq)
+        return {"item_id": name, "output_index": rest.text_index, "content_index": rest.part}
+
+    def _refusal_delta(self, seq: int, text: str) -> None:
+        """A piece of a refusal: it opens a part of its own, after the text if there was some."""
+        self._close_thought(kept=True)
+        if self._refusal is None:
+            if self._rest().text_seq < 0:
+                index = self._open_message(seq)
+                self._change(text_seq=seq, text_index=index)
+            else:
+                self._close_text_part(join(self._text))
+                self._change(part=1)
+            self._emit("response.content_part.added", **self._part_place(), part=items.refusal_part(""))
+        self._emit("response.refusal.delta", **self._part_place(), delta=text)
+        self._refusal = (self._refusal, text)
+
+    def _close_text_part(self, text: str) -> None:
+        place = self._part_place()
+        self._emit("response.output_text.done", **place, text=text, logprobs=[])
+        self._emit("response.content_part.done", **place, part=items.text_part(text))
 
     def _close_text(self, status: str, whole: str | None = None) -> None:
         """End the open message; `whole` is its text where the caller has it, so that it is not copied."""
@@ -230,13 +258,19 @@ class Scribe:
         if rest.text_seq < 0:
             return
         text = join(self._text) if whole is None else whole
-        name, index = item_id("msg", rest.run, rest.text_seq), rest.text_index
-        place = {"item_id": name, "output_index": index, "content_index": 0}
-        self._emit("response.output_text.done", **place, text=text, logprobs=[])
-        self._emit("response.content_part.done", **place, part=items.text_part(text))
-        self._close_item(index, items.message(rest.run, rest.text_seq, text, status))
-        self._change(text_seq=-1, text_index=-1)
-        self._text = None
+        refusal = join(self._refusal)
+        if self._refusal is None:
+            self._close_text_part(text)
+        else:
+            place = self._part_place()
+            self._emit("response.refusal.done", **place, refusal=refusal)
+            self._emit("response.content_part.done", **place, part=items.refusal_part(refusal))
+        self._close_item(rest.text_index, items.message(rest.run, rest.text_seq, text, status, refusal))
+        self._forget_text()
+
+    def _forget_text(self) -> None:
+        self._change(text_seq=-1, text_index=-1, part=0)
+        self._text = self._refusal = None
 
     def _thought_delta(self, seq: int, text: str) -> None:
         rest = self._rest()
@@ -277,6 +311,8 @@ class Scribe:
         self._close_thought(kept=True)
         if rest.text_seq < 0 and said.text:
             self._text_delta(seq, said.text)
+        if rest.text_seq < 0 and said.refusal:
+            self._refusal_delta(seq, said.refusal)
         self._close_text(status, said.text)
         for call in said.calls:
             if call.client:

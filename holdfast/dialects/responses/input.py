@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import Message
+from holdfast.dialects.responses.refs import Item
 
-Item = dict[str, object]
 _ROLES = ("user", "assistant", "system", "developer")
 _CALL_FIELDS = {
     "function_call": ("call_id", "name", "arguments"),
@@ -24,7 +24,7 @@ def input_items(given: str | list[Item], max_parts: int) -> list[Item]:
         raise ClientError("invalid_value", "input must not be empty.", param="input")
     parts = 0
     for n, item in enumerate(given):
-        kind = item.get("type", "message")
+        kind = item.get("type") or "message"
         if not isinstance(kind, str):
             raise ClientError("invalid_value", f"input[{n}].type must be a string.", param="input")
         if kind == "message":
@@ -66,9 +66,9 @@ def messages_of(items: list[Item]) -> list[Message]:
     """Items as chat messages; what the assistant said and the calls it made with that are one message."""
     messages: list[Message] = []
     for item in items:
-        match item.get("type", "message"):
+        match item.get("type") or "message":
             case "message":
-                messages.append({"role": item["role"], "content": _content(item["content"])})
+                messages.append({"role": _role(item["role"]), "content": _content(item["content"])})
             case "function_call":
                 _add_call(messages, item, str(item["call_id"]))
             case "function_call_output":
@@ -90,6 +90,11 @@ def _add_call(messages: list[Message], item: Item, call_id: str) -> None:
             calls.append(call)
     else:
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def _role(given: object) -> object:
+    """The newer word for system is not known to every upstream."""
+    return "system" if given == "developer" else given
 
 
 def _result(call_id: str, output: object) -> Message:

@@ -17,9 +17,16 @@ def text_part(text: str) -> Item:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def message(run: str, seq: int, text: str | None, status: str) -> Item:
-    """A message; no text: without content."""
-    content = [] if text is None else [text_part(text)]
+def refusal_part(text: str) -> Item:
+    """What a model says when it declines."""
+    return {"type": "refusal", "refusal": text}
+
+
+def message(run: str, seq: int, text: str | None, status: str, refusal: str = "") -> Item:
+    """A message; no text and no refusal: without content."""
+    content = [text_part(text)] if text or (text is not None and not refusal) else []
+    if refusal:
+        content.append(refusal_part(refusal))
     return {
         "type": "message",
         "id": item_id("msg", run, seq),

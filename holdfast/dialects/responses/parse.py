@@ -3,20 +3,24 @@ conversation and chain. Refuses to know: engines and HTTP."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from holdfast.core.admission import Asked
-from holdfast.core.errors import ClientError, not_found
-from holdfast.core.history import split_turn, text_of
-from holdfast.core.ids import run_of
+from holdfast.core.errors import ClientError
+from holdfast.core.history import SYSTEM_ROLES, text_of
 from holdfast.core.spec import Message, Spec, fingerprint
 from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context
 from holdfast.dialects.chat.parse import is_chore
-from holdfast.dialects.responses.input import Item, input_items, messages_of
+from holdfast.dialects.responses import options
+from holdfast.dialects.responses.compaction import opened
+from holdfast.dialects.responses.input import input_items, messages_of
+from holdfast.dialects.responses.refs import Item, previous_run, with_references
 
 _DEFAULTS: dict[str, object] = {
     "store": True,
@@ -35,37 +39,12 @@ _DEFAULTS: dict[str, object] = {
     "include": [],
     "tools": [],
 }
-_ECHOED = [
-    "instructions",
-    "parallel_tool_calls",
-    "temperature",
-    "top_p",
-    "top_logprobs",
-    "presence_penalty",
-    "frequency_penalty",
-    "truncation",
-    "service_tier",
-    "prompt_cache_key",
-    "safety_identifier",
-    "user",
-]
-_UPSTREAM = (
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_logprobs",
-    "prompt_cache_key",
-    "user",
-)
-MAX_INPUT = 10_485_760
-
 
 class ResponsesRequest(Struct):
     """The known fields; others are ignored."""
 
     model: str | None = None
-    input: Annotated[str, Meta(max_length=MAX_INPUT)] | list[Item] | None = None
+    input: f.Input | list[Item] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, object] | None = None
@@ -89,7 +68,7 @@ class ResponsesRequest(Struct):
     metadata: f.Metadata | None = None
     include: list[str] | None = None
     service_tier: str | None = None
-    prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
+    prompt_cache_key: f.CacheKey | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: str | None = None
 
@@ -102,29 +81,55 @@ class ParsedResponses(Struct, frozen=True):
     stream: bool
 
 
+def read(raw: bytes) -> ResponsesRequest:
+    """The fields of a request, each of its kind."""
+    return f.decode(raw, ResponsesRequest)
+
+
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
-    """See house.md: parse(request) -> Spec."""
-    request = f.decode(raw, ResponsesRequest)
-    context = context.under(request.model)
+    """See house.md: parse(request) -> Spec. For requests that name no items of earlier responses."""
+    return understood(read(raw), context, max_parts, {})
+
+
+def understood(
+    request: ResponsesRequest, context: Context, max_parts: int, known: Mapping[str, Item]
+) -> ParsedResponses:
+    """The same for a request that was read; `known` holds the items that it only names."""
+    f.required(request.input, "input")
+    return _understood(request, context.under(request.model), _items(request, max_parts, known))
+
+
+def counted(request: ResponsesRequest, context: Context, max_parts: int, known: Mapping[str, Item]) -> ParsedResponses:
+    """The same for a request whose tokens are to be counted: nothing is stored, and the input may be missing."""
+    items = [] if request.input is None else _items(request, max_parts, known)
+    headers = {name: value for name, value in context.headers.items() if name != "idempotency-key"}
+    context = replace(context.under(request.model), headers=headers)
+    return _understood(replace(request, store=False, background=False), context, items)
+
+
+def _items(request: ResponsesRequest, max_parts: int, known: Mapping[str, Item]) -> list[Item]:
+    return input_items(with_references(request.input or [], known), max_parts)
+
+
+def _understood(request: ResponsesRequest, context: Context, items: list[Item]) -> ParsedResponses:
     store = request.store is not False
     key, session = context.key(), context.session()
     _check_store(request, store, key)
-    given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
-    items = input_items(given, max_parts)
-    system, history, turn = split_turn(messages_of(items))
-    layers = [layer for layer in (request.instructions, system) if layer]
+    messages = messages_of(opened(items, context))
     tools = client_tools.nested(request.tools, context)
-    chore = _is_chore(request, [*history, *turn], bool(tools), key)
+    choice, allowed = options.tool_choice(request.tool_choice)
+    chore = _is_chore(request, messages, bool(tools), key)
     if chore:
         session, store = None, False
     spec = Spec(
         dialect="responses",
         model=context.profile.name,
-        input=tuple(turn) if session else (*history, *turn),
-        instructions="\n\n".join(layers) or None,
-        sampling=_sampling(request),
+        input=tuple(_new_turn(messages) if session else messages),
+        instructions=request.instructions or None,
+        sampling=options.sampling(request),
         client_tools=tools,
-        tool_choice=client_tools.chat_choice(request.tool_choice),
+        tool_choice=choice,
+        allowed_tools=allowed,
         chore=chore,
         max_output_tokens=request.max_output_tokens,
         max_tool_calls=request.max_tool_calls,
@@ -135,21 +140,34 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
         output_bound=context.profile.output_bound,
         memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(request.store is not None or bool(request.background)),
-        echo=_echo(request),
+        echo=options.echo(request),
         items=tuple(items),
     )
-    first_user = next((text_of(m.get("content")) for m in (*history, *turn) if m.get("role") == "user"), "")
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("responses", f.known_fields(request, _DEFAULTS), session),
         key=key,
-        previous=_previous(request.previous_response_id),
+        previous=previous_run(request.previous_response_id),
         conversation=_conversation(request),
         session=session,
-        derived_session=context.derived_session(spec.instructions, first_user),
+        derived_session=_derived_session(request, context, messages),
         store=store,
     )
     return ParsedResponses(spec, asked, bool(request.stream))
+
+
+def _new_turn(messages: list[Message]) -> list[Message]:
+    """What a resent conversation adds to its session: all after the last assistant message; where nothing does, that
+    message itself (D2)."""
+    last = max((n for n, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
+    return messages[min(last + 1, max(len(messages) - 1, 0)) :]
+
+
+def _derived_session(request: ResponsesRequest, context: Context, messages: list[Message]) -> str:
+    system = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
+    layers = [layer for layer in (request.instructions, *system) if layer]
+    first = next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), "")
+    return context.derived_session("\n\n".join(layers) or None, first)
 
 
 def _check_store(request: ResponsesRequest, store: bool, key: str | None) -> None:
@@ -167,17 +185,6 @@ def _is_chore(request: ResponsesRequest, messages: list[Message], tools: bool, k
     return not joins and request.store is None and is_chore(messages, bool(request.stream), tools)
 
 
-def _previous(shown: str | None) -> str | None:
-    if shown is None:
-        return None
-    run = run_of("responses", shown)
-    if run is None:
-        error = not_found("response", shown)
-        error.param = "previous_response_id"
-        raise error
-    return run
-
-
 def _conversation(request: ResponsesRequest) -> str | None:
     named = request.conversation.get("id") if isinstance(request.conversation, dict) else request.conversation
     if named is None and request.conversation is None:
@@ -186,49 +193,3 @@ def _conversation(request: ResponsesRequest) -> str | None:
         message = "conversation must be a name or an id of 1 to 256 characters."
         raise ClientError("invalid_value", message, param="conversation")
     return named
-
-
-def _sampling(request: ResponsesRequest) -> dict[str, object]:
-    options = {name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None}
-    if (form := _response_format((request.text or {}).get("format"))) is not None:
-        options["response_format"] = form
-    effort = (request.reasoning or {}).get("effort")
-    if not isinstance(effort, str | None):
-        raise ClientError("invalid_value", "reasoning.effort must be a string.", param="reasoning")
-    if effort is not None:
-        options["reasoning_effort"] = effort
-    return options
-
-
-def _response_format(form: object) -> dict[str, object] | None:
-    """text.format in the form of Chat Completions; plain text is nothing."""
-    match form:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object"}:
-            return {"type": "json_object"}
-        case {"type": "json_schema", "name": str(name), "schema": dict(schema), **more}:
-            extra: dict[str, object] = {field: more[field] for field in ("description", "strict") if field in more}
-            return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, **extra}}
-        case {"type": "json_schema"}:
-            raise ClientError("invalid_value", "text.format needs a name and a schema.", param="text")
-        case _:
-            message = "text.format.type must be text, json_object or json_schema."
-            raise ClientError("invalid_value", message, param="text")
-
-
-def _echo(request: ResponsesRequest) -> dict[str, object]:
-    echo = {name: value for name in _ECHOED if (value := getattr(request, name)) is not None}
-    echo["truncation"] = request.truncation or "disabled"  # what the body shows is what the agent does
-    if request.tools:
-        echo["tools"] = client_tools.echoed(request.tools)
-    if request.tool_choice is not None:
-        echo["tool_choice"] = request.tool_choice
-    if request.text is not None:
-        given = {name: value for name, value in request.text.items() if value is not None}
-        echo["text"] = {"format": {"type": "text"}, **given}
-    if request.reasoning is not None:
-        echo["reasoning"] = {"effort": None, "summary": None, **request.reasoning}
-    if echo.get("service_tier") == "auto":
-        echo["service_tier"] = "default"
-    return echo
