@@ -14,7 +14,7 @@ HANGS = "[[hang=3]]"
 ENDS = ("response.completed", "response.failed", "response.incomplete")
 
 
-def create(client: Client, text: Any, headers: dict[str, str] | None = None, **fields: Any) -> Json:
+def create(client: Client, text: Any, /, headers: dict[str, str] | None = None, **fields: Any) -> Json:
     """A response that is not streamed."""
     answer = client.post(PATH, {"input": text, **fields}, headers)
     assert answer.status == 200, answer.body
