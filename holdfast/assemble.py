@@ -95,12 +95,12 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
         engine=engine,
         sessions=store.sessions,
         profile=agents.default,
+        scales=agents,
         secret=secret_of(data),
         max_body=settings.limits.body_bytes,
         max_depth=settings.limits.json_depth,
         max_parts=settings.limits.parts,
         others=agents.others,
-        measure=agents.measure,
     )
     app = build_app(_about(settings, parts, agents, model), keyring, _rules(settings), new_id, log)
     return Assembled(app, engine, store, agents, lock, keyring)

@@ -81,9 +81,13 @@ class Agents(Struct, kw_only=True):
             await model.close()
         self.threads.close()
 
-    def measure(self, spec: Spec, history: Sequence[Message]) -> tuple[int, int]:
-        """About how many tokens a request to one of the profiles is, and how many fit (0: not known)."""
-        return self.loops[spec.model].measure(spec, history)
+    def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
+        """See calls.Scales."""
+        return self.loops[spec.model].tokens(spec, history)
+
+    def window(self, model: str) -> int:
+        """See calls.Scales."""
+        return self.loops[model].window
 
     def toolsets(self) -> dict[str, list[dict[str, object]]]:
         """The tools of each profile, for those who ask (A3)."""

@@ -123,7 +123,7 @@ class Limits(Section, frozen=True):
     subscriber_bytes: Annotated[Bytes, _doc("What may wait for a slow reader; then it must resume.")] = 1_048_576
     stall_s: Annotated[Seconds, _doc("Stall of the reader that owns a run before it is cancelled.")] = 60.0
     disconnect_grace_s: Annotated[Seconds, _doc("Time to come back where leaving means stop.")] = 5.0
-    chores: Annotated[Count, _doc("Titles, tags and follow-ups of front ends made at the same time.")] = 8
+    chores: Annotated[Count, _doc("Front ends' titles, tags and follow-ups, and compactions, at the same time.")] = 8
 
 
 class Settings(Struct, frozen=True):

@@ -122,6 +122,7 @@ def specs(draw: st.DrawFn, dialect: Dialect = "responses") -> Spec:
         tool_items=draw(st.sampled_from(("function_call", "mcp_call"))),
         tool_progress=draw(st.sampled_from(("compatible", "compatible", "bare", "off"))),
         output_bound=draw(st.sampled_from((16384, 24))),
+        projection=draw(st.sampled_from((1, 2))),
         instructions=draw(st.sampled_from((None, "Be brief, s'il vous plaît."))),
     )
 

@@ -179,12 +179,16 @@ class LoopAgent:
         self._place = place
         self._end_leftover = end_leftover
 
-    def measure(self, spec: Spec, history: Sequence[Message]) -> tuple[int, int]:
-        """About how many tokens the model would first be sent for a request, and how many fit; 0: not known."""
+    @property
+    def window(self) -> int:
+        """How many tokens fit; 0: not known."""
+        return self._settings.context_tokens
+
+    def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
+        """About how many tokens the model would first be sent for a request."""
         prompt = "" if spec.chore else self._settings.system_prompt
         messages = estimated_tokens(ask_messages(prompt, spec, history))
-        tools = estimated_tool_tokens(offered(self._toolbox.schemas(), spec))
-        return messages + tools, self._settings.context_tokens
+        return messages + estimated_tool_tokens(offered(self._toolbox.schemas(), spec))
 
     async def end_leftovers(self, state: RunState) -> None:
         """See Agent.end_leftovers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -26,12 +27,18 @@ from holdfast.journal.base import Query, Row, Sessions
 
 PATIENCE_S = 60.0
 Body = Callable[[RunState, dict[str, str] | None], dict[str, object]]
-Measure = Callable[[Spec, Sequence[Message]], tuple[int, int]]
-"""About how many tokens a request is, with what was said before it, and how many fit (0: not known)."""
 
 
-def _unmeasured(spec: Spec, history: Sequence[Message]) -> tuple[int, int]:
-    return 0, 0
+class Scales(Protocol):
+    """How long requests are, and may be."""
+
+    def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
+        """About how many tokens the model is first sent for a request, with what was said before it."""
+        ...
+
+    def window(self, model: str) -> int:
+        """How many fit, by the profile; 0: not known."""
+        ...
 
 
 class Parts(Struct, frozen=True):
@@ -40,13 +47,13 @@ class Parts(Struct, frozen=True):
     engine: Engine
     sessions: Sessions
     profile: Profile
+    scales: Scales
     secret: bytes
     max_body: int
     max_depth: int
     max_parts: int
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
-    measure: Measure = _unmeasured
 
 
 class Answering(Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from holdfast.engine.base import Order, Ticket
 from holdfast.engine.earlier import would_follow
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
+from holdfast.journal.base import Query
 
 NOUN = "response"
 HOW = Answering(projection=frames.ResponsesProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
@@ -54,22 +55,28 @@ async def _items_of(parts: Parts, owner: str, run: str) -> dict[str, Item]:
 async def understood(parts: Parts, context: Context, raw: bytes) -> parse.ParsedResponses:
     """A create request, with all that it names."""
     request = parse.read(raw)
-    known = await named_items(parts, context.owner, references(request.input), request.previous_response_id)
+    wanted = references(request.input)
+    known = await named_items(parts, context.owner, wanted, request.previous_response_id)
+    if len(known) < len(wanted) and await _key_known(parts, context):
+        known = {**{shown: {"type": "gone"} for shown in wanted}, **known}
     parsed = parse.understood(request, context, parts.max_parts, known)
-    await _check_window(parts, parsed)
+    bounded = parsed.spec.echo.get("truncation") != "auto" and parts.scales.window(parsed.spec.model) > 0
+    if bounded and not await _key_known(parts, context):
+        await _check_window(parts, parsed)
     return parsed
+
+
+async def _key_known(parts: Parts, context: Context) -> bool:
+    """The key names a run already: whatever became since of what the request names, that run is the answer."""
+    key = context.key()
+    return key is not None and bool(await parts.engine.durable.rows(Query(owner=context.owner, key=key, limit=1)))
 
 
 async def _check_window(parts: Parts, parsed: parse.ParsedResponses) -> None:
     """What cannot fit is refused before it is begun, where the caller does not want it shortened."""
-    if parsed.spec.echo.get("truncation") == "auto":
-        return
-    alone, window = parts.measure(parsed.spec, ())
-    if window <= 0:
-        return
-    asked = parsed.asked
+    asked, window = parsed.asked, parts.scales.window(parsed.spec.model)
     joins = asked.previous or asked.conversation or asked.session
-    tokens = parts.measure(parsed.spec, await would_follow(parts.engine.durable, asked))[0] if joins else alone
+    tokens = parts.scales.tokens(parsed.spec, await would_follow(parts.engine.durable, asked) if joins else ())
     if tokens > window:
         message = f"The conversation is about {tokens} tokens long; {window} fit. Send less, or truncation=auto."
         raise ClientError("context_length_exceeded", message, param="input")
@@ -117,7 +124,7 @@ class ResponsesRoutes:
         known = await named_items(self._parts, context.owner, references(given.input), given.previous_response_id)
         parsed = parse.counted(given, context, self._parts.max_parts, known)
         earlier = await would_follow(self._parts.engine.durable, parsed.asked)
-        tokens, _ = self._parts.measure(parsed.spec, earlier)
+        tokens = self._parts.scales.tokens(parsed.spec, earlier)
         return calls.answer({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def compact(self, request: Request) -> ASGIApp:

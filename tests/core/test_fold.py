@@ -37,6 +37,30 @@ def question(call: e.Call) -> e.ApprovalRequested:
 # drafts and facts
 
 
+def test_a_refusal_comes_after_the_text_of_its_message_and_is_dropped_with_it() -> None:
+    """G3 for the words with which a model declines."""
+    pen = Pen().attempt().text("Well. ").decline("No").crash()
+    assert pen.state.facts.items == (Said(2, "", "dropped"),)
+    pen.text("Well. ").decline("No", ".")
+    assert pen.state.draft_items == (Said(5, "Well. ", "cut", "No."),)
+    pen.settle().complete()
+    assert pen.state.facts.items[1:] == (Said(5, "Well. ", "whole", "No."),)
+    assert pen.state.facts.messages[-1].spoken == "Well. No."
+
+
+def test_text_cannot_follow_a_refusal_and_a_refusal_is_never_empty() -> None:
+    for pen in (Pen().attempt().decline("No"), Pen().attempt().text("Well. ").decline("No")):
+        with pytest.raises(IllegalEvent):
+            pen.text("but")
+    for pen in (Pen().attempt(), Pen().attempt().text("Well. ")):
+        with pytest.raises(IllegalEvent):
+            pen.decline("")
+    with pytest.raises(IllegalEvent):
+        Pen().attempt().text("").decline("No")
+    with pytest.raises(IllegalEvent):
+        Pen().attempt().decline("No").write(e.MessageCompleted("", refusal="Yes"))
+
+
 def test_a_draft_is_dropped_when_a_new_attempt_starts_and_the_facts_stay() -> None:
     """House idea 5, G3."""
     pen = Pen().attempt().text("Look: ").settle(A).start(A).finish(A, "42").think("Hm").text("The ans")

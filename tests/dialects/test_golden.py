@@ -102,6 +102,7 @@ DIALECTS: dict[str, tuple[Projection, dict[str, Any]]] = {
     "chat": (ChatProjection(), {"dialect": "chat", "include_usage": True}),
     "responses-function_call": (ResponsesProjection(), {"dialect": "responses", "tool_items": "function_call"}),
     "responses-mcp_call": (ResponsesProjection(), {"dialect": "responses", "tool_items": "mcp_call"}),
+    "responses-2": (ResponsesProjection(), {"dialect": "responses", "projection": 2}),
     "runs": (RunsProjection(), {"dialect": "runs", "background": True}),
 }
 

@@ -217,6 +217,18 @@ def test_a_reference_may_name_an_item_that_the_caller_gave_an_id_in_the_response
     assert said == [f"one {mark}", f"one {mark}", f"two {mark}"]
 
 
+def test_house_6_16_a_known_key_is_answered_though_what_the_request_names_is_gone(client: Client, mark: str) -> None:
+    first = create(client, f"one {mark}")
+    named = {"type": "item_reference", "id": first["output"][0]["id"]}
+    asked = {"input": [named, {"role": "user", "content": "two"}]}
+    made = client.post(PATH, asked, {"idempotency-key": mark}).json()
+    assert client.delete(f"{PATH}/{first['id']}").status == 200
+    again = client.post(PATH, asked, {"idempotency-key": mark})
+    assert (again.status, again.json()) == (200, made)
+    other = client.post(PATH, {**asked, "user": "another"}, {"idempotency-key": mark})
+    assert (other.status, other.error()["code"]) == (409, "idempotency_key_conflict")
+
+
 # Counting and compacting
 
 
@@ -290,6 +302,27 @@ def test_c8_a_compaction_can_be_chained_on(client: Client, upstream: Upstream, m
 
 
 # Retrieval
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("limit", [1, 7, 45, 100])
+def test_c8_the_pages_of_input_items_give_every_item_once(client: Client, order: str, limit: int) -> None:
+    given = [{"role": "user", "content": f"item {n}"} for n in range(45)]
+    shown = create(client, given)["id"]
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = client.get(f"{PATH}/{shown}/input_items?limit={limit}&order={order}{after}").json()
+        assert 0 < len(page["data"]) <= limit
+        assert (page["first_id"], page["last_id"]) == (page["data"][0]["id"], page["data"][-1]["id"])
+        seen += [item["content"][0]["text"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        after = f"&after={page['last_id']}"
+    expected = [item["content"] for item in given]
+    assert seen == (expected if order == "asc" else expected[::-1])
+    default = client.get(f"{PATH}/{shown}/input_items").json()
+    assert len(default["data"]) == 20 and default["has_more"] is True
 
 
 def test_include_is_accepted_wherever_the_api_has_it(client: Client) -> None:

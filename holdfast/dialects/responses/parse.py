@@ -40,6 +40,10 @@ _DEFAULTS: dict[str, object] = {
     "tools": [],
 }
 
+PROJECTION = 2
+"""Frames of version 2 name their response in content_part events; runs of version 1 keep theirs (G1)."""
+
+
 class ResponsesRequest(Struct):
     """The known fields; others are ignored."""
 
@@ -140,6 +144,7 @@ def _understood(request: ResponsesRequest, context: Context, items: list[Item]) 
         output_bound=context.profile.output_bound,
         memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(request.store is not None or bool(request.background)),
+        projection=PROJECTION,
         echo=options.echo(request),
         items=tuple(items),
     )
