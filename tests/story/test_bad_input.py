@@ -89,7 +89,7 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("path", [*CREATES, "stored chat"])
+@pytest.mark.parametrize("path", [*CREATES, f"{RESPONSES}/input_tokens", f"{RESPONSES}/compact", "stored chat"])
 @pytest.mark.parametrize("case", NOT_JSON)
 @pytest.mark.usefixtures("asked_nothing")
 def test_a7_a_body_that_is_no_json_object_is_400(client: Client, stored: Json, path: str, case: str) -> None:
