@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast.core import codec
 from holdfast.core.errors import Damaged
 from holdfast.core.events import Entry, Terminal
-from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Projection
+from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Patient, Projection
 from holdfast.engine.live import Live
 from holdfast.journal.base import Bell, Journal
 
@@ -186,7 +186,8 @@ class Subscription:
         records = await self._source.journal.read(self.owner, self.run, self._seq)
         if not records:
             if not self._join():
-                self._at_edge()
+                if not isinstance(self._projection, Patient):
+                    self._at_edge()
                 await self._follow()
             return
         pause = asyncio.get_running_loop().time() + SLICE_S

@@ -116,9 +116,10 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
     if key is not None and request.store is False:
         message = "An Idempotency-Key needs a stored run: leave store out, or set it to true."
         raise ClientError("idempotency_requires_store", message, param="store")
-    store = request.store if request.store is not None else (key is not None or context.profile.durable_chat)
+    store = request.store if request.store is not None else (key is not None or context.durable_chat())
     tools = client_tools.nested(request.tools, context)
-    chore = is_chore(messages, bool(request.stream), bool(tools)) and request.store is None and key is None
+    chore = context.chores() and is_chore(messages, bool(request.stream), bool(tools))
+    chore = chore and request.store is None and key is None
     if chore:
         session, store = None, False
     system, history, turn = split_turn(messages)
@@ -141,13 +142,15 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(request.store is not None),
     )
+    derived = context.derived_session(system, _first_user(messages))
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("chat", f.known_fields(request, _DEFAULTS), session),
         key=key,
         session=session,
-        derived_session=context.derived_session(system, _first_user(messages)),
+        derived_session=derived,
         store=store,
+        again=context.resent(session or derived) if store and request.store is None and key is None else None,
     )
     return ParsedChat(spec, asked, bool(request.stream), reply)
 

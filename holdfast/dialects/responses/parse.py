@@ -114,7 +114,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedResponses:
     system, history, turn = split_turn(messages_of(items))
     layers = [layer for layer in (request.instructions, system) if layer]
     tools = client_tools.nested(request.tools, context)
-    chore = _is_chore(request, [*history, *turn], bool(tools), key)
+    chore = context.chores() and _is_chore(request, [*history, *turn], bool(tools), key)
     if chore:
         session, store = None, False
     spec = Spec(
