@@ -185,8 +185,9 @@ class LoopAgent:
         incoming = Incoming(run, talk.calls, limit, talk.client_tools)
         tools = talk.tools(self._toolbox.schemas())
         options = talk.options()
-        if not tools:
+        if not tools:  # upstreams refuse these where there are none
             options.pop("tool_choice", None)
+            options.pop("parallel_tool_calls", None)
         window = self._settings.context_tokens
         ask = Ask(fit(talk.messages(), window, str(talk.spec.echo.get("truncation", "auto"))), tools, options)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
