@@ -123,6 +123,11 @@ class Subscription:
         self._idle = True
         self._wake()
 
+    @property
+    def told(self) -> bool:
+        """True when the reader was given everything, to the end."""
+        return self._ended and not self._buffer
+
     # the reader's side
 
     async def next(self) -> News:
@@ -130,10 +135,10 @@ class Subscription:
         while True:
             if self._buffer:
                 return self._take()
-            if self._cut:
-                return Cut()
             if self._ended:
                 return Ended()
+            if self._cut:
+                return Cut()
             if self._gone:
                 return Broken(self._gone)
             if self._idle:

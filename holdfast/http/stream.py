@@ -43,6 +43,9 @@ class RunStream:
         self._headers = headers
         self._left = left
         self._first = first
+        self._sending = False
+        self._early = False
+        """The caller left before the last frame was handed to the transport. Many leave right after it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the reader leaves or the server stops."""
@@ -51,7 +54,7 @@ class RunStream:
         whole = False
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers})
-            whole = await self._pump(scope, send)
+            whole = await self._pump(scope, send) and not self._early
         finally:
             watching.cancel()
             self._subscription.close()
@@ -59,6 +62,7 @@ class RunStream:
 
     async def _watch(self, receive: Receive) -> None:
         await gone(receive)
+        self._early = self._sending or not self._subscription.told
         self._subscription.cut()
 
     async def _pump(self, scope: Scope, send: Send) -> bool:
@@ -67,7 +71,9 @@ class RunStream:
         while True:
             match news:
                 case Chunk(data):
+                    self._sending = True
                     await _send(send, data)
+                    self._sending = False
                 case Idle():
                     await _send(send, KEEPALIVE)
                 case Ended():

@@ -145,6 +145,16 @@ def test_b8_regenerate_after_a_whole_answer_is_a_new_run(house: House, mark: str
     assert create(house.client, mark)["id"] not in ids, "nor does a restart bring an old answer back"
 
 
+def test_b8_a_client_that_leaves_at_the_end_mark_had_the_whole_answer(house: House, mark: str) -> None:
+    ids = set()
+    for _ in range(20):
+        with house.client.stream(PATH, ask(mark, stream=True)) as stream:
+            frames = stream.until("[DONE]")
+        ids.add(frames[0].data["id"])
+        house.answered()
+    assert len(ids) == 20 and not house.noted("lost_at > 0")
+
+
 def test_b8_an_answer_that_ended_in_the_meantime_is_given_at_once_and_only_once(house: House, mark: str) -> None:
     body = ask(f"{mark} {SLOW}", stream=True)
     with house.client.stream(PATH, body) as stream:
