@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 
 from holdfast.assemble_agents import Agents, Chance, build_agents
 from holdfast.config import Loaded, Settings, is_loopback
+from holdfast.dialects.clients import TABLE
 from holdfast.engine.base import Limits
 from holdfast.engine.drivers import Parts as EngineParts
 from holdfast.engine.engine import Engine
@@ -101,6 +102,7 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
         max_depth=settings.limits.json_depth,
         max_parts=settings.limits.parts,
         others=agents.others,
+        clients=(*loaded.tables.clients, *TABLE),
     )
     app = build_app(_about(settings, parts, agents, model), keyring, _rules(settings), new_id, log)
     return Assembled(app, engine, store, agents, lock, keyring)

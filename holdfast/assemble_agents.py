@@ -293,12 +293,14 @@ def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:
     agent = settings.agent
     return Profile(
         name=name,
-        tool_items=agent.tool_items,
+        tool_items=_or(table.tool_items, agent.tool_items),
         tool_progress=agent.tool_progress,
         output_bound=agent.output_event_bytes,
         durable_chat=_or(table.durable_chat, agent.durable_chat),
         unknown_model=settings.server.unknown_model,
-        client_tools=agent.client_tools,
+        client_tools=_or(table.client_tools, agent.client_tools),
+        on_disconnect=_or(table.on_disconnect, agent.on_disconnect),
+        resend_ms=int(agent.resend_window_s * 1000),
     )
 
 

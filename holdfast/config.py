@@ -24,6 +24,7 @@ from holdfast.core.spec import ToolProgress
 ToolItemStyle = Literal["auto", "function_call", "mcp_call"]
 Sandbox = Literal["auto", "landlock", "off"]
 ClientTools = Literal["auto", "pass", "ignore"]
+OnLeave = Literal["auto", "detach", "cancel"]
 Approval = Literal["auto", "never", "on-write", "always"]
 
 
@@ -97,6 +98,8 @@ class Agent(Section, frozen=True):
     tool_items: Annotated[ToolItemStyle, _doc("Items by which Responses show server tools.")] = "auto"
     output_event_bytes: Annotated[Bytes, _doc("Tool output shown in an event; the journal has all.")] = 16_384
     durable_chat: Annotated[bool, _doc("Store chat completions unless the request says store=false.")] = False
+    resend_window_s: Annotated[Seconds, _doc("How long a durable chat that broke off can be asked for again.")] = 900.0
+    on_disconnect: Annotated[OnLeave, _doc("What leaving means where store was left out; auto: by client.")] = "auto"
     client_tools: Annotated[ClientTools, _doc("Tools in requests; auto ignores Open WebUI's own.")] = "auto"
     context_tokens: Annotated[int, _doc("The model's window in tokens; 0 leaves nothing out.", ge=0, le=10**9)] = 0
     on_unknown: Annotated[Literal["tell", "ask"], _doc("An interrupted write: tell the model, or ask.")] = "tell"

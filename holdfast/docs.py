@@ -1,4 +1,5 @@
-"""Pages made from the code. Owns: docs/reference/events.md, state.md and options.md, so that they cannot be wrong.
+"""Pages made from the code. Owns: docs/reference/events.md, state.md, options.md and clients.md, so that they cannot be
+wrong.
 `python -m holdfast.docs DIR` writes them, `--check` fails where one is stale. Refuses to know: prose."""
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import msgspec
 from holdfast.config import OPTIONS
 from holdfast.core import events
 from holdfast.core.table import DELTAS, TABLE, TERMINAL, Next, Phase
+from holdfast.dialects.clients import FIELDS as CLIENT_FIELDS
+from holdfast.dialects.clients import TABLE as CLIENTS
 
 MADE = "<!-- Made from the code by `make docs`. Do not edit. -->\n\n"
 
@@ -67,7 +70,26 @@ def options_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"events.md": events_page, "state.md": state_page, "options.md": options_page}
+def clients_page() -> str:
+    """The table of clients."""
+    lines = [
+        MADE + "# Clients\n",
+        "How a caller is recognised and what is special about it; see [clients](../clients.md).",
+    ]
+    lines.append("A cell that is empty says nothing; of all rows that fit, the first that says something decides.\n")
+    lines += ["| client | recognised by | " + " | ".join(f"`{name}`" for name in CLIENT_FIELDS) + " |"]
+    lines.append("|---" * (len(CLIENT_FIELDS) + 2) + "|")
+    for client in CLIENTS:
+        signs = [f"User-Agent `{client.agent}`"] if client.agent else []
+        signs += [f"`{name}: {value}`" if value else f"`{name}`" for name, value in client.headers.items()]
+        shown = [getattr(client, name) for name in CLIENT_FIELDS]
+        cells = ["" if value is None else str(value).lower() for value in shown]
+        by = " and ".join(signs).replace("|", "\\|") or "-"
+        lines.append(f"| {client.name} | {by} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"events.md": events_page, "state.md": state_page, "options.md": options_page, "clients.md": clients_page}
 
 
 def main(arguments: list[str]) -> int:

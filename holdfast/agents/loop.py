@@ -220,7 +220,7 @@ class LoopAgent:
         incoming = Incoming(run, talk.calls, limit, talk.client_tools)
         tools = talk.tools(self._toolbox.schemas())
         options = talk.options()
-        if not tools:
+        if not tools:  # upstreams refuse these where there are none
             options.pop("tool_choice", None)
             options.pop("parallel_tool_calls", None)
         window = self._settings.context_tokens

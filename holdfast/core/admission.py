@@ -1,7 +1,7 @@
 """Who may begin a run, decided once. Owns: the question (Asked), what a store found for it (Found) and `decide`,
-the pure rule for idempotency keys, chains, conversations and sessions. Every journal calls it inside the one
-transaction that then writes the run, so no backend can decide otherwise and no race can come between. Refuses to
-know: how rows are found or written."""
+the pure rule for idempotency keys, requests sent again, chains, conversations and sessions. Every journal calls it
+inside the one transaction that then writes the run, so no backend can decide otherwise and no race can come between.
+Refuses to know: how rows are found or written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from msgspec import Struct
 from holdfast.core.errors import ClientError, not_found
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Resolved
+
+RETRY_MS = 30_000
+"""How long ago the connection of a request may have been lost that an SDK sends again by itself (G13)."""
+
+
+class Again(Struct, frozen=True):
+    """The request may be one that was sent before: it takes the place of a connection that was lost."""
+
+    within_ms: int
+    """How long ago that may have been."""
+    same_credential: bool = True
+    """It must come with the key of the first one (G13); else any key of the owner will do (B8)."""
+    session: str | None = None
+    """It must belong to this session too."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -28,6 +42,9 @@ class Asked(Struct, frozen=True, kw_only=True):
     derived_session: str = ""
     """The session to use where nothing else names one: workspace and grouping only (D2)."""
     store: bool = True
+    credential: str = ""
+    """The key that asks, where somebody waits for the answer on a connection that can be lost."""
+    again: Again | None = None
 
 
 class KeyFound(Struct, frozen=True):
@@ -60,12 +77,15 @@ class Found(Struct, frozen=True):
     previous: RunFound | None = None
     conversation: ConversationFound | None = None
     session_turns: int = 0
+    lost: str | None = None
+    """The newest run of the same fingerprint whose connection was lost as `again` says."""
 
 
 class Attach(Struct, frozen=True):
-    """The key is known: the answer is that run."""
+    """The key is known, or the request takes the place of one that was lost: the answer is that run."""
 
     run: str
+    again: bool = False
 
 
 class Accept(Struct, frozen=True):
@@ -84,6 +104,8 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
                 status=409,
             )
         return Attach(found.key.run)
+    if asked.key is None and found.lost is not None:
+        return Attach(found.lost, again=True)
     if asked.previous is not None:
         return Accept(_after_previous(asked, found.previous))
     if asked.conversation is not None:

@@ -1,5 +1,6 @@
-"""What a dialect is told about a request besides its body. Owns: Context, the caller as the dialects see it, and client
-recognition in one small table. Refuses to know: HTTP frameworks; headers come as a plain mapping."""
+"""What a dialect is told about a request besides its body. Owns: Context, the caller as the dialects see it, and who
+decides how it is answered: its headers, then its key, then the profile, then the table of clients (clients.py).
+Refuses to know: HTTP frameworks; headers come as a plain mapping."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.admission import RETRY_MS, Again, Asked
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import OnDisconnect, ToolItems, ToolProgress
+from holdfast.dialects.clients import TABLE, Client, ClientTools, Policy, first_of, recognise
 
 _SESSION = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}\Z")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
-_RUNS_CALLS_ITSELF = ("openai/", "ai-sdk", "ai/", "codex", "agents/")
 
 
 def is_session_name(named: str) -> bool:
@@ -34,6 +36,18 @@ class Profile(Struct, frozen=True):
     durable_chat: bool = False
     unknown_model: str = "error"
     client_tools: str = "auto"
+    on_disconnect: str = "auto"
+    resend_ms: int = 900_000
+    """How long after a durable chat broke off the same messages go on with it (B8)."""
+
+    def policy(self) -> Policy:
+        """What the profile itself says; auto says nothing."""
+        items, tools, leaving = self.tool_items, self.client_tools, self.on_disconnect
+        return Policy(
+            tool_items=None if items == "auto" else items,  # type: ignore[arg-type]
+            client_tools=None if tools == "auto" else tools,  # type: ignore[arg-type]
+            on_disconnect=None if leaving == "auto" else leaving,  # type: ignore[arg-type]
+        )
 
 
 def checked_session(named: str, where: str) -> str:
@@ -61,6 +75,11 @@ class Context(Struct, frozen=True):
     """For derived session names: nobody can guess another owner's."""
     others: Mapping[str, Profile] = {}
     """Further profiles, by name; `profile` is the default until `under` has chosen."""
+    credential: str = ""
+    """The key that asks, by its id."""
+    settings: Policy = Policy()
+    """What is special about that key."""
+    clients: tuple[Client, ...] = TABLE
 
     def under(self, asked: str | None) -> Context:
         """The same request to the profile that it names; 404 for one that nobody serves (A2)."""
@@ -101,40 +120,61 @@ class Context(Struct, frozen=True):
         text = "\0".join((self.owner, system or "", first_user)).encode("utf-8", "replace")
         return "auto-" + hmac.new(self.secret, text, hashlib.sha256).hexdigest()[:32]
 
+    def known(self) -> Policy:
+        """What is special about this caller, but for what its request says itself."""
+        return first_of(self.settings, self.profile.policy(), recognise(self.headers, self.clients))
+
     def tool_items(self) -> ToolItems:
         """How server tools appear as items: see C9."""
-        wanted = self.headers.get("x-tool-items") or self.profile.tool_items
-        if wanted == "mcp_call":
-            return "mcp_call"
-        if wanted == "function_call":
-            return "function_call"
-        if wanted != "auto":
-            raise ClientError("invalid_tool_items", "X-Tool-Items must be auto, function_call or mcp_call.")
-        agents = self.headers.get("user-agent", "").lower().split()
-        sdk = any(name.startswith("x-stainless-") for name in self.headers)
-        return "mcp_call" if sdk or any(word.startswith(_RUNS_CALLS_ITSELF) for word in agents) else "function_call"
+        match self.headers.get("x-tool-items"):
+            case None:
+                return self.known().tool_items or "function_call"
+            case "auto":
+                return recognise(self.headers, self.clients).tool_items or "function_call"
+            case "function_call" | "mcp_call" as wanted:
+                return wanted
+            case _:
+                raise ClientError("invalid_tool_items", "X-Tool-Items must be auto, function_call or mcp_call.")
 
     def tool_progress(self) -> ToolProgress:
-        """Which tool progress a chat stream carries; openai-node 4 breaks on any custom event (B4)."""
-        wanted = self.headers.get("x-tool-progress") or self.profile.tool_progress
-        old_node = self.headers.get("x-stainless-lang") == "js" and self.headers.get(
-            "x-stainless-package-version", ""
-        ).startswith("4.")
-        if old_node and "x-tool-progress" not in self.headers:
-            return "off"
+        """Which tool progress a stream carries; a client that breaks on it gets none, whatever the profile says."""
+        wanted = self.headers.get("x-tool-progress") or self.known().tool_progress or self.profile.tool_progress
         if wanted not in ("compatible", "bare", "off"):
             raise ClientError("invalid_tool_progress", "X-Tool-Progress must be compatible, bare or off.")
         return wanted  # type: ignore[return-value]
 
     def on_disconnect(self, store_given: bool) -> OnDisconnect:
-        """Does leaving mean stop? Only where `store` was left out and the caller has no other stop button (C4)."""
-        return "cancel" if self.from_open_webui() and not store_given else "detach"
+        """Does leaving mean stop? Only where `store` was left out and the caller has no other stop button (C4), or
+        where the request says so."""
+        wanted = self.headers.get("x-on-disconnect")
+        if wanted not in (None, "detach", "cancel"):
+            raise ClientError("invalid_on_disconnect", "X-On-Disconnect must be detach or cancel.")
+        if wanted is None:
+            wanted = "detach" if store_given else self.known().on_disconnect
+        return "cancel" if wanted == "cancel" else "detach"
 
-    def from_open_webui(self) -> bool:
-        """The caller says that it is Open WebUI."""
-        return any(name.startswith("x-openwebui-") for name in self.headers)
+    def client_tools(self) -> ClientTools:
+        """What becomes of the caller's tools (B5)."""
+        return self.known().client_tools or "pass"
 
-    def from_aiohttp(self) -> bool:
-        """The caller may be Open WebUI, which says so only when it is told to."""
-        agent = self.headers.get("user-agent", "")
-        return agent.startswith("Python/") and "aiohttp/" in agent
+    def chores(self) -> bool:
+        """May a request be an errand of a front end (B7)?"""
+        return self.known().chores is not False
+
+    def durable_chat(self) -> bool:
+        """Are chat completions stored where the request says nothing (B6)?"""
+        said = first_of(self.settings, recognise(self.headers, self.clients)).durable_chat
+        return self.profile.durable_chat if said is None else said
+
+    def resent(self, session: str) -> Again:
+        """The same messages once more, after a durable chat broke off, in the same chat as far as that can be told."""
+        return Again(self.profile.resend_ms, same_credential=False, session=session)
+
+    def waiting(self, asked: Asked) -> Asked:
+        """The question of a caller who waits on a connection, of which an SDK's retry may take the place (G13)."""
+        if asked.key is not None or not asked.store:
+            return asked
+        count = self.headers.get("x-stainless-retry-count", "")
+        retried = count.isascii() and count.isdigit() and count.strip("0") != ""
+        again = asked.again or (Again(RETRY_MS) if retried else None)
+        return replace(asked, credential=self.credential, again=again)

@@ -41,13 +41,13 @@ def _nested(n: int, tool: Tool) -> Tool:
 
 
 def _count(context: Context, names: set[str]) -> bool:
-    match context.profile.client_tools:
+    match context.client_tools():
         case "pass":
             return True
         case "ignore":
             return False
-        case _:
-            return not (context.from_open_webui() or (context.from_aiohttp() and names & _OPEN_WEBUI))
+        case "ignore-built-in":
+            return not names & _OPEN_WEBUI
 
 
 def chat_choice(choice: str | dict[str, object] | None) -> str | dict[str, object] | None:

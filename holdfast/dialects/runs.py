@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import events as e
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, not_found
-from holdfast.core.history import split_turn, text_of
+from holdfast.core.history import SYSTEM_ROLES, split_turn, text_of
 from holdfast.core.ids import run_of_any, wire_id
 from holdfast.core.spec import Message, Spec, fingerprint
 from holdfast.core.state import Called, Returned, RunState, Said, Thought
@@ -77,8 +77,9 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
     given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
     items = input_items(given, max_parts)
     system, earlier, turn = split_turn(messages_of(items))
-    history = [*_history(request.conversation_history or []), *earlier]
-    layers = [layer for layer in (request.instructions, system) if layer]
+    before, history = _history(request.conversation_history or [])
+    history += earlier
+    layers = [layer for layer in (request.instructions, *before, system) if layer]
     spec = Spec(
         dialect="runs",
         model=context.profile.name,
@@ -103,12 +104,14 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRun:
     return ParsedRun(spec, asked)
 
 
-def _history(messages: list[Message]) -> list[Message]:
+def _history(messages: list[Message]) -> tuple[list[str], list[Message]]:
+    """The system prompts of an earlier conversation, which become layers, and the rest of it."""
     for n, message in enumerate(messages):
         if message.get("role") not in ("user", "assistant", "tool", "system", "developer"):
             text = f"conversation_history[{n}].role is missing or unknown."
             raise ClientError("invalid_value", text, param="conversation_history")
-    return [message for message in messages if message.get("role") not in ("system", "developer")]
+    systems = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
+    return systems, [message for message in messages if message.get("role") not in SYSTEM_ROLES]
 
 
 def _previous(shown: str | None) -> str | None:

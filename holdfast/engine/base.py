@@ -3,7 +3,7 @@ a subscription can say next, the order for a run and the engine's limits. Refuse
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -36,6 +36,14 @@ class Projection(Protocol):
         ...
 
 
+@runtime_checkable
+class Patient(Protocol):
+    """A projection that cannot take text back. At the end of a run that no worker here drives, its readers wait rather
+    than see a draft which the next attempt may drop."""
+
+    waits_for_worker: Literal[True]
+
+
 class Log(Protocol):
     """Where the engine says what happened: one event name and fields."""
 
@@ -66,6 +74,8 @@ class Ticket(Struct, frozen=True):
     run: str
     session: str
     attached: bool = False
+    waited: bool = False
+    """The caller waits on a connection of which a retry may take the place: say how it ended (Handover)."""
 
 
 class Chunk(Struct, frozen=True, gc=False):

@@ -22,6 +22,7 @@ from holdfast.core.state import RunState, fold
 from holdfast.engine.approvals import Answer, Choice, give, not_pending
 from holdfast.engine.base import Order, Projection, Ticket
 from holdfast.engine.drivers import Drivers, Parts
+from holdfast.engine.handover import Handover
 from holdfast.engine.keeper import Keeper, entry_of, read_state
 from holdfast.engine.live import Live
 from holdfast.engine.subscription import Subscription
@@ -50,6 +51,7 @@ class Engine:
         self.keeper.now_ms = parts.now_ms
         self.keeper.spawn = self._spawn
         self._drivers.asking = self.keeper.waiting
+        self.handover = Handover(lambda: parts.durable.deliveries, parts.now_ms, parts.log)
         self._chores = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
@@ -62,6 +64,7 @@ class Engine:
 
     async def start(self) -> None:
         """Begin to write, tick, beat and recover."""
+        await self.handover.begin()
         begun = asyncio.Event()
         self._main = asyncio.create_task(self._run(begun), name="engine")
         await begun.wait()
@@ -93,7 +96,7 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """Refuse new work; park stored runs at a safe point, end the others; flush; cut the streams."""
-        self.draining = self.keeper.stopping = True
+        self.draining = self.keeper.stopping = self.handover.closing = True
         await self._drivers.drain(seconds, self.keeper.urgent)
         self.cut()
 
@@ -121,19 +124,20 @@ class Engine:
         if order.spec.chore:
             return await self._chore(order)
         slot = self.keeper.has_slot()
-        if not slot and self.keeper.queued >= self.limits.queue:
-            return await self._attach_or_refuse(order)
+        full = not slot and self.keeper.queued >= self.limits.queue
+        if full and order.asked.key is None and order.asked.again is None:
+            raise self._too_many()
         self.keeper.active += slot
         try:
-            opened = await self._open(order, held=slot or not stored)
+            opened = await self._open(order, held=slot or not stored, full=full)
         except BaseException:
             self._return_slot(slot)
             raise
         if isinstance(opened, Attached):
             self._return_slot(slot)
-            return await self._ticket(order.owner, opened.run)
+            return await self._ticket(order.owner, opened)
         self._begin(order.owner, opened, slot=slot, stored=stored)
-        return Ticket(opened.run, opened.resolved.session or "")
+        return Ticket(opened.run, opened.resolved.session or "", waited=stored and bool(order.asked.credential))
 
     async def _chore(self, order: Order) -> Ticket:
         """A front end's errand: beside the slots, with a small limit of its own (B7)."""
@@ -181,7 +185,8 @@ class Engine:
         if self.draining:
             raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
 
-    async def _open(self, order: Order, *, held: bool) -> Opened | Attached:
+    async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:
+        """Ask the store. In a `full` house a known key or a lost place is answered all the same (house rule 6.16)."""
         parts = self._parts
         asked, spec = order.asked, order.spec
         store, prepared = parts.durable, None
@@ -190,6 +195,8 @@ class Engine:
             store, asked = parts.memory, Asked(owner=order.owner, fingerprint="", store=False)
 
         def accept(resolved: Resolved) -> list[bytes]:
+            if full:
+                raise self._too_many()
             accepted = RunAccepted(spec=spec, resolved=prepared or resolved, owner=order.owner)
             return [codec.encode(accepted)] + ([codec.encode(AttemptStarted())] if held else [])
 
@@ -211,23 +218,17 @@ class Engine:
             return Opened(opened.run, prepared, opened.records)
         return opened
 
-    async def _attach_or_refuse(self, order: Order) -> Ticket:
-        """No room for a new run, but a known key is answered all the same (house rule 6.16)."""
-        if order.asked.key is not None:
-            rows = await self.durable.rows(Query(owner=order.owner, key=order.asked.key, limit=1))
-            if rows:
-                opened = await self._open(order, held=False)
-                return await self._ticket(order.owner, opened.run)
-        raise ClientError(
+    def _too_many(self) -> ClientError:
+        return ClientError(
             "too_many_runs",
             f"{self.keeper.active} runs are active and {self.keeper.queued} wait. Try again in a moment.",
             status=429,
             retry_after=2,
         )
 
-    async def _ticket(self, owner: str, run: str) -> Ticket:
-        row = await self.durable.find(owner, run)
-        return Ticket(run, row.session if row else "", attached=True)
+    async def _ticket(self, owner: str, found: Attached) -> Ticket:
+        row = await self.durable.find(owner, found.run)
+        return Ticket(found.run, row.session if row else "", attached=not found.again, waited=found.again)
 
     def attach(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
         """A new reader of a run."""
@@ -340,18 +341,13 @@ class Engine:
         live = self._drivers.hub_of(run).live(run)
         if live is None:
             await self._parts.memory.delete(owner, run)
-            if self.keeper.queues(run):
-                await self._left_in_queue(owner, run)
+            if self.keeper.queues(run) and (state := await self.look(owner, run)) is not None:
+                self._stops_by_leaving(state)
         elif live.owned:
             self._drivers.orphan(run)
             self.keeper.urgent(owner, run)
         else:
             self._stops_by_leaving(live.committed)
-
-    async def _left_in_queue(self, owner: str, run: str) -> None:
-        state = await self.look(owner, run)
-        if state is not None:
-            self._stops_by_leaving(state)
 
     def _stops_by_leaving(self, state: RunState) -> None:
         accepted = state.facts.accepted

@@ -24,6 +24,7 @@ def mark_for(state: RunState, *, stored: bool) -> Mark:
         chains=chains,
         turn=turn,
         session=(spec_session.session or "") if remembers else "",
+        void=not chainable(state),
     )
 
 

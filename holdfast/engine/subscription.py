@@ -18,7 +18,7 @@ from msgspec import Struct
 from holdfast.core import codec
 from holdfast.core.errors import Damaged
 from holdfast.core.events import Entry, Terminal
-from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Projection
+from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Patient, Projection
 from holdfast.engine.live import Live
 from holdfast.journal.base import Bell, Journal
 
@@ -123,6 +123,11 @@ class Subscription:
         self._idle = True
         self._wake()
 
+    @property
+    def told(self) -> bool:
+        """True when the reader was given everything, to the end."""
+        return self._ended and not self._buffer
+
     # the reader's side
 
     async def next(self) -> News:
@@ -130,10 +135,10 @@ class Subscription:
         while True:
             if self._buffer:
                 return self._take()
-            if self._cut:
-                return Cut()
             if self._ended:
                 return Ended()
+            if self._cut:
+                return Cut()
             if self._gone:
                 return Broken(self._gone)
             if self._idle:
@@ -186,7 +191,8 @@ class Subscription:
         records = await self._source.journal.read(self.owner, self.run, self._seq)
         if not records:
             if not self._join():
-                self._at_edge()
+                if not isinstance(self._projection, Patient):
+                    self._at_edge()
                 await self._follow()
             return
         pause = asyncio.get_running_loop().time() + SLICE_S

@@ -4,21 +4,24 @@ resume positions, and the one way in which a created run is answered. Refuses to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, HoldfastError, not_found
 from holdfast.core.ids import run_of, run_of_any
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.asking import Context, Profile, is_session_name
-from holdfast.engine.base import Ended, Idle, Projection, Ticket
+from holdfast.dialects.clients import TABLE, Client
+from holdfast.engine.base import Cut, Ended, Idle, Order, Projection, Ticket
 from holdfast.engine.engine import CutOff, Engine
 from holdfast.http.body import read_json, read_json_optional
 from holdfast.http.keys import Key
@@ -54,6 +57,7 @@ class Parts(Struct, frozen=True):
     max_parts: int
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
+    clients: tuple[Client, ...] = TABLE
 
 
 class Answering(Struct, frozen=True, kw_only=True):
@@ -82,8 +86,15 @@ def owner_of(request: Request) -> str:
 
 def context_of(request: Request, parts: Parts) -> Context:
     """The request as a dialect sees it."""
-    headers = {name: value for name, value in request.headers.items()}
-    return Context(owner_of(request), headers, parts.profile, parts.secret, parts.others)
+    headers, key = dict(request.headers.items()), request.state.key
+    more = (key.id, key.settings, parts.clients)
+    return Context(owner_of(request), headers, parts.profile, parts.secret, parts.others, *more)
+
+
+async def submit(parts: Parts, context: Context, spec: Spec, asked: Asked) -> Ticket:
+    """Begin the run that a POST asks for, or attach to the one that it names or whose lost connection it replaces. Give
+    the ticket to created() or handed(): they note how the connection ends (G13)."""
+    return await parts.engine.submit(Order(owner=context.owner, spec=spec, asked=context.waiting(asked)))
 
 
 async def body_of(request: Request, parts: Parts) -> bytes:
@@ -116,6 +127,26 @@ def answer(body: object, status: int = 200, session: str = "") -> Response:
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
+def handed(parts: Parts, owner: str, ticket: Ticket, body: object, status: int = 200) -> Response:
+    """A JSON answer for a ticket; that it was delivered is noted when it was sent."""
+    response = answer(body, status, ticket.session)
+    if ticket.waited:
+        response.background = BackgroundTask(parts.engine.handover.answered, owner, ticket.run)
+    return response
+
+
+def _leaving(parts: Parts, owner: str, ticket: Ticket) -> Callable[[bool], Awaitable[None]]:
+    """What to do when the caller is gone, with the whole answer or without."""
+
+    async def left(whole: bool) -> None:
+        noted = parts.engine.handover
+        if ticket.waited:
+            await (noted.answered if whole else noted.lost)(owner, ticket.run)
+        await parts.engine.left(owner, ticket.run)
+
+    return left
+
+
 async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering, *, stream: bool) -> ASGIApp:
     """Answer a run that was just submitted: as a stream, or as a body when it has ended."""
     owner = owner_of(request)
@@ -124,7 +155,7 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     try:
         state = await unless_gone(request.receive, _settled(parts, owner, ticket.run, how))
     except Left:
-        await parts.engine.left(owner, ticket.run)
+        await _leaving(parts, owner, ticket)(False)
         return Broke()
     except CutOff:
         return Broke()
@@ -133,7 +164,7 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     await parts.engine.left(owner, ticket.run)
     if refused := how.refusal(state):
         raise refused
-    return answer(how.body(state, None), session=ticket.session)
+    return handed(parts, owner, ticket, how.body(state, None))
 
 
 async def _settled(parts: Parts, owner: str, run: str, how: Answering) -> RunState | None:
@@ -156,23 +187,23 @@ async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answerin
     engine, owner = parts.engine, owner_of(request)
     subscription = engine.attach(owner, ticket.run, how.projection, after)
     headers = [(b"x-hermes-session-id", ticket.session.encode("latin-1", "replace"))] if ticket.session else []
-
-    async def left() -> None:
-        await engine.left(owner, ticket.run)
-
+    left = _leaving(parts, owner, ticket)
     if how.eager:
         return RunStream(subscription, headers, left)
     try:
         first = await unless_gone(request.receive, subscription.next())
     except Left:
         subscription.close()
-        await left()
+        await left(False)
+        return Broke()
+    if isinstance(first, Cut):  # before the headers: a caller that has nothing yet tries again by itself
+        subscription.close()
         return Broke()
     state = await engine.look(owner, ticket.run)
     refused = how.refusal(state) if state is not None and not state.facts.items else None
     if refused is not None and not isinstance(first, Idle | Ended):
         subscription.close()
-        await left()
+        await left(True)
         raise refused
     return RunStream(subscription, headers, left, first)
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.config import is_loopback
 from holdfast.core.errors import ClientError, HoldfastError
+from holdfast.dialects.asking import is_session_name
 from holdfast.engine.base import Log
 from holdfast.http.body import too_large
 from holdfast.http.errors import Headers, error_response, internal_error
@@ -211,8 +212,16 @@ def _fields(scope: Scope) -> dict[str, object]:
     return {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
 
 
+def _session(scope: Scope) -> Headers:
+    """The session that a known caller named well: told back on errors too (D2)."""
+    named = [value for name, value in scope["headers"] if name == b"x-hermes-session-id"]
+    known = scope["state"]["key"] is not None and len(named) == 1 and is_session_name(named[0].decode("latin-1"))
+    return [(b"x-hermes-session-id", named[0])] if known else []
+
+
 async def _refuse(scope: Scope, answer: _Answer, error: HoldfastError) -> None:
     """Answer with an error. A websocket that is not open yet gets an HTTP answer where the server can send one."""
+    answer.headers += _session(scope)
     if scope["type"] == "http":
         await answer.whole(*error_response(error))
     elif "websocket.http.response" in (scope.get("extensions") or {}):

@@ -13,9 +13,13 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from holdfast.core.errors import ClientError
+from holdfast.dialects.clients import Policy
 
 _BEARER = re.compile(rb"bearer +([!-~]{1,512})", re.IGNORECASE)
 """One credential of visible ASCII: a second one, joined by a comma and a space, does not match."""
+
+
+PLAIN = Policy()
 
 
 class Key(Struct, frozen=True):
@@ -24,6 +28,8 @@ class Key(Struct, frozen=True):
     id: str
     owner: str
     scopes: frozenset[str]
+    settings: Policy = PLAIN
+    """What is special about callers with this key: it goes before the profile and the table of clients."""
 
 
 class Keyring:
@@ -32,10 +38,10 @@ class Keyring:
     def __init__(self) -> None:
         self._keys: dict[bytes, Key] = {}
 
-    def add(self, secret: str, owner: str, scopes: Iterable[str]) -> Key:
+    def add(self, secret: str, owner: str, scopes: Iterable[str], settings: Policy = PLAIN) -> Key:
         """Accept a secret from now on. The secret itself is not kept."""
         digest = hashlib.sha256(secret.encode("utf-8")).digest()
-        key = Key(digest.hex()[:8], owner, frozenset(scopes))
+        key = Key(digest.hex()[:8], owner, frozenset(scopes), settings)
         if self._keys.setdefault(digest, key) != key:
             raise ValueError(f"key {key.id} already belongs to somebody, or has other scopes: make a new one")
         return key

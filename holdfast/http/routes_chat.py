@@ -15,7 +15,7 @@ from holdfast.core.state import RunState
 from holdfast.dialects import fields
 from holdfast.dialects.chat import body, frames, parse
 from holdfast.engine.approvals import not_pending
-from holdfast.engine.base import Order, Ticket
+from holdfast.engine.base import Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
 from holdfast.journal.base import Row
@@ -64,7 +64,7 @@ class ChatRoutes:
             asking = await self._parts.engine.waiting_with(context.owner, parsed.reply.code)
             if asking is not None or parsed.reply.quoted:
                 return await self._answered(request, parsed, asking)
-        ticket = await self._parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
+        ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
         return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
 
     async def _answered(self, request: Request, parsed: parse.ParsedChat, state: RunState | None) -> ASGIApp:

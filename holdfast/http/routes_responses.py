@@ -106,14 +106,14 @@ class ResponsesRoutes:
         context = calls.context_of(request, self._parts)
         parsed = await understood(self._parts, context, await calls.body_of(request, self._parts))
         engine = self._parts.engine
-        ticket = await engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
+        ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
         how = HOW
         if ticket.attached or parsed.spec.background:
             state = await engine.look(context.owner, ticket.run)
             if state is None:
                 raise not_found(NOUN, wire_id("responses", ticket.run))
             if parsed.spec.background and not parsed.stream:
-                return calls.answer(body.body(state), session=ticket.session)
+                return calls.handed(self._parts, context.owner, ticket, body.body(state))
             how = REATTACH if ticket.attached and not state.ended else HOW
         return await calls.created(request, self._parts, ticket, how, stream=parsed.stream)
 

@@ -14,7 +14,7 @@ from holdfast.core.ids import wire_id
 from holdfast.dialects import fields, runs
 from holdfast.dialects.receipt import Receipt
 from holdfast.engine.approvals import Choice, not_pending
-from holdfast.engine.base import Order, Ticket
+from holdfast.engine.base import Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
 
@@ -59,9 +59,9 @@ class RunsRoutes:
         """POST: begin a run; it goes on by itself."""
         context = calls.context_of(request, self._parts)
         parsed = runs.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
-        ticket = await self._parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
+        ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
         shown = {"run_id": wire_id("runs", ticket.run), "status": "started"}
-        return calls.answer(shown, 202, ticket.session)
+        return calls.handed(self._parts, context.owner, ticket, shown, 202)
 
     async def list(self, request: Request) -> Response:
         """GET the caller's runs, by status or by key."""

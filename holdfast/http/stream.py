@@ -35,49 +35,58 @@ class RunStream:
         self,
         subscription: Subscription,
         headers: list[tuple[bytes, bytes]],
-        left: Callable[[], Awaitable[None]],
+        left: Callable[[bool], Awaitable[None]],
         first: News | None = None,
     ) -> None:
+        """`left` is told, once the caller is gone, whether it had the whole answer."""
         self._subscription = subscription
         self._headers = headers
         self._left = left
         self._first = first
+        self._sending = False
+        self._early = False
+        """The caller left before the last frame was handed to the transport. Many leave right after it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the reader leaves or the server stops."""
         watching = asyncio.create_task(self._watch(receive))
         self._subscription.on_cut = lambda: abort(scope)
+        whole = False
         try:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self._headers})
-            await self._pump(scope, send)
+            whole = await self._pump(scope, send) and not self._early
         finally:
             watching.cancel()
             self._subscription.close()
-            await self._left()
+            await self._left(whole)
 
     async def _watch(self, receive: Receive) -> None:
         await gone(receive)
+        self._early = self._sending or not self._subscription.told
         self._subscription.cut()
 
-    async def _pump(self, scope: Scope, send: Send) -> None:
+    async def _pump(self, scope: Scope, send: Send) -> bool:
+        """Send until there is nothing more; True where that was the end."""
         news = self._first or await self._subscription.next()
         while True:
             match news:
                 case Chunk(data):
+                    self._sending = True
                     await _send(send, data)
+                    self._sending = False
                 case Idle():
                     await _send(send, KEEPALIVE)
                 case Ended():
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
+                    return True
                 case Broken(reason):
                     error = {"message": reason, "type": "server_error", "param": None, "code": "stream_broken"}
                     await _send(send, data_frame({"error": error}))
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
+                    return False
                 case Cut():
                     abort(scope)
-                    return
+                    return False
             news = await self._subscription.next()
 
 

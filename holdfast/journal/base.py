@@ -41,6 +41,8 @@ class Mark(Struct, frozen=True, kw_only=True):
     """The turn's messages, a cache for chains (JSON list)."""
     session: str = ""
     """The session that takes the turn, where one was named by the caller."""
+    void: bool = False
+    """It ended without an answer: whoever asks again does not get it."""
 
 
 class Slice(Struct, frozen=True):
@@ -84,9 +86,11 @@ class Opened(Struct, frozen=True):
 
 
 class Attached(Struct, frozen=True):
-    """The idempotency key named a run that exists already."""
+    """The idempotency key named a run that exists already; or, `again`, the request took the place of the lost
+    connection of one."""
 
     run: str
+    again: bool = False
 
 
 class Claim(Struct, frozen=True):
@@ -238,6 +242,25 @@ class Pending(Protocol):
         ...
 
 
+class Deliveries(Protocol):
+    """Who still waits for which answer. A run that is opened with a credential is waited for from then on. A request
+    that is sent again (Asked.again) takes the place of a connection that was lost: open() gives it the newest such
+    run, which is waited for again then, so that of two at once each gets its own. Runs that nobody waits for are left
+    as they are: an answer is delivered once, and a late word of a loss changes nothing."""
+
+    async def answered(self, owner: str, run: str) -> None:
+        """The answer was handed over whole, or is given up: nobody who asks again gets it."""
+        ...
+
+    async def lost(self, owner: str, run: str, at: int) -> None:
+        """The connection on which somebody waited is gone."""
+        ...
+
+    async def strand(self, at: int) -> None:
+        """The server begins: all connections of the one before it are lost now."""
+        ...
+
+
 class SessionRow(Struct, frozen=True):
     """A named session."""
 
@@ -289,4 +312,9 @@ class Bell(Protocol):
 
 
 class Store(Journal, Catalog, Pending, Protocol):
-    """A backend has all three."""
+    """A backend has all of them."""
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """Its Deliveries."""
+        ...

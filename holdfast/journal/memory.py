@@ -46,6 +46,10 @@ class _Run(Struct):
     remembered: bool = False
     """Its turn is in the session already: a batch that is tried again must not add it twice."""
     turn: bytes | None = None
+    waits: bool = False
+    """Somebody waits for the answer on a connection."""
+    lost_at: int = 0
+    """When that connection was lost; 0: it was not."""
 
     def row(self) -> Row:
         return Row(
@@ -72,6 +76,52 @@ class _Conversation(Struct):
     active: str | None = None
 
 
+class MemoryDeliveries:
+    """See journal.base.Deliveries."""
+
+    def __init__(self, runs: dict[str, _Run]) -> None:
+        self._runs = runs
+
+    def find(self, asked: admission.Asked, at: int) -> str | None:
+        """The newest run that was lost and fits."""
+        if asked.again is None or not at:
+            return None
+        again, since = asked.again, max(1, at - asked.again.within_ms)
+        for name, run in reversed(self._runs.items()):
+            first = run.opening.asked
+            if (
+                (run.owner, first.fingerprint) == (asked.owner, asked.fingerprint)
+                and run.lost_at >= since
+                and not run.hidden
+                and (first.credential == asked.credential or not again.same_credential)
+                and again.session in (None, run.resolved.session or "")
+            ):
+                return name
+        return None
+
+    def take(self, run: _Run) -> None:
+        """Somebody waits again."""
+        run.waits, run.lost_at = True, 0
+
+    async def answered(self, owner: str, run: str) -> None:
+        """See Deliveries.answered."""
+        found = self._runs.get(run)
+        if found is not None and found.owner == owner:
+            found.waits, found.lost_at = False, 0
+
+    async def lost(self, owner: str, run: str, at: int) -> None:
+        """See Deliveries.lost."""
+        found = self._runs.get(run)
+        if found is not None and found.owner == owner and found.waits:
+            found.waits, found.lost_at = False, at
+
+    async def strand(self, at: int) -> None:
+        """See Deliveries.strand."""
+        for run in self._runs.values():
+            if run.waits:
+                run.waits, run.lost_at = False, at
+
+
 class MemoryStore:
     """Journal and Catalog over dicts. `clock` gives seconds for leases; it need not be the wall's. Turns for sessions
     go to `sessions` where one is given: a session outlives runs that are not stored."""
@@ -86,21 +136,25 @@ class MemoryStore:
         self._sessions: dict[tuple[str, str], list[bytes]] = {}
         self._signals: dict[str, list[Signal]] = {}
         self._grants: set[tuple[str, str, str]] = set()
+        self.deliveries = MemoryDeliveries(self._runs)
 
     # Journal
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""
         asked = opening.asked
-        decision = admission.decide(asked, self._found(asked))
+        decision = admission.decide(asked, self._found(asked, opening.at))
         if isinstance(decision, admission.Attach):
-            return Attached(decision.run)
+            if decision.again:
+                self.deliveries.take(self._runs[decision.run])
+            return Attached(decision.run, decision.again)
         resolved = decision.resolved
         attempt = 1 if opening.holder else 0
         data = opening.accept(resolved)
         records = [Record(seq, min(seq, attempt), opening.at, item) for seq, item in enumerate(data)]
         status = "running" if attempt else "queued"
         run = _Run(asked.owner, opening, resolved, status, opening.at, opening.metadata, records)
+        run.waits = bool(asked.credential)
         if opening.holder:
             run.attempt, run.holder, run.parked = 1, opening.holder, False
             run.lease_until = self._clock() + self._lease_s
@@ -151,6 +205,8 @@ class MemoryStore:
             return
         run.ended, run.chains, run.holder = True, mark.chains, None
         run.turn = mark.turn or None
+        if mark.void:
+            run.waits, run.lost_at = False, 0
         self._signals.pop(run.opening.run, None)
         conversation = self._conversations.get((run.owner, run.resolved.conversation or ""))
         if conversation and conversation.active == run.opening.run:
@@ -254,7 +310,7 @@ class MemoryStore:
             raise ValueError("a request that is not stored has no idempotency key")
         return decision.resolved
 
-    def _found(self, asked: admission.Asked) -> admission.Found:
+    def _found(self, asked: admission.Asked, at: int = 0) -> admission.Found:
         conversation = self._conversations.get((asked.owner, asked.conversation or ""))
         previous = self._runs.get(asked.previous or "")
         if previous and (previous.owner != asked.owner or previous.hidden):
@@ -265,6 +321,7 @@ class MemoryStore:
             previous=admission.RunFound(previous.chains, previous.resolved.session or "") if previous else None,
             conversation=admission.ConversationFound(talk.id, talk.latest, talk.active) if talk else None,
             session_turns=len(self._sessions.get((asked.owner, asked.session or ""), [])),
+            lost=self.deliveries.find(asked, at),
         )
 
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:

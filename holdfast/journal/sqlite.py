@@ -40,6 +40,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
+from holdfast.journal.sqlite_deliveries import SqliteDeliveries
 from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
@@ -77,6 +78,7 @@ class SqliteStore:
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
         self.sessions = SqliteSessions(self._write, self._query)
+        self.deliveries = SqliteDeliveries(self._write)
 
     @classmethod
     async def open_at(
@@ -268,8 +270,7 @@ class SqliteStore:
         return answer
 
     async def _query(self, job: Callable[[apsw.Connection], T]) -> T:
-        result: T = await self._reader.ask(job)
-        return result
+        return await self._reader.ask(job)  # type: ignore[no-any-return]
 
     def _connect_writer(self) -> apsw.Connection:
         if not self._path.exists():  # before SQLite makes it: the WAL beside it gets the mode that it has then

@@ -96,8 +96,8 @@ def _one(db: apsw.Connection, query: str, *values: apsw.SQLiteValue) -> tuple[ap
     return db.execute(SQL[query], values).fetchone()
 
 
-def found(db: apsw.Connection, asked: admission.Asked) -> admission.Found:
-    """What the store holds for a question."""
+def found(db: apsw.Connection, asked: admission.Asked, at: int = 0) -> admission.Found:
+    """What the store holds for a question that is asked at a time (0: one that takes nobody's place)."""
     key = _one(db, "key", asked.owner, asked.key) if asked.key is not None else None
     previous = _one(db, "previous", asked.owner, asked.previous) if asked.previous else None
     talk = _one(db, "conversation", asked.owner, asked.conversation) if asked.conversation else None
@@ -107,7 +107,17 @@ def found(db: apsw.Connection, asked: admission.Asked) -> admission.Found:
         previous=admission.RunFound(bool(previous[0]), str(previous[1])) if previous else None,
         conversation=admission.ConversationFound(*talk) if talk else None,  # type: ignore[arg-type]
         session_turns=int(turns[0]) if turns else 0,  # type: ignore[arg-type]
+        lost=_lost(db, asked, at),
     )
+
+
+def _lost(db: apsw.Connection, asked: admission.Asked, at: int) -> str | None:
+    if asked.again is None or not at:
+        return None
+    again, since = asked.again, max(1, at - asked.again.within_ms)
+    credential = asked.credential if again.same_credential else None
+    row = _one(db, "lost_run", asked.owner, asked.fingerprint, since, credential, again.session)
+    return str(row[0]) if row else None
 
 
 def open_run(
@@ -115,10 +125,12 @@ def open_run(
 ) -> tuple[Opened, int, int] | Attached:
     """Journal.open, inside the transaction: the run, its number and the rowid of its first record."""
     asked = opening.asked
-    facts = found(db, asked)
+    facts = found(db, asked, opening.at)
     decision = admission.decide(asked, facts)
     if isinstance(decision, admission.Attach):
-        return Attached(decision.run)
+        if decision.again:
+            db.execute(SQL["wait_again"], (asked.owner, decision.run))
+        return Attached(decision.run, decision.again)
     resolved = decision.resolved
     data = opening.accept(resolved)
     attempt = 1 if opening.holder else 0
@@ -158,6 +170,9 @@ def _insert_run(db: apsw.Connection, opening: Opening, resolved: Resolved, last_
             resolved.previous,
             opening.asked.key,
             opening.metadata,
+            opening.asked.fingerprint,
+            opening.asked.credential,
+            int(bool(opening.asked.credential)),
         ),
     ).fetchall()
     return int(rows[0][0])
@@ -228,6 +243,8 @@ def _mark(db: apsw.Connection, run: str, fence: Fence, mark: Mark) -> None:
     if not mark.ended:
         return
     db.execute(SQL["drop_signals"], (run,))
+    if mark.void:
+        db.execute(SQL["answered"], (fence.owner, run))
     if fence.conversation:
         db.execute(SQL["free_conversation"], (fence.owner, fence.conversation, run, int(mark.chains)))
     if mark.session:

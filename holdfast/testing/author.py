@@ -87,7 +87,15 @@ class Author:
         """End a run: completed where it chains, failed else."""
         status = "completed" if chains else "failed"
         turn = (turn or b'["%s"]' % run.encode()) if chains else b""
-        mark = Mark(status=status, at=self.clock.now_ms(), ended=True, chains=chains, turn=turn, session=session)
+        mark = Mark(
+            status=status,
+            at=self.clock.now_ms(),
+            ended=True,
+            chains=chains,
+            turn=turn,
+            session=session,
+            void=not chains,
+        )
         return await self.write(run, b"ended", mark=mark)
 
     async def finished(self, run: str, **fields: Any) -> Opened:

@@ -16,12 +16,20 @@ from holdfast.testing.contract_append import AppendContract
 from holdfast.testing.contract_catalog import CatalogContract
 from holdfast.testing.contract_claim import ClaimContract
 from holdfast.testing.contract_delete import DeleteContract
+from holdfast.testing.contract_deliveries import DeliveriesContract
 from holdfast.testing.contract_open import OpenContract
 from holdfast.testing.contract_owners import OwnerContract
 from holdfast.testing.contract_read import ReadContract
 
 
 class JournalContract(
-    OpenContract, AppendContract, ClaimContract, ReadContract, DeleteContract, CatalogContract, OwnerContract
+    OpenContract,
+    AppendContract,
+    ClaimContract,
+    ReadContract,
+    DeleteContract,
+    CatalogContract,
+    OwnerContract,
+    DeliveriesContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""

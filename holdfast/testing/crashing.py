@@ -9,7 +9,20 @@ from typing import Literal, TypeVar
 
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
-from holdfast.journal.base import Attached, Claim, Opened, Opening, Query, Record, Row, Signal, Slice, Store, Verdict
+from holdfast.journal.base import (
+    Attached,
+    Claim,
+    Deliveries,
+    Opened,
+    Opening,
+    Query,
+    Record,
+    Row,
+    Signal,
+    Slice,
+    Store,
+    Verdict,
+)
 
 T = TypeVar("T")
 
@@ -51,6 +64,12 @@ class CrashingStore:
     def _alive(self) -> None:
         if self.dead:
             raise Crash(f"died {self._when} call {self._die_at}")
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """See Store.deliveries: told to the inner store as long as this one lives."""
+        self._alive()
+        return self._inner.deliveries
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""

@@ -74,6 +74,13 @@ class MortalStore:
         self._appended = asyncio.Condition()
         self._appends = 0
 
+    @property
+    def deliveries(self) -> MortalStore:
+        """That part of the inner store, which dies with this one."""
+        part = MortalStore(self.inner.deliveries, None)
+        part.died = self.died
+        return part
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             return await self._call(name, args, named)

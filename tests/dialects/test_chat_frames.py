@@ -204,7 +204,7 @@ def first_taken_over(entries: list[e.Entry], edge: int) -> int | None:
 
 @quick
 @given(chats)
-def test_a_live_reader_sees_the_replay_or_is_told_that_the_text_starts_again(entries: list[e.Entry]) -> None:
+def test_a_live_reader_sees_the_replay_or_is_told_stream_restarted(entries: list[e.Entry]) -> None:
     """G3: taken over after visible draft text: stream_restarted, then the stream is over."""
     full = content(told(replay(CHAT, entries)))
     for edge in range(1, len(entries) + 1):

@@ -86,6 +86,20 @@ WRONG: list[tuple[str, Any]] = [
     ("tool_choice", {"type": "function"}),
     ("parallel_tool_calls", "x"),
     ("functions", [{"name": "f"}]),
+    ("function_call", "auto"),
+    ("function_call", {"name": "f"}),
+    ("modalities", ["audio"]),
+    ("modalities", []),
+    ("audio", "alloy"),
+    ("service_tier", 3),
+    ("safety_identifier", 3),
+    ("web_search_options", "x"),
+    ("verbosity", 3),
+    ("prediction", "x"),
+    ("prompt_cache_key", 3),
+    ("response_format", {}),
+    ("response_format", {"type": "json_schema"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {}}}),
 ]
 
 
@@ -129,7 +143,44 @@ def test_n_may_be_one(n: int | None) -> None:
 
 def test_unknown_fields_are_ignored() -> None:
     """A7."""
-    assert parsed(new_field={"a": 1}, service_tier="flex").spec == parsed().spec
+    assert parsed(new_field={"a": 1}, moderation={"model": "x"}, audio={"voice": "alloy"}).spec == parsed().spec
+
+
+def test_unsupported_parameter_names_what_to_use_instead() -> None:
+    """B1: the fields of 2023."""
+    old = {"functions": [{"name": "f"}], "function_call": "auto"}
+    for field, value in old.items():
+        error = refused(**{field: value})
+        assert (error.code, error.param) == ("unsupported_parameter", field)
+        assert "tools" in error.message
+
+
+def test_unsupported_value_is_the_code_of_n_and_of_audio_answers() -> None:
+    """B1."""
+    assert refused(n=2).code == refused(modalities=["audio"]).code == "unsupported_value"
+    assert parsed(modalities=["text", "audio"]).spec.sampling == {"modalities": ["text"]}
+
+
+def test_too_many_parts_is_400() -> None:
+    """A8."""
+    content = [{"type": "text", "text": "x"}] * 11
+    assert refused(messages=[{"role": "user", "content": content}]).code == "too_many_parts"
+
+
+def test_invalid_session_key_is_400() -> None:
+    """D2."""
+    assert refused(context(x_hermes_session_key="a b")).code == "invalid_session_key"
+
+
+def test_missing_required_parameter_names_it() -> None:
+    """A7."""
+    error = refused(raw=b"{}")
+    assert (error.code, error.param) == ("missing_required_parameter", "messages")
+
+
+def test_invalid_json_is_400() -> None:
+    """A7."""
+    assert refused(raw=b"{").code == "invalid_json"
 
 
 def test_sampling_parameters_reach_the_upstream_as_they_are() -> None:
@@ -151,6 +202,10 @@ def test_sampling_parameters_reach_the_upstream_as_they_are() -> None:
         "modalities": ["text"],
         "prompt_cache_key": "k",
         "user": "u",
+        "safety_identifier": "s",
+        "service_tier": "flex",
+        "web_search_options": {"search_context_size": "low"},
+        "parallel_tool_calls": False,
     }
     assert parsed(**fields).spec.sampling == fields
     assert parsed().spec.sampling == {}

@@ -27,6 +27,19 @@ def refused(caller: Context | None = None, **fields: Any) -> ClientError:
     return caught.value
 
 
+def test_system_messages_of_the_history_become_layers_of_the_prompt() -> None:
+    """D1: they are not dropped."""
+    history = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "developer", "content": "And kind."},
+        {"role": "assistant", "content": "Hello"},
+    ]
+    spec = parsed(instructions="First of all.", conversation_history=history).spec
+    assert spec.instructions == "First of all.\n\nBe brief.\n\nAnd kind."
+    assert [message["role"] for message in spec.history] == ["user", "assistant"]
+
+
 USER, HELLO = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 MORE = {"role": "user", "content": "More"}
 

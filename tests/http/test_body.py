@@ -215,7 +215,7 @@ async def test_a_client_that_leaves_in_the_middle_is_no_error_of_ours(read: Any)
         await read(Request(http_scope("POST", "/x", JSON), receive), max_bytes=99, max_depth=4)
 
 
-async def test_a_body_that_never_arrives_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_timeout_is_408_for_a_body_that_never_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body_module, "BODY_S", 0.01)
 
     async def never() -> Any:

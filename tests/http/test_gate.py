@@ -190,7 +190,7 @@ FOREIGN = [
 @pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/health", "/v1/responses"])
-async def test_a_foreign_origin_is_403_and_starts_nothing(method: str, origin: str, path: str) -> None:
+async def test_origin_not_allowed_is_403_and_starts_nothing(method: str, origin: str, path: str) -> None:
     deeds = Deeds()
     answer = await call(deeds.app, method, path, {**AUTH, "origin": origin}, b"{}")
     assert (answer.status, answer.error()["code"]) == (403, "origin_not_allowed")
@@ -425,9 +425,10 @@ async def test_an_error_of_a_route_becomes_the_one_json_shape(
     assert answer.header("content-length") == str(len(answer.body))
 
 
-async def test_a_bug_is_logged_with_its_cause_and_answered_without_it() -> None:
+async def test_internal_error_is_logged_with_its_cause_and_answered_without_it() -> None:
     deeds = Deeds()
     answer = await call(deeds.app, "GET", "/fail/bug", AUTH)
+    assert (answer.status, answer.error()["code"]) == (500, "internal_error")
     assert b"hunter2" not in answer.body
     assert b"Traceback" not in answer.body
     assert "req_1" in answer.error()["message"]
@@ -462,6 +463,17 @@ async def test_every_409_tells_sdks_not_to_retry(how: str, told: str | None) -> 
     assert (await call(Deeds().app, "GET", f"/fail/{how}", AUTH)).header("x-should-retry") == told
 
 
+async def test_a_session_that_was_named_well_is_echoed_on_errors_too() -> None:
+    """D2: on every answer, to a caller who is known."""
+    sent = {**AUTH, "x-hermes-session-id": "my-session"}
+    for how in ("client", "conflict", "busy", "stopping", "bug"):
+        assert (await call(Deeds().app, "GET", f"/fail/{how}", sent)).header("x-hermes-session-id") == "my-session"
+    bad = {**AUTH, "x-hermes-session-id": "a b"}
+    assert (await call(Deeds().app, "GET", "/fail/client", bad)).header("x-hermes-session-id") is None
+    unknown = {"host": "127.0.0.1", "x-hermes-session-id": "my-session"}
+    assert (await call(Deeds().app, "GET", "/fail/client", unknown)).header("x-hermes-session-id") is None
+
+
 async def test_unknown_routes_and_methods_are_json_too() -> None:
     deeds = Deeds()
     missing = await call(deeds.app, "GET", "/nowhere", AUTH)
@@ -491,9 +503,10 @@ async def test_a_declared_size_over_the_limit_is_413_before_anything_is_read(len
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "0x10", "", "１２"])
-async def test_a_size_that_is_no_number_is_400(length: str) -> None:
+async def test_invalid_content_length_is_400(length: str) -> None:
     headers = [*AUTH.items(), ("content-length", length.encode())]
-    assert (await call(Deeds().app, "POST", "/v1/responses", headers)).status == 400
+    answer = await call(Deeds().app, "POST", "/v1/responses", headers)
+    assert (answer.status, answer.error()["code"]) == (400, "invalid_content_length")
 
 
 async def test_a_size_at_the_limit_is_let_in() -> None:

@@ -66,6 +66,8 @@ def refusal(state: RunState) -> HoldfastError | None:
     """The error that a failed or cancelled run is answered with, where an answer was awaited."""
     match state.facts.end:
         case e.RunFailed() as failed:
+            if failed.status == 400:  # what was asked cannot be done: asking again would not help
+                return ClientError(failed.reason or failed.code, failed.message)
             if failed.status in (429, 500, 502, 503, 504):
                 made: HoldfastError = AgentError(failed.reason or failed.code, failed.message, status=failed.status)
             else:

@@ -9,7 +9,7 @@ be taken back. A view at the live edge depends on the journal alone, so that all
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -74,9 +74,10 @@ class View(Struct, frozen=True):
 
 
 class ChatProjection:
-    """See engine.Projection."""
+    """See engine.Projection, and engine.Patient: what was shown cannot be taken back."""
 
     name = "chat"
+    waits_for_worker: Literal[True] = True
 
     def view0(self, after: int) -> View:
         """See Projection.view0."""

@@ -30,6 +30,10 @@ _UPSTREAM = [
     "prediction",
     "modalities",
     "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "web_search_options",
+    "parallel_tool_calls",
     "user",
 ]
 _DEFAULTS: dict[str, object] = {
@@ -44,6 +48,7 @@ _DEFAULTS: dict[str, object] = {
     "response_format": {"type": "text"},
     "modalities": ["text"],
     "parallel_tool_calls": True,
+    "service_tier": "auto",
     "tools": [],
     "tool_choice": "auto",
     "metadata": {},
@@ -84,6 +89,10 @@ class ChatRequest(Struct):
     prediction: dict[str, object] | None = None
     modalities: list[str] | None = None
     prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    web_search_options: dict[str, object] | None = None
+    audio: dict[str, object] | None = None
     user: str | None = None
     tools: list[dict[str, object]] | None = None
     tool_choice: str | dict[str, object] | None = None
@@ -106,19 +115,17 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
     """See house.md: parse(request) -> Spec."""
     request = f.decode(raw, ChatRequest)
     context = context.under(request.model)
-    if request.n not in (None, 1):
-        raise ClientError("unsupported_value", "n must be 1: an agent gives one answer.", param="n")
-    if request.functions or request.function_call:
-        raise ClientError("unsupported_parameter", "functions is obsolete: use tools instead.", param="functions")
+    _check_supported(request)
     given = _checked(f.required(request.messages, "messages"), max_parts)
     reply, messages = reply_in(given), without_questions(given)
     key, session = context.key(), context.session()
     if key is not None and request.store is False:
         message = "An Idempotency-Key needs a stored run: leave store out, or set it to true."
         raise ClientError("idempotency_requires_store", message, param="store")
-    store = request.store if request.store is not None else (key is not None or context.profile.durable_chat)
+    store = request.store if request.store is not None else (key is not None or context.durable_chat())
     tools = client_tools.nested(request.tools, context)
-    chore = is_chore(messages, bool(request.stream), bool(tools)) and request.store is None and key is None
+    chore = context.chores() and is_chore(messages, bool(request.stream), bool(tools))
+    chore = chore and request.store is None and key is None
     if chore:
         session, store = None, False
     system, history, turn = split_turn(messages)
@@ -128,7 +135,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         input=tuple(turn),
         history=() if session else tuple(history),
         instructions=system,
-        sampling={name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None},
+        sampling=_sampling(request),
         client_tools=tools,
         tool_choice=client_tools.chat_choice(request.tool_choice),
         chore=chore,
@@ -141,15 +148,49 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(request.store is not None),
     )
+    derived = context.derived_session(system, _first_user(messages))
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("chat", f.known_fields(request, _DEFAULTS), session),
         key=key,
         session=session,
-        derived_session=context.derived_session(system, _first_user(messages)),
+        derived_session=derived,
         store=store,
+        again=context.resent(session or derived) if store and request.store is None and key is None else None,
     )
     return ParsedChat(spec, asked, bool(request.stream), reply)
+
+
+def _sampling(request: ChatRequest) -> dict[str, object]:
+    options = {name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None}
+    if "audio" in (request.modalities or ()):
+        options["modalities"] = ["text"]
+    return options
+
+
+def _check_supported(request: ChatRequest) -> None:
+    """What an agent that answers in text cannot do is refused, not passed over."""
+    if request.n not in (None, 1):
+        raise ClientError("unsupported_value", "n must be 1: an agent gives one answer.", param="n")
+    for old in ("functions", "function_call"):
+        if getattr(request, old):
+            new = "tools" if old == "functions" else "tools and tool_choice"
+            raise ClientError("unsupported_parameter", f"{old} is obsolete: use {new} instead.", param=old)
+    if request.modalities is not None and "text" not in request.modalities:
+        raise ClientError("unsupported_value", "modalities must contain text: answers are text.", param="modalities")
+    _check_format(request.response_format)
+
+
+def _check_format(form: dict[str, object] | None) -> None:
+    if form is None:
+        return
+    if not isinstance(form.get("type"), str):
+        message = "response_format.type is missing: text, json_object or json_schema."
+        raise ClientError("invalid_value", message, param="response_format")
+    schema = form.get("json_schema")
+    if form["type"] == "json_schema" and not (isinstance(schema, dict) and isinstance(schema.get("name"), str)):
+        message = "response_format.json_schema must be an object with a name and a schema."
+        raise ClientError("invalid_value", message, param="response_format")
 
 
 def is_chore(messages: list[Message], stream: bool, tools: bool) -> bool:

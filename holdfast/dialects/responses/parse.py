@@ -122,7 +122,7 @@ def _understood(request: ResponsesRequest, context: Context, items: list[Item]) 
     messages = messages_of(opened(items, context))
     tools = client_tools.nested(request.tools, context)
     choice, allowed = options.tool_choice(request.tool_choice)
-    chore = _is_chore(request, messages, bool(tools), key)
+    chore = context.chores() and _is_chore(request, messages, bool(tools), key)
     if chore:
         session, store = None, False
     spec = Spec(

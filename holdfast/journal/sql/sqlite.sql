@@ -17,8 +17,29 @@ SELECT COUNT(*) FROM session_turns WHERE owner = ? AND session = ?;
 -- name: insert_run
 -- A run begins.
 INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, last_seq, sealed_crc, created_at, updated_at,
-  session, conversation, previous, idem, metadata)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n;
+  session, conversation, previous, idem, metadata, fingerprint, credential, waits)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING n;
+
+-- name: lost_run
+-- The newest run of a request whose connection was lost since a time; with any credential and session, or with one.
+SELECT id FROM runs WHERE owner = ?1 AND fingerprint = ?2 AND lost_at > 0 AND lost_at >= ?3 AND hidden = 0
+  AND (?4 IS NULL OR credential = ?4) AND (?5 IS NULL OR session = ?5) ORDER BY n DESC LIMIT 1;
+
+-- name: wait_again
+-- A request that was sent again took the place of the lost one.
+UPDATE runs SET waits = 1, lost_at = 0 WHERE owner = ? AND id = ?;
+
+-- name: answered
+-- Nobody waits for the answer any more.
+UPDATE runs SET waits = 0, lost_at = 0 WHERE owner = ? AND id = ? AND (waits = 1 OR lost_at > 0);
+
+-- name: lose
+-- The connection on which somebody waited is gone.
+UPDATE runs SET waits = 0, lost_at = ?3 WHERE owner = ?1 AND id = ?2 AND waits = 1;
+
+-- name: strand
+-- All connections of the server before this one are gone.
+UPDATE runs SET waits = 0, lost_at = ? WHERE waits = 1;
 
 -- name: insert_key
 -- A key is used.

@@ -1,0 +1,117 @@
+"""Who calls, and what that caller needs. Owns: the one table of clients (docs/reference/clients.md is made from it) and
+how a request is recognised by it. A row says what is special about a client and is silent about the rest; of all rows
+that fit, the first that says something decides. Rows of the configuration file ([[clients]]) come before these. Refuses
+to know: what the answers mean to a dialect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from holdfast.core.spec import OnDisconnect, ToolItems, ToolProgress
+
+ClientTools = Literal["pass", "ignore", "ignore-built-in"]
+
+
+class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be special about a caller. None: nothing is said."""
+
+    tool_items: ToolItems | None = None
+    """How Responses show tools that ran on the server (C9)."""
+    tool_progress: ToolProgress | None = None
+    """Tool progress on chat streams; off for clients that break on any named event (B4)."""
+    on_disconnect: OnDisconnect | None = None
+    """What leaving means for a stored run where `store` was left out (C4)."""
+    client_tools: ClientTools | None = None
+    """Tools in the request: handed back, ignored, or ignored where they are the front end's built-in ones (B5)."""
+    chores: bool | None = None
+    """Errands ("### Task:") are answered by one plain model call (B7)."""
+    durable_chat: bool | None = None
+    """Chat completions are stored unless the request says otherwise (B6, B8)."""
+
+
+FIELDS = Policy.__struct_fields__
+
+
+class Client(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row: a request fits where its user agent and every named header do."""
+
+    name: str
+    agent: str = ""
+    """A regular expression that is found in User-Agent, in any case."""
+    headers: dict[str, str] = {}
+    """Header names (`x-some-*` for any that begins so), each with a regular expression for how its value begins."""
+
+    def fits(self, headers: Mapping[str, str]) -> bool:
+        """Is it this one? Header names are in lower case."""
+        agent = headers.get("user-agent", "")
+        if self.agent and not re.search(self.agent, agent, re.IGNORECASE):
+            return False
+        return all(_has(headers, name.lower(), value) for name, value in self.headers.items())
+
+
+def _has(headers: Mapping[str, str], name: str, value: str) -> bool:
+    if name.endswith("*"):
+        return any(given.startswith(name[:-1]) and re.match(value, headers[given]) for given in headers)
+    return name in headers and re.match(value, headers[name]) is not None
+
+
+def recognise(headers: Mapping[str, str], table: tuple[Client, ...]) -> Policy:
+    """What the table says of a caller, all rows taken together."""
+    rows = [row for row in table if row.fits(headers)]
+    return first_of(*rows)
+
+
+def first_of(*policies: Policy) -> Policy:
+    """For each field the first of these that says something."""
+    said = {name: [value for each in policies if (value := getattr(each, name)) is not None] for name in FIELDS}
+    return Policy(**{name: values[0] for name, values in said.items() if values})
+
+
+TABLE: tuple[Client, ...] = (
+    Client(
+        name="Open WebUI (with ENABLE_FORWARD_USER_INFO_HEADERS)",
+        headers={"x-openwebui-*": ""},
+        on_disconnect="cancel",
+        client_tools="ignore",
+        tool_items="function_call",
+    ),
+    Client(
+        name="Open WebUI, or anything else that is built on aiohttp",
+        agent=r"^Python/\S+ aiohttp/",
+        client_tools="ignore-built-in",
+    ),
+    Client(
+        name="openai-node 4 (older LobeChat, AnythingLLM and others)",
+        headers={"x-stainless-lang": "js", "x-stainless-package-version": r"4\."},
+        tool_progress="off",
+        tool_items="mcp_call",
+    ),
+    Client(name="Claude Code and the Anthropic SDKs", agent=r"(^|\s)(claude-cli|anthropic)/", tool_items="mcp_call"),
+    Client(name="Codex", agent=r"(^|\s)codex", tool_items="mcp_call"),
+    Client(name="OpenAI Agents SDK", agent=r"(^|\s)agents/", tool_items="mcp_call"),
+    Client(
+        name="Vercel AI SDK (Cherry Studio, Jan, Chatbox, opencode)",
+        agent=r"(^|\s)(ai-sdk|ai/)",
+        tool_items="mcp_call",
+    ),
+    Client(name="LangChain (also LibreChat, n8n, Flowise)", agent=r"(^|\s)langchain", tool_items="mcp_call"),
+    Client(name="litellm", agent=r"(^|\s)litellm/", tool_items="mcp_call"),
+    Client(
+        name="OpenAI SDKs (also llm, LobeChat and LangChain, which are built on them)",
+        headers={"x-stainless-*": ""},
+        tool_items="mcp_call",
+    ),
+    Client(name="OpenAI SDKs whose headers a proxy took away", agent=r"(^|\s)openai/", tool_items="mcp_call"),
+    Client(
+        name="anybody else",
+        tool_items="function_call",
+        on_disconnect="detach",
+        client_tools="pass",
+        chores=True,
+    ),
+)
+"""No row of a client asks more than its users were seen to need."""

@@ -1,0 +1,323 @@
+"""The same request once more, after its connection was lost: it goes on with the run of the first (B8, G13). Every test
+has a server of its own, which may die."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.story.chat import PATH, ask, check_whole, create, text_of, told
+from tests.story.responses import SLOW, counted
+from tests.story.server import KEY, Client, Json, Upstream, start_server, wait_until
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+RESPONSES, RUNS = "/v1/responses", "/v1/runs"
+DURABLE = {"HOLDFAST_AGENT_DURABLE_CHAT": "true", "HOLDFAST_LIMITS_DISCONNECT_GRACE_S": "0.3"}
+RETRY = {"x-stainless-retry-count": "1", "x-stainless-lang": "python"}
+WEBUI = {"x-openwebui-chat-id": "chat-1"}
+ONCE = '[[tools=terminal:{"command":"echo x >> once.txt"}]] [[hang=3 times=1 at=1]] [[tokens=20]]'
+"""One tool, then a text that hangs after three tokens the first time."""
+DONE = f"Step 0: calling terminal. {counted(20)}done after 1 results"
+
+
+class House:
+    """One server after another on one port and one data directory."""
+
+    def __init__(self, where: Path, upstream: Upstream) -> None:
+        self._where, self._upstream, self._settings = where, upstream, DURABLE
+        self.server = start_server(where, upstream.url, **DURABLE)
+
+    @property
+    def client(self) -> Client:
+        return self.server.client
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def restart(self) -> None:
+        self.server = start_server(self._where, self._upstream.url, at=self.server.port, **self._settings)
+
+    def runs(self) -> list[Json]:
+        return list(self.client.get(f"{RUNS}?limit=100").json()["data"])
+
+    def noted(self, what: str) -> bool:
+        """What the store says of those who wait."""
+        with closing(sqlite3.connect(f"file:{self.server.data / 'holdfast.db'}?mode=ro", uri=True)) as db:
+            return bool(db.execute(f"SELECT COUNT(*) FROM runs WHERE {what}").fetchone()[0])
+
+    def lost(self) -> None:
+        """Wait until the server has seen that a connection is gone."""
+        wait_until(lambda: self.noted("lost_at > 0"), "the loss is noted")
+
+    def answered(self) -> None:
+        """Wait until everything that was sent is noted as delivered."""
+        wait_until(lambda: not self.noted("waits = 1"), "the delivery is noted")
+
+    def deeds(self) -> int:
+        """How often the tool of ONCE ran."""
+        return sum(len(path.read_text().split()) for path in self.server.data.rglob("once.txt"))
+
+
+@pytest.fixture
+def house(tmp_path: Path, upstream: Upstream) -> Iterator[House]:
+    made = House(tmp_path, upstream)
+    yield made
+    if made.server.process.child.poll() is None:
+        made.server.stop()
+
+
+def hanging(house: House, upstream: Upstream, mark: str, path: str, body: Json) -> None:
+    """Send a request, wait until its text hangs, and kill the server."""
+    with house.client.left_waiting(path, body):
+        wait_until(lambda: len(upstream.asked(mark)) == 2, "the text is asked for")
+        (run,) = house.runs()
+        wait_until(lambda: "tok2" in _events(house.client, run["run_id"]), "the text hangs")
+        house.kill()
+    house.restart()
+
+
+def _events(client: Client, run: str) -> str:
+    with client.stream(f"{RUNS}/{run}/events") as stream:
+        text = ""
+        while "tok2" not in text:
+            frame = stream.next()
+            if frame is None:
+                break
+            text += frame.data.get("delta") or ""
+    return text
+
+
+# Durable chat for stock front ends (B8)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_b8_after_a_kill_the_same_messages_get_the_whole_answer_of_the_same_run(
+    house: House, upstream: Upstream, mark: str, streamed: bool
+) -> None:
+    body = ask(f"{mark} {ONCE}", stream=streamed)
+    hanging(house, upstream, mark, PATH, body)
+    if streamed:
+        with house.client.stream(PATH, body) as stream:
+            frames = stream.rest()
+            assert stream.done, "it ends as if nothing had happened"
+        shown, text = check_whole(frames), told(frames)
+        assert [f.data["status"] for f in frames if f.name] == ["running", "completed"]
+    else:
+        made = create(house.client, f"{mark} {ONCE}", stream=False)
+        shown, text = made["id"], text_of(made)
+    (run,) = house.runs()
+    assert (shown.removeprefix("chatcmpl-"), text) == (run["run_id"].removeprefix("run_"), DONE)
+    assert house.deeds() == 1, "a finished tool does not run again"
+
+
+def test_b8_when_the_network_was_lost_the_same_messages_go_on_live(house: House, upstream: Upstream, mark: str) -> None:
+    body = ask(f"{mark} {SLOW}", stream=True)
+    with house.client.stream(PATH, body) as stream:
+        first = stream.take(6)[0].data["id"]
+    house.lost()
+    with house.client.stream(PATH, body) as stream:
+        frames = stream.rest()
+    assert check_whole(frames) == first and told(frames) == counted(40)
+    assert len(upstream.asked(mark)) == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_b8_regenerate_after_a_whole_answer_is_a_new_run(house: House, mark: str, streamed: bool) -> None:
+    ids = set()
+    for _ in range(3):
+        if streamed:
+            with house.client.stream(PATH, ask(mark, stream=True)) as stream:
+                ids.add(check_whole(stream.rest()))
+        else:
+            ids.add(create(house.client, mark)["id"])
+        house.answered()
+    assert len(ids) == 3
+    house.kill()
+    house.restart()
+    assert create(house.client, mark)["id"] not in ids, "nor does a restart bring an old answer back"
+
+
+def test_b8_a_client_that_leaves_at_the_end_mark_had_the_whole_answer(house: House, mark: str) -> None:
+    ids = set()
+    for _ in range(20):
+        with house.client.stream(PATH, ask(mark, stream=True)) as stream:
+            frames = stream.until("[DONE]")
+        ids.add(frames[0].data["id"])
+        house.answered()
+    assert len(ids) == 20 and not house.noted("lost_at > 0")
+
+
+def test_b8_an_answer_that_ended_in_the_meantime_is_given_at_once_and_only_once(house: House, mark: str) -> None:
+    body = ask(f"{mark} {SLOW}", stream=True)
+    with house.client.stream(PATH, body) as stream:
+        first = stream.take(6)[0].data["id"]
+    wait_until(lambda: house.client.get(f"{PATH}/{first}").json()["status"] == "completed", "it ends without a reader")
+    with house.client.stream(PATH, body) as stream:
+        frames = stream.rest()
+    assert check_whole(frames) == first and told(frames) == counted(40)
+    house.answered()
+    with house.client.stream(PATH, body) as stream:
+        assert check_whole(stream.rest()) != first
+
+
+def test_b8_a_run_that_its_stop_button_cancelled_is_not_gone_on_with(
+    house: House, upstream: Upstream, mark: str
+) -> None:
+    body = ask(f"{mark} [[hang=3 times=1]] [[tokens=5]]", stream=True)
+    with house.client.stream(PATH, body, WEBUI) as stream:
+        first = stream.take(3)[0].data["id"]
+    wait_until(lambda: house.client.get(f"{PATH}/{first}").json()["status"] == "cancelled", "stop means stop (C4)")
+    with house.client.stream(PATH, body, WEBUI) as stream:
+        frames = stream.rest()
+    assert check_whole(frames) != first and told(frames) == counted(5)
+
+
+def test_b8_another_chat_with_the_same_words_is_another_run(house: House, mark: str) -> None:
+    body = ask(f"{mark} {SLOW}", stream=True)
+    with house.client.stream(PATH, body, {**WEBUI, "x-on-disconnect": "detach"}) as stream:
+        first = stream.take(6)[0].data["id"]
+    house.lost()
+    with house.client.stream(PATH, body, {"x-openwebui-chat-id": "chat-2"}) as stream:
+        assert check_whole(stream.rest()) != first
+
+
+@pytest.mark.parametrize("fields", [{"store": True}, {"store": False}, {"temperature": 0.5}])
+def test_b8_only_the_same_request_that_leaves_store_to_the_server_is_gone_on_with(
+    house: House, mark: str, fields: Json
+) -> None:
+    body = ask(f"{mark} {SLOW}", stream=True)
+    with house.client.stream(PATH, body) as stream:
+        first = stream.take(6)[0].data["id"]
+    house.lost()
+    with house.client.stream(PATH, {**body, **fields}) as stream:
+        assert check_whole(stream.rest()) != first
+
+
+def test_b8_a_failed_run_is_not_gone_on_with(house: House, mark: str) -> None:
+    body = ask(f"{mark} [[cut=3 times=9]]", stream=True)
+    with house.client.stream(PATH, body) as stream:
+        first = stream.take(2)[0].data["id"]
+    wait_until(lambda: house.client.get(f"{PATH}/{first}").json()["status"] == "failed", "it fails without a reader")
+    with house.client.stream(PATH, body) as stream:
+        assert stream.rest()[0].data["id"] != first
+
+
+# Retries of SDKs (G13)
+
+
+def _id_of(answer: Json) -> str:
+    return re.sub(r"^(run_|resp_|chatcmpl-)", "", answer.get("run_id") or answer["id"])
+
+
+CREATES: list[tuple[str, Callable[[str], Json]]] = [
+    (RESPONSES, lambda text: {"input": text}),
+    (RESPONSES, lambda text: {"input": text, "conversation": "talk"}),
+    (PATH, lambda text: ask(text, store=True)),
+    (RUNS, lambda text: {"input": text}),
+]
+
+
+@pytest.mark.parametrize(("path", "make"), CREATES[:3], ids=["responses", "conversation", "chat"])
+def test_g13_a_retry_after_a_kill_attaches_to_the_run_of_the_first_try(
+    house: House, upstream: Upstream, mark: str, path: str, make: Callable[[str], Json]
+) -> None:
+    body = make(f"{mark} {ONCE}")
+    hanging(house, upstream, mark, path, body)
+    made = house.client.post(path, body, RETRY)
+    assert made.status == 200, made.body
+    (run,) = house.runs()
+    assert _id_of(made.json()) == _id_of(run)
+    assert house.client.get(f"{RUNS}/{run['run_id']}").json()["status"] == "completed" and house.deeds() == 1
+
+
+def test_g13_a_streamed_retry_begins_at_the_first_event(house: House, upstream: Upstream, mark: str) -> None:
+    body = {"input": f"{mark} {ONCE}", "stream": True}
+    hanging(house, upstream, mark, RESPONSES, body)
+    with house.client.stream(RESPONSES, body, RETRY) as stream:
+        frames = stream.rest()
+    assert frames[0].name == "response.created" and frames[-1].name == "response.completed"
+    assert [frame.number for frame in frames] == list(range(len(frames))), "no snapshot: an SDK reads this"
+    assert len(house.runs()) == 1
+
+
+def test_g13_a_request_that_is_no_retry_is_a_new_run(house: House, upstream: Upstream, mark: str) -> None:
+    body = {"input": f"{mark} {ONCE}"}
+    hanging(house, upstream, mark, RESPONSES, body)
+    assert house.client.post(RESPONSES, body, {"x-stainless-retry-count": "0"}).status == 200
+    assert len(house.runs()) == 2
+
+
+@pytest.mark.parametrize(("path", "make"), CREATES, ids=["responses", "conversation", "chat", "runs"])
+def test_g13_a_retry_of_an_answered_request_is_a_new_run(
+    house: House, mark: str, path: str, make: Callable[[str], Json]
+) -> None:
+    first = house.client.post(path, make(mark)).json()
+    house.answered()
+    wait_until(lambda: house.server.health()["runs"]["active"] == 0, "it ends")
+    second = house.client.post(path, make(mark), RETRY).json()
+    assert _id_of(first) != _id_of(second)
+
+
+def test_g13_a_retry_while_the_first_connection_is_there_is_a_new_run(
+    house: House, upstream: Upstream, mark: str
+) -> None:
+    body = {"input": f"{mark} [[hang=3 times=1]] [[tokens=5]]"}
+    with house.client.left_waiting(RESPONSES, body):
+        wait_until(lambda: upstream.asked(mark), "the first is at work")
+        assert house.client.post(RESPONSES, body, RETRY).status == 200
+        assert len(house.runs()) == 2
+
+
+def test_g13_the_openai_sdk_gets_over_a_kill_by_itself(house: House, upstream: Upstream, mark: str) -> None:
+    with (
+        openai.OpenAI(base_url=f"{house.server.url}/v1", api_key=KEY, max_retries=20) as sdk,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(lambda: sdk.responses.create(model="hermes-agent", input=f"{mark} {ONCE}"))
+        wait_until(lambda: len(upstream.asked(mark)) == 2, "the text is asked for")
+        house.kill()
+        house.restart()
+        made = waiting.result(60)
+    (run,) = house.runs()
+    assert made.status == "completed" and made.output_text.endswith("done after 1 results")
+    assert _id_of(run) == made.id.removeprefix("resp_") and house.deeds() == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_g13_the_openai_sdk_gets_over_a_restart_by_itself(
+    house: House, upstream: Upstream, mark: str, streamed: bool
+) -> None:
+    text = f"{mark} [[slowstart=30 times=1]] [[tokens=5]]"
+    asked = {"model": "hermes-agent", "messages": [{"role": "user", "content": text}], "store": True}
+
+    def call(sdk: openai.OpenAI) -> str:
+        if not streamed:
+            return sdk.chat.completions.create(**asked).choices[0].message.content or ""
+        chunks = list(sdk.chat.completions.create(**asked, stream=True))
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+    with (
+        openai.OpenAI(base_url=f"{house.server.url}/v1", api_key=KEY, max_retries=20) as sdk,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(call, sdk)
+        wait_until(lambda: upstream.asked(mark), "the upstream is asked")
+        house.server.process.child.terminate()
+        assert house.server.process.child.wait(30) == 0
+        house.restart()
+        assert waiting.result(60) == counted(5)
+    assert len(house.runs()) == 1
+
+
+def test_the_deed_counter_of_this_file_would_see_a_tool_that_ran_twice(house: House, mark: str) -> None:
+    for _ in range(2):
+        create(house.client, f"{mark} {ONCE.split(' [[hang')[0]}", store=True)
+    assert house.deeds() == 2
