@@ -5,11 +5,16 @@ know: how rows are found or written."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from holdfast.core.errors import ClientError, not_found
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Resolved
+
+Use = Literal["join", "make", "extend"]
+"""Join: a name that is not known makes its conversation. Make: a new one, without a name. Extend: one that is there."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -23,6 +28,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """A name, or an id that begins with conv_."""
     fresh_conversation: str = ""
     """The id to give to a conversation that is made by this request."""
+    conversation_use: Use = "join"
     session: str | None = None
     """The session named by the caller (X-Hermes-Session-Id): it gives history and takes the finished turn."""
     derived_session: str = ""
@@ -86,6 +92,8 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
         return Attach(found.key.run)
     if asked.previous is not None:
         return Accept(_after_previous(asked, found.previous))
+    if asked.conversation_use == "make":
+        return Accept(Resolved(conversation=asked.fresh_conversation, session=asked.fresh_conversation))
     if asked.conversation is not None:
         return Accept(_in_conversation(asked, found.conversation))
     turns = found.session_turns if asked.session else None
@@ -116,6 +124,8 @@ def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:
 def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Resolved:
     name = asked.conversation or ""
     if conversation is None:
+        if asked.conversation_use == "extend":
+            raise not_found("conversation", name)
         if name.startswith("conv_"):
             error = not_found("conversation", name)
             error.param = "conversation"
@@ -124,16 +134,30 @@ def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Re
         session = asked.session or made or asked.derived_session
         return Resolved(conversation=made, session=session, remember=asked.session is not None)
     if conversation.active is not None and asked.store:
-        raise ClientError(
-            "conversation_response_not_completed",
-            f"Response {wire_id('responses', conversation.active)} is still running in this conversation. "
-            "Wait for it, cancel it, or use another conversation.",
-            status=409,
-            param="conversation",
-        )
+        raise _busy(conversation.active)
     return Resolved(
         previous=conversation.latest,
         conversation=conversation.id,
         session=asked.session or conversation.id,
         remember=asked.session is not None,
     )
+
+
+def _busy(active: str) -> ClientError:
+    return ClientError(
+        "conversation_response_not_completed",
+        f"Response {wire_id('responses', active)} is still running in this conversation. "
+        "Wait for it, cancel it, or use another conversation.",
+        status=409,
+        param="conversation",
+    )
+
+
+def editable(named: str, conversation: ConversationFound | None) -> ConversationFound:
+    """The conversation, where it is there and no run is active in it; else the error of the one who asked. Like
+    `decide`, it is called inside the transaction that then writes."""
+    if conversation is None:
+        raise not_found("conversation", named)
+    if conversation.active is not None:
+        raise _busy(conversation.active)
+    return conversation

@@ -27,6 +27,7 @@ from holdfast.core.events import (
     RunFailed,
     ToolFinished,
 )
+from holdfast.core.history import paired
 from holdfast.core.spec import Message
 from holdfast.core.state import RunState, between_steps, in_flight, stopping, waiting
 from holdfast.core.table import DELTAS
@@ -163,7 +164,8 @@ class Worker:
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
         turns = await self._catalog.turns(accepted.owner, accepted.resolved)
-        return tuple(message for turn in turns for message in msgspec.json.decode(turn, type=list[Message]))
+        earlier = tuple(message for turn in turns for message in msgspec.json.decode(turn, type=list[Message]))
+        return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
 
     async def _reader_drained(self) -> None:
         try:

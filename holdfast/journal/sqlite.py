@@ -40,6 +40,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
+from holdfast.journal.sqlite_conversations import SqliteConversations
 from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
@@ -77,6 +78,7 @@ class SqliteStore:
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
         self.sessions = SqliteSessions(self._write, self._query)
+        self.conversations = SqliteConversations(self._write, self._query, self._fences, self._drop_tail)
 
     @classmethod
     async def open_at(
@@ -115,8 +117,11 @@ class SqliteStore:
             if isinstance(done, Attached):
                 return done
             new, n, first_id = done
-            self._tails[new.run] = tail = Tail(opening.asked.owner, n, [], origin(new.run), first_id)
+            tail = Tail(opening.asked.owner, n, [], origin(new.run), first_id, ended=opening.ended is not None)
+            self._tails[new.run] = tail
             tail.add(new.records, first_id)
+            if tail.ended:
+                self._to_seal.append(new.run)
             self._end_id = max(self._end_id, first_id + len(new.records))
             return new
 
@@ -190,10 +195,13 @@ class SqliteStore:
 
         def deleted(gone: bool) -> bool:
             if gone:
-                self._tails.pop(run, None)
+                self._drop_tail(run)
             return gone
 
         return await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at), deleted)
+
+    def _drop_tail(self, run: str) -> None:
+        self._tails.pop(run, None)
 
     # Catalog and Pending
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from holdfast.testing.contract_append import AppendContract
 from holdfast.testing.contract_catalog import CatalogContract
 from holdfast.testing.contract_claim import ClaimContract
+from holdfast.testing.contract_conversations import ConversationContract
 from holdfast.testing.contract_delete import DeleteContract
 from holdfast.testing.contract_open import OpenContract
 from holdfast.testing.contract_owners import OwnerContract
@@ -22,6 +23,13 @@ from holdfast.testing.contract_read import ReadContract
 
 
 class JournalContract(
-    OpenContract, AppendContract, ClaimContract, ReadContract, DeleteContract, CatalogContract, OwnerContract
+    OpenContract,
+    AppendContract,
+    ClaimContract,
+    ReadContract,
+    DeleteContract,
+    CatalogContract,
+    ConversationContract,
+    OwnerContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""

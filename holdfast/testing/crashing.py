@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
 from holdfast.journal.base import Attached, Claim, Opened, Opening, Query, Record, Row, Signal, Slice, Store, Verdict
+from holdfast.journal.base_conversations import Conversations
 
 T = TypeVar("T")
 
@@ -119,6 +120,11 @@ class CrashingStore:
     async def granted(self, owner: str, session: str, tool: str) -> bool:
         """See Pending.granted."""
         return await self._plain(lambda: self._inner.granted(owner, session, tool))
+
+    @property
+    def conversations(self) -> Conversations:
+        """See Store.conversations; edits are no crash points of their own."""
+        return self._inner.conversations
 
 
 _CHECKED: type[Store] = CrashingStore
