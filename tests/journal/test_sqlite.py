@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -214,6 +215,19 @@ async def test_a_store_is_made_by_its_migrations(shelf: Open, tmp_path: Path) ->
     await (await shelf()).close()
     assert look(tmp_path / "journal.db", "PRAGMA user_version") == [(queries.migrations()[-1][0],)]
     assert look(tmp_path / "journal.db", "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_a_store_of_the_first_schema_is_brought_up_with_its_conversations(shelf: Open, tmp_path: Path) -> None:
+    with contextlib.closing(apsw.Connection(str(tmp_path / "journal.db"))) as db:
+        db.execute(queries.migrations()[0][1])
+        db.execute("PRAGMA user_version = 1")
+        db.execute("INSERT INTO conversations VALUES ('ann', 'conv_old', 'talk', NULL, NULL, 7)")
+    opened = await shelf()
+    (row,) = await opened.store.conversations.page("ann", 10, None, True)
+    assert (row.id, row.name, row.metadata, row.created_at) == ("conv_old", "talk", b"{}", 7)
+    await opened.ann.finished("r1", conversation="talk")
+    assert [link.run for link in await opened.store.conversations.line("ann", "conv_old")] == ["r1"]
+    assert look(tmp_path / "journal.db", "PRAGMA user_version") == [(queries.migrations()[-1][0],)]
 
 
 async def test_the_writer_has_the_durability_that_was_asked_for(tmp_path: Path, clock: VirtualClock) -> None:
