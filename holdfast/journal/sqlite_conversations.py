@@ -72,7 +72,7 @@ class SqliteConversations:
             runs = [link.run for link in _line(db, owner, talk.id) if link.dialect == own and not link.deleted]
             db.execute(SQL["forget"], (owner, talk.id))
             db.execute(SQL["forget_edits"], (owner, talk.id))
-            for run in runs:
+            for run in reversed(runs):  # the newest first: each then finds its ancestor in one step
                 sqlite_rows.delete(db, self._fences, owner, run, at)
             return talk.id, runs
 

@@ -17,11 +17,13 @@ import pytest
 from holdfast.core.spec import Resolved
 from holdfast.journal import queries
 from holdfast.journal.base import Query, Slice, Store, StoreUnavailable, Verdict
+from holdfast.journal.base_conversations import ConversationRow
 from holdfast.journal.lock import DirectoryHeld, DirectoryLock
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.journal.sqlite_load import NewerStore
 from holdfast.testing import Author, Backend, Crash, CrashingStore, VirtualClock, refusal
 from holdfast.testing.author import started
+from holdfast.testing.contract_conversations import ITEMS, added, removed
 from tests.journal.shelf import Shelf, contents, edit, look, modes, overwrite
 
 Open = Callable[..., Awaitable[Shelf]]
@@ -44,6 +46,15 @@ async def fill(ann: Author) -> None:
     await ann.store.delete("ann", "gone")
     await ann.store.annotate("ann", "done", b'{"a":"b"}')
     await ann.store.grant("ann", "s", "terminal")
+    await added(ann, "items", b'{"a":"b"}', conversation_use="make", key="k4")
+    await added(ann, "more", conversation="conv_items", conversation_use="extend")
+    await removed(ann, "conv_items", "items", "x")
+    await added(ann, "forgotten", conversation_use="make", key="k5")
+    await ann.store.conversations.forget("ann", "conv_forgotten", ITEMS, 5)
+
+
+async def pages(ann: Author) -> list[ConversationRow]:
+    return list(await ann.store.conversations.page("ann", 10, None, True))
 
 
 async def picture(ann: Author) -> dict[str, object]:
@@ -56,6 +67,8 @@ async def picture(ann: Author) -> dict[str, object]:
         "session": await ann.store.turns("ann", Resolved(session="s", session_turns=2)),
         "chain": await ann.store.turns("ann", Resolved(previous="done")),
         "talk": await ann.store.resolve(ann.asked(conversation="talk", store=False)),
+        "talks": [(t, await ann.store.conversations.line("ann", t.id)) for t in await pages(ann)],
+        "edited": await ann.store.turns("ann", Resolved(previous="more", conversation="conv_items")),
         "granted": [await ann.store.granted("ann", session, "terminal") for session in ("s", "t")],
     }
 
@@ -65,6 +78,7 @@ async def keeps_its_word(before: dict[str, object], ann: Author, again: Author) 
     assert await picture(again) == before
     assert await again.claimable() == ["active", "parked", "queued"]
     assert await again.attach("x", key="k1") == "done"
+    assert await again.attach("x", key="k4") == "items"
     assert (await refusal(again.open("x", key="k2", fingerprint="other"))).status == 409
     assert (await refusal(again.open("x", conversation="talk"))).status == 409
     assert await again.read("gone") == []

@@ -1,25 +1,21 @@
 """The Conversations API (C7, C8): the real openai-python against the real server, and the fake upstream that tells
-which history each turn was given. Errors are in test_conversation_errors.py."""
+which history each turn was given. Errors are in
+test_conversations_errors.py."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.story.responses import HANGS, PATH, create, finished, started
-from tests.story.server import KEY, Client, Server, Upstream, start_server
+from tests.story.conversations import BASE, MODEL, ask, ordered, said, texts, told
+from tests.story.responses import HANGS, PATH, create, started
+from tests.story.server import KEY, Client, Server, Upstream
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-MODEL = "hermes-agent"
-BASE = "/v1/conversations"
 WRITE = '[[tools=write_file:{"path":"c.txt","content":"x"}]]'
 
 
@@ -27,29 +23,6 @@ WRITE = '[[tools=write_file:{"path":"c.txt","content":"x"}]]'
 def sdk(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as made:
         yield made
-
-
-def said(role: str, text: str) -> Any:
-    return {"type": "message", "role": role, "content": text}
-
-
-def told(upstream: Upstream, marker: str) -> list[tuple[str, Any]]:
-    """Role and content of what the upstream was told last with this marker, without the server's own prompt."""
-    messages = upstream.asked(marker)[-1]["messages"][1:]
-    return [(message["role"], message["content"]) for message in messages]
-
-
-def texts(items: Any) -> list[str]:
-    """The texts of messages, the kinds of all other items."""
-    return [item.content[0].text if item.type == "message" else item.type for item in items]
-
-
-def ask(sdk: openai.OpenAI, talk: str, text: str, answer: str, **fields: Any) -> Any:
-    return sdk.responses.create(model=MODEL, conversation=talk, input=f"{text} [[text={answer}]]", **fields)
-
-
-def ordered(sdk: openai.OpenAI, talk: str) -> list[Any]:
-    return list(sdk.conversations.items.list(talk, order="asc", limit=100))
 
 
 # The conversation
@@ -301,74 +274,3 @@ def test_c6_a_deleted_response_is_listed_no_more_but_later_turns_keep_it(
     assert texts(ordered(sdk, talk)) == ["two [[text=due]]", "due"]
     ask(sdk, talk, f"three {mark}", "tre")
     assert [content for _, content in told(upstream, f"three {mark}")][1] == "uno"
-
-
-# Keys, races, kills
-
-
-def test_c5_a_key_makes_a_conversation_and_adds_items_once(sdk: openai.OpenAI, mark: str) -> None:
-    headers = {"Idempotency-Key": mark}
-    made = [sdk.conversations.create(items=[said("user", "a")], extra_headers=headers) for _ in range(2)]
-    assert made[0] == made[1]
-    talk = made[0].id
-    headers = {"Idempotency-Key": f"{mark}-items"}
-    added = [sdk.conversations.items.create(talk, items=[said("user", "b")], extra_headers=headers) for _ in range(2)]
-    assert added[0] == added[1] and texts(ordered(sdk, talk)) == ["a", "b"]
-    sdk.conversations.delete(talk)
-    again = sdk.conversations.create(items=[said("user", "a")], extra_headers={"Idempotency-Key": mark})
-    assert again.id != talk, "what is deleted frees its key"
-
-
-def test_c7_of_two_turns_at_once_exactly_one_is_409(client: Client, mark: str) -> None:
-    talk = client.post(BASE, {}).json()["id"]
-    body = {"input": f"{mark} [[hang=1]]", "conversation": talk, "background": True}
-    with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda _: client.post(PATH, body), range(2)))
-    assert sorted(answer.status for answer in answers) == [200, 409]
-    for answer in answers:
-        if answer.status == 200:
-            client.post(f"{PATH}/{answer.json()['id']}/cancel")
-        else:
-            assert answer.error()["code"] == "conversation_response_not_completed"
-
-
-def test_c8_of_many_additions_at_once_none_is_lost(client: Client) -> None:
-    talk = client.post(BASE, {}).json()["id"]
-
-    def add(n: int) -> int:
-        return client.post(f"{BASE}/{talk}/items", {"items": [said("user", f"{n}")]}).status
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(add, range(24))) == [200] * 24
-    items = client.get(f"{BASE}/{talk}/items?limit=100").json()["data"]
-    assert sorted(int(item["content"][0]["text"]) for item in items) == list(range(24))
-
-
-def test_c8_a_kill_between_turns_keeps_items_removals_and_metadata(
-    upstream: Upstream, tmp_path: Path, mark: str
-) -> None:
-    first = start_server(tmp_path, upstream.url)
-    client = first.client
-    talk = client.post(BASE, {"items": [said("user", "a"), said("user", "b")], "metadata": {"k": "v"}}).json()["id"]
-    create(client, "one [[text=uno]]", conversation=talk)
-    client.post(f"{BASE}/{talk}/items", {"items": [said("user", "c")]})
-    items = client.get(f"{BASE}/{talk}/items?order=asc").json()["data"]
-    client.delete(f"{BASE}/{talk}/items/{items[1]['id']}")
-    client.delete(f"{BASE}/{talk}/items/{items[3]['id']}")
-    gone = client.post(BASE, {"items": [said("user", "x")]}).json()["id"]
-    client.delete(f"{BASE}/{gone}")
-    before = client.get(f"{BASE}/{talk}/items?order=asc").json()
-    os.kill(first.process.pid, signal.SIGKILL)
-    first.process.child.wait(10)
-    second = start_server(tmp_path, upstream.url)
-    try:
-        client = second.client
-        assert client.get(f"{BASE}/{talk}/items?order=asc").json() == before
-        assert client.get(f"{BASE}/{talk}").json()["metadata"] == {"k": "v"}
-        assert client.get(f"{BASE}/{gone}").status == 404
-        assert second.health()["recovery"]["recovered"] == 0, "added items are no work that could be left over"
-        finished(client, create(client, f"two {mark}", conversation=talk)["id"])
-        contents = [content for _, content in told(upstream, f"two {mark}")]
-        assert contents == ["a", "one [[text=uno]]", "c", f"two {mark}"]
-    finally:
-        second.stop()
