@@ -164,14 +164,20 @@ def turn_without(state: RunState, removed: frozenset[str]) -> list[Message]:
 
 
 def _spoken(state: RunState, removed: frozenset[str]) -> list[e.MessageCompleted]:
-    """The messages, those without their text whose item was removed. Each text has one item, in the same order."""
+    """The messages, those without their words whose item was removed. Those that say something have one item each, in
+    the same order."""
     facts = state.facts
-    shown = iter([i.seq for i in facts.items if isinstance(i, Said) and i.standing != "dropped" and i.text])
+    shown = (i.seq for i in facts.items if isinstance(i, Said) and i.standing != "dropped" and not _is_empty(i))
     spoken = []
     for said in facts.messages:
-        gone = bool(said.text) and item_id("msg", facts.run, next(shown, -1)) in removed
-        spoken.append(replace(said, text="") if gone else said)
+        speaks = bool(output_messages([replace(said, calls=())], {}))
+        gone = speaks and item_id("msg", facts.run, next(shown, -1)) in removed
+        spoken.append(e.MessageCompleted("", said.calls) if gone else said)
     return spoken
+
+
+def _is_empty(item: Said) -> bool:
+    return item == Said(item.seq, "", item.standing)
 
 
 def _calls_of(state: RunState, removed: frozenset[str]) -> set[str]:

@@ -91,13 +91,24 @@ def test_of_two_texts_the_one_is_left_out_whose_item_was_removed() -> None:
         assert contents(turn)[1:] == ["one", "two"] and "tool_calls" not in turn[1]
 
 
-def test_an_input_item_is_left_out_and_system_items_do_not_come_back() -> None:
-    state = asked(said("system", "S"), said("user", "a"), said("assistant", "b"), said("user", "c"))
+def test_an_input_item_is_left_out() -> None:
+    state = asked(said("user", "a"), said("assistant", "b"), said("user", "c"))
     ids = [str(item["id"]) for item in c.items_of(state)]
     assert contents(c.turn_without(state, frozenset())) == ["a", "b", "c", "Hi"]
-    assert contents(c.turn_without(state, frozenset({ids[1]}))) == ["b", "c", "Hi"]
-    assert contents(c.turn_without(state, frozenset({ids[0], ids[3]}))) == ["a", "b", "Hi"]
+    assert contents(c.turn_without(state, frozenset({ids[0]}))) == ["b", "c", "Hi"]
+    assert contents(c.turn_without(state, frozenset({ids[2]}))) == ["a", "b", "Hi"]
     assert contents(c.turn_without(state, frozenset(ids))) == []
+
+
+def test_system_items_that_were_prompts_of_the_run_do_not_come_into_its_turn() -> None:
+    """C6: instructions are not inherited; what was no message of the input is none without some of it either."""
+    items = (said("system", "S"), said("user", "a"), said("user", "b"))
+    for kept in ((), ("S",)):
+        texts = [{"role": item["role"], "content": item["content"]} for item in items if item["content"] in ("a", "b")]
+        prompt = [{"role": "system", "content": text} for text in kept]
+        state = Pen(spec_of(items=items, input=(*prompt, *texts))).attempt().complete().state
+        gone = str(c.items_of(state)[1]["id"])
+        assert contents(c.turn_without(state, frozenset({gone}))) == [*kept, "b"]
 
 
 def test_a_run_in_a_named_session_gave_only_its_new_turn() -> None:
@@ -110,8 +121,8 @@ def test_a_run_in_a_named_session_gave_only_its_new_turn() -> None:
 
 
 def test_added_items_keep_their_place_and_their_roles() -> None:
-    addition = created(items=[said("developer", "D"), said("user", "a"), said("assistant", "b")])
-    assert [message["role"] for message in addition.spec.input] == ["developer", "user", "assistant"]
+    addition = created(items=[said("system", "D"), said("user", "a"), said("assistant", "b")])
+    assert [message["role"] for message in addition.spec.input] == ["system", "user", "assistant"]
     assert (addition.spec.dialect, addition.asked.conversation_use, addition.asked.conversation) == (
         "conversations",
         "make",

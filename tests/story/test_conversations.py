@@ -1,6 +1,5 @@
 """The Conversations API (C7, C8): the real openai-python against the real server, and the fake upstream that tells
-which history each turn was given. Errors are in
-test_conversations_errors.py."""
+which history each turn was given. Errors are in test_conversations_errors.py."""
 
 from __future__ import annotations
 
@@ -111,24 +110,24 @@ def test_c8_deleting_a_conversation_keeps_its_responses(sdk: openai.OpenAI, upst
 def test_c8_items_of_turns_and_of_the_client_stand_in_one_line(
     sdk: openai.OpenAI, upstream: Upstream, mark: str
 ) -> None:
-    talk = sdk.conversations.create(items=[said("developer", "Be a pirate."), said("user", "first")]).id
+    talk = sdk.conversations.create(items=[said("user", "first"), said("system", "Be a pirate.")]).id
     response = ask(sdk, talk, "one", "uno")
     added = sdk.conversations.items.create(talk, items=[said("user", "aside"), said("assistant", "noted")])
     assert texts(added.data) == ["aside", "noted"] and added.has_more is False
     assert (added.first_id, added.last_id) == (added.data[0].id, added.data[1].id)
     assert [item.status for item in added.data] == ["completed"] * 2  # type: ignore[union-attr]
-    expected = ["Be a pirate.", "first", "one [[text=uno]]", "uno", "aside", "noted"]
+    expected = ["first", "Be a pirate.", "one [[text=uno]]", "uno", "aside", "noted"]
     items = ordered(sdk, talk)
     assert texts(items) == expected
-    assert [item.role for item in items] == ["developer", "user", "user", "assistant", "user", "assistant"]
+    assert [item.role for item in items] == ["user", "system", "user", "assistant", "user", "assistant"]
     assert texts(list(sdk.conversations.items.list(talk))) == expected[::-1], "newest first, as the API says"
     assert items[3].id == response.output[0].id
     inputs = sdk.responses.input_items.list(response.id).data
     assert [item.id for item in inputs] == [items[2].id]
     ask(sdk, talk, f"two {mark}", "due")
     assert told(upstream, f"two {mark}") == [
-        ("developer", "Be a pirate."),
         ("user", "first"),
+        ("system", "Be a pirate."),
         ("user", "one [[text=uno]]"),
         ("assistant", "uno"),
         ("user", "aside"),
