@@ -4,6 +4,7 @@ Items that a client adds are a run without any step of an agent. Refuses to know
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -206,5 +207,5 @@ def _input_without(state: RunState, removed: frozenset[str]) -> list[Message]:
         return [m for m in messages_of(some) if system or m.get("role") not in SYSTEM_ROLES]
 
     unused = len(messages(items)) - len(spec.input)
-    first = next((k for k in range(len(items)) if unused <= 0 or len(messages(items[:k])) >= unused), 0)
+    first = bisect_left(range(len(items)), unused, key=lambda k: len(messages(items[:k])))
     return messages([item for n, item in enumerate(items) if n >= first and kept[n]])

@@ -78,7 +78,7 @@ class SqliteStore:
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
         self.sessions = SqliteSessions(self._write, self._query)
-        self.conversations = SqliteConversations(self._write, self._query, self._fences, self._drop_tail)
+        self.conversations = SqliteConversations(self._write, self._query, self._fences, self._tails)
 
     @classmethod
     async def open_at(
@@ -195,13 +195,10 @@ class SqliteStore:
 
         def deleted(gone: bool) -> bool:
             if gone:
-                self._drop_tail(run)
+                self._tails.pop(run, None)
             return gone
 
         return await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at), deleted)
-
-    def _drop_tail(self, run: str) -> None:
-        self._tails.pop(run, None)
 
     # Catalog and Pending
 
@@ -313,7 +310,8 @@ class SqliteStore:
 
     def _load(self, db: apsw.Connection) -> None:
         loaded = Loaded(db)
-        self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
+        self._fences.settled, self._end_id = loaded.fences, loaded.end_id
+        self._tails.update(loaded.tails)
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
 
     # Upkeep
@@ -362,7 +360,7 @@ class SqliteStore:
     async def _trim(self) -> None:
         floor = needed_from(self._tails, self._end_id)
         while floor > self._trimmed:
-            gone = await self._writer.ask(lambda db: _trim_slice(db, floor))
+            gone = await self._writer.ask(lambda db: db.execute(SQL["trim"], (floor,)) and db.changes())
             if gone < 2000:
                 self._trimmed = floor
 
@@ -400,8 +398,3 @@ def _store_segments(db: apsw.Connection, n: int, segments: list[tuple[int, int, 
     for first, last, before, _after, blob in segments:
         db.execute(SQL["insert_segment"], (n, first, last, before, blob))
     db.execute(SQL["seal_run"], (n, segments[-1][1], segments[-1][3]))
-
-
-def _trim_slice(db: apsw.Connection, floor: int) -> int:
-    db.execute(SQL["trim"], (floor,))
-    return db.changes()

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.core.admission import ConversationFound, editable
 from holdfast.journal import queries, sqlite_rows
 from holdfast.journal.base_conversations import ConversationRow, Link, Removal
+from holdfast.journal.tails import Tail
 
 SQL = queries.load("sqlite_conversations.sql")
 Job = Callable[[apsw.Connection], Any]
@@ -26,19 +27,19 @@ class Write(Protocol):
 
 
 class SqliteConversations:
-    """See journal.base.Conversations. `gone` is told, after the commit, of a run that was deleted."""
+    """See Conversations. `fences` belong to the writer's thread, `tails` to the loop: a deleted run leaves both."""
 
     def __init__(
         self,
         write: Write,
         query: Callable[[Job], Awaitable[Any]],
         fences: sqlite_rows.Fences,
-        gone: Callable[[str], None],
+        tails: dict[str, Tail],
     ) -> None:
         self._write = write
         self._query = query
         self._fences = fences
-        self._gone = gone
+        self._tails = tails
 
     async def find(self, owner: str, named: str) -> ConversationRow | None:
         """See Conversations.find."""
@@ -79,7 +80,7 @@ class SqliteConversations:
         def told(done: tuple[str, list[str]]) -> str:
             conversation, runs = done
             for run in runs:
-                self._gone(run)
+                self._tails.pop(run, None)
             return conversation
 
         conversation: str = await self._write(work, told)
