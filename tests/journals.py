@@ -77,9 +77,7 @@ class Pen:
         reasoning = "".join(thought.text for thought in state.thoughts) + join(state.thought)
         finish = finish or ("tool_calls" if calls else "stop")
         spent = usage or e.Usage(10, 5)
-        return self.write(
-            e.MessageCompleted(join(state.text), calls, spent, reasoning, finish, join(state.refusal))
-        )
+        return self.write(e.MessageCompleted(join(state.text), calls, spent, reasoning, finish, join(state.refusal)))
 
     def call(self, name: str, arguments: str = "{}", *, client: bool = False) -> e.Call:
         """A new call with an id of ours. It writes nothing."""

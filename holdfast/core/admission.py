@@ -5,6 +5,8 @@ Refuses to know: how rows are found or written."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from holdfast.core.errors import ClientError, not_found
@@ -26,6 +28,10 @@ class Again(Struct, frozen=True):
     """It must belong to this session too."""
 
 
+Use = Literal["join", "make", "extend"]
+"""Join: a name that is not known makes its conversation. Make: a new one, without a name. Extend: one that is there."""
+
+
 class Asked(Struct, frozen=True, kw_only=True):
     """What a request wants to join: a key, a chain, a conversation, a session."""
 
@@ -37,6 +43,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """A name, or an id that begins with conv_."""
     fresh_conversation: str = ""
     """The id to give to a conversation that is made by this request."""
+    conversation_use: Use = "join"
     session: str | None = None
     """The session named by the caller (X-Hermes-Session-Id): it gives history and takes the finished turn."""
     derived_session: str = ""
@@ -108,6 +115,8 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
         return Attach(found.lost, again=True)
     if asked.previous is not None:
         return Accept(_after_previous(asked, found.previous))
+    if asked.conversation_use == "make":
+        return Accept(Resolved(conversation=asked.fresh_conversation, session=asked.fresh_conversation))
     if asked.conversation is not None:
         return Accept(_in_conversation(asked, found.conversation))
     turns = found.session_turns if asked.session else None
@@ -138,6 +147,8 @@ def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:
 def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Resolved:
     name = asked.conversation or ""
     if conversation is None:
+        if asked.conversation_use == "extend":
+            raise not_found("conversation", name)
         if name.startswith("conv_"):
             error = not_found("conversation", name)
             error.param = "conversation"
@@ -146,16 +157,30 @@ def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Re
         session = asked.session or made or asked.derived_session
         return Resolved(conversation=made, session=session, remember=asked.session is not None)
     if conversation.active is not None and asked.store:
-        raise ClientError(
-            "conversation_response_not_completed",
-            f"Response {wire_id('responses', conversation.active)} is still running in this conversation. "
-            "Wait for it, cancel it, or use another conversation.",
-            status=409,
-            param="conversation",
-        )
+        raise _busy(conversation.active)
     return Resolved(
         previous=conversation.latest,
         conversation=conversation.id,
         session=asked.session or conversation.id,
         remember=asked.session is not None,
     )
+
+
+def _busy(active: str) -> ClientError:
+    return ClientError(
+        "conversation_response_not_completed",
+        f"Response {wire_id('responses', active)} is still running in this conversation. "
+        "Wait for it, cancel it, or use another conversation.",
+        status=409,
+        param="conversation",
+    )
+
+
+def editable(named: str, conversation: ConversationFound | None) -> ConversationFound:
+    """The conversation, where it is there and no run is active in it; else the error of the one who asked. Like
+    `decide`, it is called inside the transaction that then writes."""
+    if conversation is None:
+        raise not_found("conversation", named)
+    if conversation.active is not None:
+        raise _busy(conversation.active)
+    return conversation

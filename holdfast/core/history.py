@@ -4,7 +4,7 @@ words (they are in the result's own text). Refuses to know: where earlier turns 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.core.context import shown_to_model
 from holdfast.core.events import Call, MessageCompleted, ToolFinished
@@ -67,6 +67,26 @@ def text_of(content: object) -> str:
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "\n".join(part for part in parts if isinstance(part, str))
     return ""
+
+
+def paired(earlier: Sequence[Message], given: Sequence[Message]) -> tuple[Message, ...]:
+    """The earlier messages of a conversation that its owner can edit, so that every call has its result, be it in what
+    is `given` now, and every result its call: no model takes one without the other."""
+    results = {message.get("tool_call_id") for message in (*earlier, *given) if message.get("role") == "tool"}
+    asked: set[object] = set()
+    kept: list[Message] = []
+    for message in earlier:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            answered = [call for call in calls if call["id"] in results]
+            asked.update(call["id"] for call in answered)
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            message = {**rest, "tool_calls": answered} if answered else rest
+            if not answered and not message.get("content"):
+                continue
+        if message.get("role") != "tool" or message.get("tool_call_id") in asked:
+            kept.append(message)
+    return tuple(kept)
 
 
 def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) -> list[Message]:

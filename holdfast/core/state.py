@@ -218,9 +218,7 @@ def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) ->
         raise IllegalEvent("text cannot follow a refusal in one message")
     if state.refusal is None and (not event.text or (state.text is not None and not join(state.text))):
         raise IllegalEvent("a refusal is not empty, and does not follow empty text")
-    return replace(
-        state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=(state.refusal, event.text)
-    )
+    return replace(state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=(state.refusal, event.text))
 
 
 def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: Phase) -> RunState:

@@ -40,9 +40,7 @@ class Engine:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.limits = parts.limits
-        self.new_id = parts.new_id
-        self.durable = parts.durable
+        self.limits, self.new_id, self.durable = parts.limits, parts.new_id, parts.durable
         holder = parts.new_id()
         self._drivers = Drivers(parts, holder)
         self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
@@ -118,9 +116,7 @@ class Engine:
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names."""
         stored = order.spec.store
-        self._refuse_when_stopping()
-        if stored:
-            self._writers[True].refuse_if_degraded()
+        self.refuse_if_unable(stored=stored)
         if order.spec.chore:
             return await self._chore(order)
         slot = self.keeper.has_slot()
@@ -181,9 +177,12 @@ class Engine:
         else:
             self.keeper.enqueue(owner, opened.run, lambda: self._fresh(live))
 
-    def _refuse_when_stopping(self) -> None:
+    def refuse_if_unable(self, *, stored: bool) -> None:
+        """503 while the server stops or, for what is to be stored, the store takes nothing."""
         if self.draining:
             raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
+        if stored:
+            self._writers[True].refuse_if_degraded()
 
     async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:
         """Ask the store. In a `full` house a known key or a lost place is answered all the same (house rule 6.16)."""

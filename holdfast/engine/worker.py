@@ -25,6 +25,7 @@ from holdfast.core.events import (
     RunFailed,
     ToolFinished,
 )
+from holdfast.core.history import paired
 from holdfast.core.spec import Message
 from holdfast.core.state import RunState, between_steps, in_flight, stopping, waiting
 from holdfast.core.table import DELTAS
@@ -161,7 +162,8 @@ class Worker:
 
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
-        return await earlier_messages(self._catalog, accepted.owner, accepted.resolved)
+        earlier = await earlier_messages(self._catalog, accepted.owner, accepted.resolved)
+        return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
 
     async def _reader_drained(self) -> None:
         try:

@@ -24,6 +24,8 @@ from holdfast.http.calls import Answering, Parts
 from holdfast.journal.base import Query
 
 NOUN = "response"
+ITEMS_OF = ("responses", "conversations")
+"""Runs whose items can be named again: those of responses, and those that were added to conversations."""
 HOW = Answering(projection=frames.ResponsesProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
 REATTACH = Answering(projection=frames.ReattachProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
 
@@ -45,7 +47,7 @@ async def named_items(parts: Parts, owner: str, ids: Sequence[str], previous: st
 
 async def _items_of(parts: Parts, owner: str, run: str) -> dict[str, Item]:
     row = await parts.engine.find(owner, run)
-    state = await parts.engine.look(owner, run) if row is not None and row.dialect == "responses" else None
+    state = await parts.engine.look(owner, run) if row is not None and row.dialect in ITEMS_OF else None
     if state is None:
         return {}
     shown = [*body.input_items(state), *(items.plain_output(item) for item in body.output(state))]

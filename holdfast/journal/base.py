@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
+from holdfast.journal.base_conversations import Conversations
 
 SignalKind = Literal["cancel", "approval"]
 
@@ -75,6 +76,10 @@ class Opening(Struct, frozen=True, kw_only=True):
     holder: str | None = None
     """Who claims it at once; None leaves it queued."""
     metadata: bytes = b"{}"
+    """The run's, and that of a conversation which is made without a name."""
+    ended: Mark | None = None
+    """The run is over in the transaction that opens it (its records tell so): there is nothing to carry out. Only
+    with a holder."""
 
 
 class Opened(Struct, frozen=True):
@@ -317,4 +322,9 @@ class Store(Journal, Catalog, Pending, Protocol):
     @property
     def deliveries(self) -> Deliveries:
         """Its Deliveries."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations:
+        """Its conversations."""
         ...

@@ -26,6 +26,8 @@ from holdfast.journal.base import (
     Slice,
     Verdict,
 )
+from holdfast.journal.base_conversations import Link
+from holdfast.journal.memory_conversations import MemoryConversations, Talk
 
 
 class _Run(Struct):
@@ -68,12 +70,6 @@ class _Run(Struct):
             metadata=self.metadata,
             last_seq=len(self.records) - 1,
         )
-
-
-class _Conversation(Struct):
-    id: str
-    latest: str | None = None
-    active: str | None = None
 
 
 class MemoryDeliveries:
@@ -132,7 +128,8 @@ class MemoryStore:
         self._lease_s = lease_s
         self._runs: dict[str, _Run] = {}
         self._keys: dict[tuple[str, str], admission.KeyFound] = {}
-        self._conversations: dict[tuple[str, str], _Conversation] = {}
+        self._conversations: dict[tuple[str, str], Talk] = {}
+        self.conversations = MemoryConversations(self._conversations, self._step_back, self._delete)
         self._sessions: dict[tuple[str, str], list[bytes]] = {}
         self._signals: dict[str, list[Signal]] = {}
         self._grants: set[tuple[str, str, str]] = set()
@@ -162,14 +159,21 @@ class MemoryStore:
         if asked.key is not None:
             self._keys[asked.owner, asked.key] = admission.KeyFound(opening.run, asked.fingerprint)
         if resolved.conversation:
-            self._take_conversation(asked, resolved.conversation, opening.run)
+            self._take_conversation(opening, resolved.conversation)
+        if opening.ended:
+            self._mark(run, opening.ended)
         return Opened(opening.run, resolved, list(records))
 
-    def _take_conversation(self, asked: admission.Asked, conversation: str, run: str) -> None:
-        found = self._conversations.setdefault((asked.owner, conversation), _Conversation(conversation))
-        found.active = run
-        if asked.conversation and asked.conversation != conversation:
-            self._conversations[asked.owner, asked.conversation] = found
+    def _take_conversation(self, opening: Opening, conversation: str) -> None:
+        asked = opening.asked
+        found = self._conversations.get((asked.owner, conversation))
+        if found is None:
+            found = Talk(conversation, opening.at, asked.conversation)
+            if asked.conversation_use == "make":
+                found.metadata = opening.metadata
+            for name in (conversation, asked.conversation or conversation):
+                self._conversations[asked.owner, name] = found
+        found.active = opening.run
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
         """See Journal.append."""
@@ -264,6 +268,9 @@ class MemoryStore:
 
     async def delete(self, owner: str, run: str) -> bool:
         """See Journal.delete."""
+        return self._delete(owner, run)
+
+    def _delete(self, owner: str, run: str) -> bool:
         found = self._runs.get(run)
         if found is None or found.owner != owner or found.hidden:
             return False
@@ -284,6 +291,12 @@ class MemoryStore:
         while run is not None and (run not in self._runs or self._runs[run].hidden):
             run = self._runs[run].resolved.previous if run in self._runs else None
         return run
+
+    def _step_back(self, owner: str, run: str) -> tuple[Link, str | None] | None:
+        found = self._runs.get(run)
+        if found is None or found.owner != owner:
+            return None
+        return Link(run, found.opening.dialect, found.hidden), found.resolved.previous
 
     # Catalog
 
@@ -315,11 +328,10 @@ class MemoryStore:
         previous = self._runs.get(asked.previous or "")
         if previous and (previous.owner != asked.owner or previous.hidden):
             previous = None
-        talk = conversation
         return admission.Found(
             key=self._keys.get((asked.owner, asked.key)) if asked.key is not None else None,
             previous=admission.RunFound(previous.chains, previous.resolved.session or "") if previous else None,
-            conversation=admission.ConversationFound(talk.id, talk.latest, talk.active) if talk else None,
+            conversation=conversation.found() if conversation else None,
             session_turns=len(self._sessions.get((asked.owner, asked.session or ""), [])),
             lost=self.deliveries.find(asked, at),
         )
@@ -332,12 +344,14 @@ class MemoryStore:
                 raise Damaged("an earlier turn of this session is gone from the store")
             return kept
         turns: list[bytes] = []
+        talk = self._conversations.get((owner, resolved.conversation or ""))
+        edits = talk.edits if talk else {}
         run = resolved.previous
         while run is not None:
             found = self._runs.get(run)
             if found is None or found.owner != owner or found.turn is None:
                 raise Damaged(f"an earlier turn ({run}) of this chain is gone")
-            turns.append(found.turn)
+            turns.append(edits[run][1] if run in edits else found.turn)
             run = found.resolved.previous
         turns.reverse()
         return turns

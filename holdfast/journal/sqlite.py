@@ -40,6 +40,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
+from holdfast.journal.sqlite_conversations import SqliteConversations
 from holdfast.journal.sqlite_deliveries import SqliteDeliveries
 from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
@@ -79,6 +80,7 @@ class SqliteStore:
         self._upkeep: asyncio.Task[None]
         self.sessions = SqliteSessions(self._write, self._query)
         self.deliveries = SqliteDeliveries(self._write)
+        self.conversations = SqliteConversations(self._write, self._query, self._fences, self._tails)
 
     @classmethod
     async def open_at(
@@ -117,8 +119,11 @@ class SqliteStore:
             if isinstance(done, Attached):
                 return done
             new, n, first_id = done
-            self._tails[new.run] = tail = Tail(opening.asked.owner, n, [], origin(new.run), first_id)
+            tail = Tail(opening.asked.owner, n, [], origin(new.run), first_id, ended=opening.ended is not None)
+            self._tails[new.run] = tail
             tail.add(new.records, first_id)
+            if tail.ended:
+                self._to_seal.append(new.run)
             self._end_id = max(self._end_id, first_id + len(new.records))
             return new
 
@@ -306,7 +311,8 @@ class SqliteStore:
 
     def _load(self, db: apsw.Connection) -> None:
         loaded = Loaded(db)
-        self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
+        self._fences.settled, self._end_id = loaded.fences, loaded.end_id
+        self._tails.update(loaded.tails)
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
 
     # Upkeep
@@ -355,7 +361,7 @@ class SqliteStore:
     async def _trim(self) -> None:
         floor = needed_from(self._tails, self._end_id)
         while floor > self._trimmed:
-            gone = await self._writer.ask(lambda db: _trim_slice(db, floor))
+            gone = await self._writer.ask(lambda db: db.execute(SQL["trim"], (floor,)) and db.changes())
             if gone < 2000:
                 self._trimmed = floor
 
@@ -393,8 +399,3 @@ def _store_segments(db: apsw.Connection, n: int, segments: list[tuple[int, int, 
     for first, last, before, _after, blob in segments:
         db.execute(SQL["insert_segment"], (n, first, last, before, blob))
     db.execute(SQL["seal_run"], (n, segments[-1][1], segments[-1][3]))
-
-
-def _trim_slice(db: apsw.Connection, floor: int) -> int:
-    db.execute(SQL["trim"], (floor,))
-    return db.changes()

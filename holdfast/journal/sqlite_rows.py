@@ -141,11 +141,15 @@ def open_run(
     if resolved.conversation and facts.conversation:
         db.execute(SQL["take_conversation"], (asked.owner, resolved.conversation, opening.run))
     elif resolved.conversation:
-        name = asked.conversation
-        db.execute(SQL["insert_conversation"], (asked.owner, resolved.conversation, name, opening.run, opening.at))
+        metadata = opening.metadata if asked.conversation_use == "make" else b"{}"
+        made = (asked.owner, resolved.conversation, asked.conversation, opening.run, opening.at, metadata)
+        db.execute(SQL["insert_conversation"], made)
     crc, values = _chain(n, origin(opening.run), records)
     fence = Fence(asked.owner, n, attempt, len(records) - 1, crc, not attempt, opening.holder, lease_until)
-    fences.put(opening.run, replace(fence, conversation=resolved.conversation))
+    fence = replace(fence, conversation=resolved.conversation)
+    fences.put(opening.run, _after_mark(fence, opening.ended))
+    if opening.ended:
+        _mark(db, opening.run, fence, opening.ended)
     return Opened(opening.run, resolved, records), n, _insert(db, values)
 
 
@@ -322,7 +326,7 @@ def turns(db: apsw.Connection, owner: str, resolved: Resolved) -> list[bytes]:
         return kept
     if resolved.previous is None:
         return []
-    line: list[Any] = db.execute(SQL["chain"], (owner, resolved.previous)).fetchall()
+    line: list[Any] = db.execute(SQL["chain"], (owner, resolved.previous, resolved.conversation)).fetchall()
     if not line or line[0][1] is not None or any(turn is None for _, _, turn in line):
         raise Damaged("an earlier turn of this chain is gone from the store")
     return [bytes(turn) for _, _, turn in line]

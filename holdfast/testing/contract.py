@@ -15,6 +15,7 @@ from __future__ import annotations
 from holdfast.testing.contract_append import AppendContract
 from holdfast.testing.contract_catalog import CatalogContract
 from holdfast.testing.contract_claim import ClaimContract
+from holdfast.testing.contract_conversations import ConversationContract
 from holdfast.testing.contract_delete import DeleteContract
 from holdfast.testing.contract_deliveries import DeliveriesContract
 from holdfast.testing.contract_open import OpenContract
@@ -29,6 +30,7 @@ class JournalContract(
     ReadContract,
     DeleteContract,
     CatalogContract,
+    ConversationContract,
     OwnerContract,
     DeliveriesContract,
 ):

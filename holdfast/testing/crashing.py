@@ -23,6 +23,7 @@ from holdfast.journal.base import (
     Store,
     Verdict,
 )
+from holdfast.journal.base_conversations import Conversations
 
 T = TypeVar("T")
 
@@ -138,6 +139,11 @@ class CrashingStore:
     async def granted(self, owner: str, session: str, tool: str) -> bool:
         """See Pending.granted."""
         return await self._plain(lambda: self._inner.granted(owner, session, tool))
+
+    @property
+    def conversations(self) -> Conversations:
+        """See Store.conversations; edits are no crash points of their own."""
+        return self._inner.conversations
 
 
 _CHECKED: type[Store] = CrashingStore

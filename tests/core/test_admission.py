@@ -13,6 +13,7 @@ from holdfast.core.admission import (
     KeyFound,
     RunFound,
     decide,
+    editable,
 )
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import Resolved
@@ -173,3 +174,29 @@ def test_a_key_of_another_request_is_refused_before_anything_else_is_looked_at()
     with pytest.raises(ClientError) as caught:
         decide(asks(key="k", previous=RUN), Found(key=KeyFound(RUN, "1:y")))
     assert caught.value.code == "idempotency_key_conflict"
+
+
+# Conversations as things of their own (C8)
+
+
+def test_a_conversation_is_made_whatever_its_client_calls_it() -> None:
+    asked = Asked(owner="o", fingerprint="f", conversation_use="make", fresh_conversation="conv_new")
+    assert decide(asked, Found()) == Accept(Resolved(conversation="conv_new", session="conv_new"))
+
+
+def test_what_extends_a_conversation_makes_none() -> None:
+    for named in ("talk", "conv_x"):
+        asked = Asked(owner="o", fingerprint="f", conversation=named, conversation_use="extend")
+        with pytest.raises(ClientError) as caught:
+            decide(asked, Found())
+        assert (caught.value.status, caught.value.code) == (404, "conversation_not_found")
+        assert caught.value.param is None and named in caught.value.message
+
+
+def test_a_conversation_can_be_edited_while_nothing_runs_in_it() -> None:
+    free = ConversationFound("conv_x", "r1", None)
+    assert editable("talk", free) is free
+    for found, status in ((None, 404), (ConversationFound("conv_x", "r1", "r2"), 409)):
+        with pytest.raises(ClientError) as caught:
+            editable("talk", found)
+        assert caught.value.status == status

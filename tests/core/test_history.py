@@ -7,7 +7,7 @@ from hypothesis import given
 
 from holdfast.core import events as e
 from holdfast.core.context import HEAD, TAIL
-from holdfast.core.history import ask_messages, output_messages, split_turn, text_of, turn_messages
+from holdfast.core.history import ask_messages, output_messages, paired, split_turn, text_of, turn_messages
 from holdfast.core.spec import Message
 from holdfast.core.state import fold
 from tests.journals import Pen, journals, quick, spec_of
@@ -173,3 +173,31 @@ def test_history_has_only_settled_messages_and_every_result_follows_its_call(ent
             assert message["tool_call_id"] in open_calls
             open_calls.remove(message["tool_call_id"])
     assert not open_calls
+
+
+# Conversations that were edited
+
+
+def asks(*ids: str, text: str | None = None) -> dict[str, object]:
+    calls = [{"id": call, "type": "function", "function": {"name": "f", "arguments": "{}"}} for call in ids]
+    return {"role": "assistant", "content": text, "tool_calls": calls}
+
+
+def result(call: str) -> dict[str, object]:
+    return {"role": "tool", "tool_call_id": call, "content": "r"}
+
+
+def test_a_call_without_a_result_and_a_result_without_a_call_are_left_out() -> None:
+    """C8."""
+    user: dict[str, object] = {"role": "user", "content": "hi"}
+    whole = [user, asks("a", "b"), result("a"), result("b")]
+    assert paired(whole, []) == tuple(whole)
+    assert paired([user, asks("a", "b"), result("a")], []) == (user, asks("a"), result("a"))
+    assert paired([user, asks("a", text="x")], []) == (user, {"role": "assistant", "content": "x"})
+    assert paired([user, asks("a")], []) == (user,)
+    assert paired([result("a"), user, asks("a"), result("a")], []) == (user, asks("a"), result("a"))
+
+
+def test_a_result_that_comes_now_keeps_its_call() -> None:
+    """C9: client tools are answered by the next request."""
+    assert paired([asks("a")], [result("a")]) == (asks("a"),)

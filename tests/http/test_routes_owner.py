@@ -32,6 +32,7 @@ SECRET = "the-secret-word-of-alice"
 CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
 SESSIONS = "/api/sessions"
 ASKS = SECRET + ' [[tools=write_file:{"path":"to-be-asked.txt","content":"x"}]]'
+TALKS = "/v1/conversations"
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,11 @@ def approvals() -> list[Probe]:
     return [Probe(CHAT, {"messages": messages}) for one in said for messages in ([one], [hi, asked, one])]
 
 
+ITEMS = [{"role": "user", "content": "hi"}]
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
 RESPONSE_IDS = ("resp", "active_resp")
 CHAT_IDS = ("chat", "active_chat")
+TALK_IDS = ("conversation", "active_conversation", "name", "active_name")
 RUN_IDS = ("run", "active_run", *RESPONSE_IDS, *CHAT_IDS)
 
 TABLE: dict[tuple[str, str], list[Probe]] = {
@@ -127,6 +130,21 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("DELETE", RESPONSES + "/{id}"): by_id(RESPONSES + "/ID", *RESPONSE_IDS),
     ("POST", RESPONSES + "/{id}/cancel"): by_id(RESPONSES + "/ID/cancel", *RESPONSE_IDS),
     ("GET", RESPONSES + "/{id}/input_items"): by_id(RESPONSES + "/ID/input_items", *RESPONSE_IDS),
+    ("POST", TALKS): [
+        Probe(TALKS, {}, {"idempotency-key": "{key}"}),
+        Probe(TALKS, {"items": ITEMS}, {"idempotency-key": "{talk_key}"}),
+    ],
+    ("GET", TALKS): by_id(TALKS + "?after=ID", "conversation", "active_conversation"),
+    ("GET", TALKS + "/{id:path}"): by_id(TALKS + "/ID", *TALK_IDS),
+    ("POST", TALKS + "/{id:path}"): by_id(TALKS + "/ID", *TALK_IDS, body={"metadata": {"owned": "by bob"}}),
+    ("DELETE", TALKS + "/{id:path}"): by_id(TALKS + "/ID", *TALK_IDS),
+    ("GET", TALKS + "/{id:path}/items"): [
+        *by_id(TALKS + "/ID/items", *TALK_IDS),
+        *by_id(TALKS + "/ID/items?after={talk_item}", *TALK_IDS),
+    ],
+    ("POST", TALKS + "/{id:path}/items"): by_id(TALKS + "/ID/items", *TALK_IDS, body={"items": ITEMS}),
+    ("GET", TALKS + "/{id:path}/items/{item}"): by_id(TALKS + "/ID/items/{talk_item}", *TALK_IDS),
+    ("DELETE", TALKS + "/{id:path}/items/{item}"): by_id(TALKS + "/ID/items/{talk_item}", *TALK_IDS),
     ("POST", RUNS): [
         *create(RUNS, {"input": "hi"}),
         *chained(RUNS, *RUN_IDS),
@@ -201,6 +219,9 @@ class World:
         await self.made(RESPONSES, {"input": SECRET}, {"idempotency-key": "alice-other"})
         await self.made(RESPONSES, {"input": SECRET}, {"x-hermes-session-id": "alice-private"})
         talk = await self.made(RESPONSES, {"input": SECRET, "conversation": "alice-talk"})
+        added = {"items": [{"role": "user", "content": SECRET}]}
+        await self.made(f"{TALKS}/alice-talk/items", added, {"idempotency-key": "alice-key-5"})
+        items = (await self.call("alice", "GET", f"{TALKS}/alice-talk/items")).json()["data"]
         busy = {"input": hangs, "conversation": "alice-busy", "background": True}
         active = await self.made(RESPONSES, busy)
         chat = await self.made(CHAT, {"messages": [{"role": "user", "content": SECRET}], "store": True})
@@ -223,6 +244,8 @@ class World:
             "session": "alice-session",
             "private": "alice-private",
             "key": "alice-key-1",
+            "talk_key": "alice-key-5",
+            "talk_item": items[0]["id"],
             "active_chat": await self._active_chat(chat["id"]),
             "code": await self._question(),
         }
@@ -349,8 +372,10 @@ async def test_a_foreign_id_is_answered_exactly_like_an_unknown_one(world: World
 async def test_nothing_that_bob_did_changed_anything_of_alices(world: World) -> None:
     before = await _all_of(world)
     for (method, route), probes in TABLE.items():
-        if method in ("POST", "DELETE") and "{id}" in route:
+        if method in ("POST", "DELETE") and ("{id}" in route or route.startswith(f"{TALKS}/")):
             for probe in probes:
+                if "name}" in probe.path:  # a name is each owner's own: bob's is his
+                    continue
                 answer = await world.call("bob", method, filled(probe.path, world.alices), probe.body)
                 assert answer.status == 404, probe
     for probe in approvals():
@@ -364,6 +389,7 @@ async def _all_of(world: World) -> list[Any]:
     paths = [f"{RUNS}/{world.alices[name]}" for name in RUN_IDS]
     paths += [f"{RESPONSES}/{world.alices[name]}" for name in RESPONSE_IDS]
     paths += [f"{CHAT}/{world.alices[name]}" for name in CHAT_IDS]
+    paths += [f"{TALKS}/{world.alices[name]}{more}" for name in TALK_IDS for more in ("", "/items")]
     paths += [f"{RUNS}?idempotency_key={world.alices['key']}", f"{CHAT}?limit=100"]
     answers = [await world.call("alice", "GET", path) for path in paths]
     assert all(answer.status == 200 for answer in answers)
@@ -373,6 +399,9 @@ async def _all_of(world: World) -> list[Any]:
 async def test_lists_show_nothing_of_another_owner(world: World) -> None:
     assert "alice-private" in (await world.call("alice", "GET", SESSIONS)).body.decode()
     assert "alice-private" not in (await world.call("bob", "GET", SESSIONS)).body.decode()
+    assert world.alices["conversation"] in (await world.call("alice", "GET", TALKS)).body.decode()
+    theirs = (await world.call("bob", "GET", f"{TALKS}?limit=100")).body.decode()
+    assert not any(world.alices[name] in theirs for name in ("conversation", "active_conversation"))
     for path in LISTS:
         mine = (await world.call("alice", "GET", f"{path}?limit=100")).body.decode()
         assert world.alices["chat"].removeprefix("chatcmpl-") in mine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import pytest
 from holdfast.core.spec import Resolved
 from holdfast.journal import queries
 from holdfast.journal.base import Query, Slice, Store, StoreUnavailable, Verdict
+from holdfast.journal.base_conversations import ConversationRow
 from holdfast.journal.lock import DirectoryHeld, DirectoryLock
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.journal.sqlite_load import NewerStore
 from holdfast.testing import Author, Backend, Crash, CrashingStore, VirtualClock, refusal
 from holdfast.testing.author import started
+from holdfast.testing.contract_conversations import ITEMS, added, removed
 from tests.journal.shelf import Shelf, contents, edit, look, modes, overwrite
 
 Open = Callable[..., Awaitable[Shelf]]
@@ -43,6 +46,15 @@ async def fill(ann: Author) -> None:
     await ann.store.delete("ann", "gone")
     await ann.store.annotate("ann", "done", b'{"a":"b"}')
     await ann.store.grant("ann", "s", "terminal")
+    await added(ann, "items", b'{"a":"b"}', conversation_use="make", key="k4")
+    await added(ann, "more", conversation="conv_items", conversation_use="extend")
+    await removed(ann, "conv_items", "items", "x")
+    await added(ann, "forgotten", conversation_use="make", key="k5")
+    await ann.store.conversations.forget("ann", "conv_forgotten", ITEMS, 5)
+
+
+async def pages(ann: Author) -> list[ConversationRow]:
+    return list(await ann.store.conversations.page("ann", 10, None, True))
 
 
 async def picture(ann: Author) -> dict[str, object]:
@@ -55,6 +67,8 @@ async def picture(ann: Author) -> dict[str, object]:
         "session": await ann.store.turns("ann", Resolved(session="s", session_turns=2)),
         "chain": await ann.store.turns("ann", Resolved(previous="done")),
         "talk": await ann.store.resolve(ann.asked(conversation="talk", store=False)),
+        "talks": [(t, await ann.store.conversations.line("ann", t.id)) for t in await pages(ann)],
+        "edited": await ann.store.turns("ann", Resolved(previous="more", conversation="conv_items")),
         "granted": [await ann.store.granted("ann", session, "terminal") for session in ("s", "t")],
     }
 
@@ -64,6 +78,7 @@ async def keeps_its_word(before: dict[str, object], ann: Author, again: Author) 
     assert await picture(again) == before
     assert await again.claimable() == ["active", "parked", "queued"]
     assert await again.attach("x", key="k1") == "done"
+    assert await again.attach("x", key="k4") == "items"
     assert (await refusal(again.open("x", key="k2", fingerprint="other"))).status == 409
     assert (await refusal(again.open("x", conversation="talk"))).status == 409
     assert await again.read("gone") == []
@@ -214,6 +229,19 @@ async def test_a_store_is_made_by_its_migrations(shelf: Open, tmp_path: Path) ->
     await (await shelf()).close()
     assert look(tmp_path / "journal.db", "PRAGMA user_version") == [(queries.migrations()[-1][0],)]
     assert look(tmp_path / "journal.db", "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_a_store_of_the_first_schema_is_brought_up_with_its_conversations(shelf: Open, tmp_path: Path) -> None:
+    with contextlib.closing(apsw.Connection(str(tmp_path / "journal.db"))) as db:
+        db.execute(queries.migrations()[0][1])
+        db.execute("PRAGMA user_version = 1")
+        db.execute("INSERT INTO conversations VALUES ('ann', 'conv_old', 'talk', NULL, NULL, 7)")
+    opened = await shelf()
+    (row,) = await opened.store.conversations.page("ann", 10, None, True)
+    assert (row.id, row.name, row.metadata, row.created_at) == ("conv_old", "talk", b"{}", 7)
+    await opened.ann.finished("r1", conversation="talk")
+    assert [link.run for link in await opened.store.conversations.line("ann", "conv_old")] == ["r1"]
+    assert look(tmp_path / "journal.db", "PRAGMA user_version") == [(queries.migrations()[-1][0],)]
 
 
 async def test_the_writer_has_the_durability_that_was_asked_for(tmp_path: Path, clock: VirtualClock) -> None:

@@ -17,6 +17,7 @@ from holdfast.journal import sqlite
 from holdfast.journal.base import Attached, Claim, Mark, Opened, Query, Record, Verdict
 from holdfast.journal.memory import MemoryStore
 from holdfast.testing import Author, Backend, VirtualClock
+from holdfast.testing.contract_conversations import ITEMS, added, removed
 from tests.journal.shelf import Shelf
 
 OWNERS = ("ann", "bob")
@@ -51,6 +52,9 @@ operations = st.one_of(
     st.tuples(st.just("advance"), st.sampled_from([1.0, 8.0, 16.0])),
     st.tuples(st.just("signal"), place, owner, st.sampled_from(["a", "b"])),
     st.tuples(st.just("delete"), place, owner),
+    st.tuples(st.just("items"), owner, st.sampled_from([None, "talk", "talk", "conv_r0", "side"]), keys),
+    st.tuples(st.just("remove"), owner, st.sampled_from(["talk", "talk", "conv_r0"]), place, st.sampled_from("ab")),
+    st.tuples(st.just("forget"), owner, st.sampled_from(["talk", "side", "conv_r0", "conv_r2"])),
     st.tuples(st.just("annotate"), place, owner),
     st.tuples(st.just("read"), place, owner, st.integers(-1, 6)),
     st.tuples(st.just("restart"), st.booleans(), st.sampled_from([True, True, False])),
@@ -122,6 +126,18 @@ class Twin:
     async def _delete(self, n: int, who: str) -> bool:
         return await self.backend.store.delete(who, f"r{n}")
 
+    async def _items(self, who: str, named: str | None, fields: dict[str, str]) -> object:
+        run, use = f"r{self.tried}", "extend" if named else "make"
+        self.tried += 1
+        opened = await added(Author(self.backend, who), run, conversation=named, conversation_use=use, **fields)
+        return opened if isinstance(opened, Attached) else (opened.resolved, list(opened.records))
+
+    async def _remove(self, who: str, named: str, n: int, item: str) -> bool:
+        return await removed(Author(self.backend, who), named, f"r{n}", item)
+
+    async def _forget(self, who: str, named: str) -> str:
+        return await self.backend.store.conversations.forget(who, named, ITEMS, self.backend.clock.now_ms())
+
     async def _annotate(self, n: int, who: str) -> bool:
         return await self.backend.store.annotate(who, f"r{n}", b'{"n":"%d"}' % n)
 
@@ -141,6 +157,10 @@ class Twin:
                 waiting = await store.signals(row.run)
                 shown[f"signals of {row.run}"] = sorted((signal.kind, signal.key) for signal in waiting)
                 shown[f"after {row.run}"] = await self._past(author, previous=row.run)
+            shown[f"talks of {who}"] = talks = list(await store.conversations.page(who, 100, None, True))
+            for talk in talks:
+                shown[f"line of {talk.id}"] = await store.conversations.line(who, talk.id)
+                shown[f"past of {talk.id}"] = await self._past(author, conversation=talk.id)
             for name in ("talk", "side"):
                 shown[f"{name} of {who}"] = await self._past(author, conversation=name)
             shown[f"session of {who}"] = await self._past(author, session="s")

@@ -43,7 +43,8 @@ def test_compact_and_its_output_as_the_next_input(sdk: openai.OpenAI, upstream: 
     assert compacted.object == "response.compaction" and compacted.usage.output_tokens > 0
     assert [item.type for item in compacted.output] == ["message", "compaction"]
     made = sdk.responses.create(
-        model=MODEL, input=[*compacted.output, {"role": "user", "content": f"two {mark}"}]  # type: ignore[list-item]
+        model=MODEL,
+        input=[*compacted.output, {"role": "user", "content": f"two {mark}"}],  # type: ignore[list-item]
     )
     assert made.status == "completed"
     said = [message["content"] for message in upstream.asked(f"two {mark}")[-1]["messages"][1:]]

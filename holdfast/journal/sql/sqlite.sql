@@ -47,7 +47,7 @@ INSERT INTO keys (owner, key, fingerprint, run) VALUES (?, ?, ?, ?);
 
 -- name: insert_conversation
 -- A conversation is made by its first run.
-INSERT INTO conversations (owner, id, name, active, created_at) VALUES (?, ?, ?, ?, ?);
+INSERT INTO conversations (owner, id, name, active, created_at, metadata) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: take_conversation
 -- A run becomes the active one.
@@ -132,13 +132,15 @@ WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?3 = '' OR
 ORDER BY n ASC LIMIT ?6;
 
 -- name: chain
--- The turns of a chain, oldest first; deleted ancestors still lend theirs.
+-- The turns of a chain, oldest first; deleted ancestors still lend theirs. In a conversation: as they were edited there.
 WITH RECURSIVE line (id, previous, turn, depth) AS (
   SELECT id, previous, turn, 0 FROM runs WHERE owner = ?1 AND id = ?2
   UNION ALL
   SELECT runs.id, runs.previous, runs.turn, line.depth + 1 FROM line JOIN runs ON runs.owner = ?1 AND runs.id = line.previous
 )
-SELECT id, previous, turn FROM line ORDER BY depth DESC;
+SELECT id, previous, COALESCE(edits.turn, line.turn) FROM line
+LEFT JOIN conversation_edits AS edits ON edits.owner = ?1 AND edits.conversation = ?3 AND edits.run = line.id
+ORDER BY depth DESC;
 
 -- name: session
 -- The first turns of a session, oldest first.
