@@ -117,6 +117,7 @@ def specs(draw: st.DrawFn, dialect: Dialect = "responses") -> Spec:
         tool_progress=draw(st.sampled_from(("compatible", "compatible", "bare", "off"))),
         output_bound=draw(st.sampled_from((16384, 24))),
         instructions=draw(st.sampled_from((None, "Be brief, s'il vous plaît."))),
+        echo={"thinking": True} if dialect == "messages" and draw(st.booleans()) else {},
     )
 
 

@@ -13,6 +13,7 @@ from holdfast.http.errors import on_http_exception
 from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
 from holdfast.http.routes_chat import ChatRoutes
+from holdfast.http.routes_messages import MessagesRoutes
 from holdfast.http.routes_responses import ResponsesRoutes
 from holdfast.http.routes_runs import RunsRoutes
 from holdfast.http.routes_server import About, ServerRoutes
@@ -27,6 +28,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *ServerRoutes(about).routes(),
             *ChatRoutes(parts).routes(),
             *ResponsesRoutes(parts).routes(),
+            *MessagesRoutes(parts).routes(),
             *RunsRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
         ],

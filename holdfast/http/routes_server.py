@@ -107,7 +107,7 @@ class ServerRoutes:
                 "object": "capabilities",
                 "version": __version__,
                 "models": self._names(),
-                "dialects": ["chat", "responses", "runs"],
+                "dialects": ["chat", "responses", "messages", "runs"],
                 "endpoints": endpoints,
                 "tool_items": ["auto", "function_call", "mcp_call"],
                 "tool_progress": ["compatible", "bare", "off"],

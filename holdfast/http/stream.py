@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from holdfast.dialects.sse import KEEPALIVE, data_frame
+from holdfast.dialects.shared import broken_frame
+from holdfast.dialects.sse import KEEPALIVE
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News
 from holdfast.engine.engine import CutOff
 from holdfast.engine.subscription import Subscription
@@ -37,11 +38,13 @@ class RunStream:
         headers: list[tuple[bytes, bytes]],
         left: Callable[[], Awaitable[None]],
         first: News | None = None,
+        broken: Callable[[str], bytes] = broken_frame,
     ) -> None:
         self._subscription = subscription
         self._headers = headers
         self._left = left
         self._first = first
+        self._broken = broken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the reader leaves or the server stops."""
@@ -71,8 +74,7 @@ class RunStream:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
                 case Broken(reason):
-                    error = {"message": reason, "type": "server_error", "param": None, "code": "stream_broken"}
-                    await _send(send, data_frame({"error": error}))
+                    await _send(send, self._broken(reason))
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return
                 case Cut():
