@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx2
 import pytest
 from anthropic import Anthropic, APIStatusError
 from hypothesis import given
@@ -20,6 +19,11 @@ from holdfast.dialects.messages.frames import ContinuedMessages, MessagesProject
 from holdfast.dialects.sse import KEEPALIVE
 from tests.dialects.transcript import edge_view, follow, read, replay
 from tests.journals import Pen, journals, quick, spec_of
+
+try:  # anthropic 2 brought its own httpx
+    import httpx2 as transport_kit
+except ImportError:
+    import httpx as transport_kit
 
 MESSAGES = MessagesProjection()
 chats = journals("messages", approvals=False)
@@ -154,10 +158,10 @@ def client(stream: bytes) -> Iterator[Anthropic]:
     """The SDK, talking to a server that answers everything with this stream, keepalives between its frames."""
     shown = stream.replace(b"\n\n", b"\n\n" + KEEPALIVE)
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=shown)
+    def answer(request: transport_kit.Request) -> transport_kit.Response:
+        return transport_kit.Response(200, headers={"content-type": "text/event-stream"}, content=shown)
 
-    with httpx2.Client(transport=httpx2.MockTransport(answer)) as transport:
+    with transport_kit.Client(transport=transport_kit.MockTransport(answer)) as transport:
         yield Anthropic(api_key="k" * 16, base_url="http://holdfast", http_client=transport, max_retries=0)
 
 

@@ -31,7 +31,8 @@ def checked(messages: list[Message], max_parts: int) -> list[Message]:
             _check(block, f"messages.{n}.content.{k}")
             parts += 1
     if parts > max_parts:
-        raise ClientError("too_many_parts", f"There are {parts} blocks; the limit is {max_parts}.", param="messages")
+        words = f"There are {parts} blocks; the limit is {max_parts}: send less, or raise limits.parts."
+        raise ClientError("too_many_parts", words, param="messages")
     return messages
 
 
@@ -145,7 +146,8 @@ def _user(blocks: list[Block]) -> list[Message]:
     for block in blocks:
         if block["type"] == "tool_result":
             output, shown = _output(block)
-            messages.append(_tool(block["tool_use_id"], output))
+            failed = block.get("is_error") is True
+            messages.append(_tool(block["tool_use_id"], f"Error: {output}" if failed else output))
             parts += shown
         else:
             parts += _parts(block)
@@ -167,7 +169,7 @@ def _output(block: Block) -> tuple[str, list[Block]]:
         parts = []
         text = content if isinstance(content, str) else msgspec.json.encode(content).decode() if content else ""
     shown = [part for part in parts if part["type"] != "text"]
-    return f"Error: {text}" if block.get("is_error") is True else text, shown
+    return text, shown
 
 
 def _parts(block: Block) -> list[Block]:

@@ -41,7 +41,7 @@ class ThinkingConfig(Struct):
 class RequestMetadata(Struct):
     """See the API."""
 
-    user_id: f.MetadataValue | None = None
+    user_id: str | None = None
 
 
 class CountRequest(Struct):
@@ -194,7 +194,7 @@ def _tool_blocks(context: Context) -> ToolProgress:
 
 def _notes(request: MessagesRequest) -> dict[str, str]:
     user = request.metadata.user_id if request.metadata else None
-    return {"user_id": user} if user else {}
+    return {"user_id": user[:512]} if user else {}
 
 
 def _first_user(messages: list[Message]) -> str:
