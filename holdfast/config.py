@@ -96,7 +96,7 @@ class Agent(Section, frozen=True):
     tool_progress: Annotated[ToolProgress, _doc("Tool progress in chat; off for openai-node 4.x.")] = "compatible"
     tool_items: Annotated[ToolItemStyle, _doc("Items by which Responses show server tools.")] = "auto"
     output_event_bytes: Annotated[Bytes, _doc("Tool output shown in an event; the journal has all.")] = 16_384
-    durable_chat: Annotated[bool, _doc("Store chat completions unless the request says store=false.")] = False
+    durable_chat: Annotated[bool, _doc("Store chats and messages unless the request says store=false.")] = False
     client_tools: Annotated[ClientTools, _doc("Tools in requests; auto ignores Open WebUI's own.")] = "auto"
     context_tokens: Annotated[int, _doc("The model's window in tokens; 0 leaves nothing out.", ge=0, le=10**9)] = 0
     on_unknown: Annotated[Literal["tell", "ask"], _doc("An interrupted write: tell the model, or ask.")] = "tell"

@@ -244,6 +244,12 @@ def test_b6_what_is_not_stored_ends_with_its_connection(
     wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
 
 
+def test_a2_the_models_are_listed_in_the_sdks_words_too(sdk: anthropic.Anthropic) -> None:
+    (model,) = sdk.models.list()
+    assert (model.id, model.type, model.display_name) == ("hermes-agent", "model", "hermes-agent")
+    assert sdk.models.retrieve("hermes-agent").created_at == model.created_at
+
+
 def test_a3_the_dialect_is_among_the_capabilities(client: Client) -> None:
     told = client.get("/v1/capabilities").json()
     assert "messages" in told["dialects"] and "POST /v1/messages/count_tokens" in told["endpoints"]
