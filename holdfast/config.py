@@ -97,7 +97,7 @@ class Agent(Section, frozen=True):
     tool_progress: Annotated[ToolProgress, _doc("Tool progress in chat; off for openai-node 4.x.")] = "compatible"
     tool_items: Annotated[ToolItemStyle, _doc("Items by which Responses show server tools.")] = "auto"
     output_event_bytes: Annotated[Bytes, _doc("Tool output shown in an event; the journal has all.")] = 16_384
-    durable_chat: Annotated[bool, _doc("Store chat completions unless the request says store=false.")] = False
+    durable_chat: Annotated[bool, _doc("Store chats and messages unless the request says store=false.")] = False
     resend_window_s: Annotated[Seconds, _doc("How long a durable chat that broke off can be asked for again.")] = 900.0
     on_disconnect: Annotated[OnLeave, _doc("What leaving means where store was left out; auto: by client.")] = "auto"
     client_tools: Annotated[ClientTools, _doc("Tools in requests; auto ignores Open WebUI's own.")] = "auto"

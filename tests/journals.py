@@ -122,6 +122,7 @@ def specs(draw: st.DrawFn, dialect: Dialect = "responses") -> Spec:
         output_bound=draw(st.sampled_from((16384, 24))),
         projection=draw(st.sampled_from((1, 2))),
         instructions=draw(st.sampled_from((None, "Be brief, s'il vous plaît."))),
+        echo={"thinking": True} if dialect == "messages" and draw(st.booleans()) else {},
     )
 
 

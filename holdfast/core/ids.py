@@ -1,11 +1,11 @@
-"""Names of things on the wire. Owns: how one random core becomes run_X, resp_X and chatcmpl-X, and how item and
+"""Names of things on the wire. Owns: how one random core becomes run_X, resp_X, chatcmpl-X and msg_X, and how item and
 call ids derive from a run and a place in it. Refuses to know: where randomness comes from."""
 
 from __future__ import annotations
 
 import re
 
-_PREFIX = {"runs": "run_", "responses": "resp_", "chat": "chatcmpl-"}
+_PREFIX = {"runs": "run_", "responses": "resp_", "chat": "chatcmpl-", "messages": "msg_"}
 _CORE = re.compile(r"[A-Za-z0-9]{8,64}\Z")
 
 
@@ -22,7 +22,7 @@ def run_of(dialect: str, shown: str) -> str | None:
 
 
 def run_of_any(shown: str) -> str | None:
-    """The run behind any of its three ids (/v1/runs takes them all, G7)."""
+    """The run behind any of its ids (/v1/runs takes them all, G7)."""
     for dialect in _PREFIX:
         if run := run_of(dialect, shown):
             return run

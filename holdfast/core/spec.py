@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-Dialect = Literal["chat", "responses", "runs", "conversations"]
+Dialect = Literal["chat", "responses", "runs", "messages", "conversations"]
 ToolItems = Literal["function_call", "mcp_call"]
 ToolProgress = Literal["compatible", "bare", "off"]
 OnDisconnect = Literal["detach", "cancel"]

@@ -1,5 +1,5 @@
-"""What all dialects say alike. Owns: how tool calls are shown (bounded output, arguments as an object, hidden names)
-and the shape of an error. Refuses to know: any one dialect."""
+"""What all dialects say alike. Owns: how tool calls are shown (bounded output, arguments as an object, hidden names),
+the shape of an error and the error that stands for an answer. Refuses to know: any one dialect."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.core.errors import HoldfastError
-from holdfast.core.events import RunFailed
+from holdfast.core.errors import AgentError, ClientError, HoldfastError, ServerError
+from holdfast.core.events import RunCancelled, RunFailed
+from holdfast.core.state import RunState
+from holdfast.dialects.sse import data_frame
 
 
 def hidden(name: str) -> bool:
@@ -52,3 +54,25 @@ def failure_object(failed: RunFailed) -> dict[str, object]:
     """A run's failure in the same shape; the code is our own word for it."""
     kind = "rate_limit_error" if failed.code == "rate_limit_exceeded" else "server_error"
     return {"message": failed.message, "type": kind, "param": None, "code": failed.reason or failed.code}
+
+
+def broken_frame(reason: str) -> bytes:
+    """The last frame of a stream whose journal cannot be read on."""
+    return data_frame({"error": {"message": reason, "type": "server_error", "param": None, "code": "stream_broken"}})
+
+
+def refusal(state: RunState) -> HoldfastError | None:
+    """The error that a failed or cancelled run is answered with, where an answer was awaited."""
+    match state.facts.end:
+        case RunFailed() as failed:
+            if failed.status == 400:  # what was asked cannot be done: asking again would not help
+                return ClientError(failed.reason or failed.code, failed.message)
+            if failed.status in (429, 500, 502, 503, 504):
+                made: HoldfastError = AgentError(failed.reason or failed.code, failed.message, status=failed.status)
+            else:
+                made = ServerError(failed.reason or failed.code, failed.message, status=500)
+            return made
+        case RunCancelled():
+            return ClientError("run_cancelled", "The run was cancelled.", status=409)
+        case _:
+            return None

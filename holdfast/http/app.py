@@ -14,6 +14,7 @@ from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
 from holdfast.http.routes_chat import ChatRoutes
 from holdfast.http.routes_conversations import ConversationRoutes
+from holdfast.http.routes_messages import MessagesRoutes
 from holdfast.http.routes_responses import ResponsesRoutes
 from holdfast.http.routes_runs import RunsRoutes
 from holdfast.http.routes_server import About, ServerRoutes
@@ -29,6 +30,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *ChatRoutes(parts).routes(),
             *ResponsesRoutes(parts).routes(),
             *ConversationRoutes(parts).routes(),
+            *MessagesRoutes(parts).routes(),
             *RunsRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
         ],

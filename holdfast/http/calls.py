@@ -19,8 +19,11 @@ from holdfast.core.errors import ClientError, HoldfastError, not_found
 from holdfast.core.ids import run_of, run_of_any
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
+from holdfast.dialects.approval import Reply
 from holdfast.dialects.asking import Context, Profile, is_session_name
 from holdfast.dialects.clients import TABLE, Client
+from holdfast.dialects.shared import broken_frame
+from holdfast.engine.approvals import not_pending
 from holdfast.engine.base import Cut, Ended, Idle, Order, Projection, Ticket
 from holdfast.engine.engine import CutOff, Engine
 from holdfast.http.body import read_json, read_json_optional
@@ -71,6 +74,8 @@ class Answering(Struct, frozen=True, kw_only=True):
     """Send headers at once; else wait for the first frame, so that an early failure has its status (B2)."""
     answered: str = ""
     """The code of the question that this request has just answered."""
+    broken: Callable[[str], bytes] = broken_frame
+    """The last frame of a stream whose journal cannot be read on."""
 
 
 def no_refusal(state: RunState) -> HoldfastError | None:
@@ -167,6 +172,22 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     return handed(parts, owner, ticket, how.body(state, None))
 
 
+async def replied(
+    request: Request, parts: Parts, reply: Reply, rest: Callable[[RunState, str], Answering], *, stream: bool
+) -> ASGIApp | None:
+    """The last message answers a question: give the answer, then show the rest of that run as an answer of its own,
+    under a fresh id (G11). None where these are just words."""
+    engine, owner = parts.engine, owner_of(request)
+    state = await engine.waiting_with(owner, reply.code)
+    if state is None:
+        if reply.quoted:
+            raise not_pending()
+        return None
+    await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
+    ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "")
+    return await created(request, parts, ticket, rest(state, engine.new_id()), stream=stream)
+
+
 async def _settled(parts: Parts, owner: str, run: str, how: Answering) -> RunState | None:
     """The end of a run. Where a person is asked, chat answers at once with the question; others wait a while for the
     answer and then show the run as it is (G11)."""
@@ -189,7 +210,7 @@ async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answerin
     headers = [(b"x-hermes-session-id", ticket.session.encode("latin-1", "replace"))] if ticket.session else []
     left = _leaving(parts, owner, ticket)
     if how.eager:
-        return RunStream(subscription, headers, left)
+        return RunStream(subscription, headers, left, broken=how.broken)
     try:
         first = await unless_gone(request.receive, subscription.next())
     except Left:
@@ -205,7 +226,7 @@ async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answerin
         subscription.close()
         await left(True)
         raise refused
-    return RunStream(subscription, headers, left, first)
+    return RunStream(subscription, headers, left, first, how.broken)
 
 
 def run_named(dialect: str, noun: str, shown: str) -> str:

@@ -1,5 +1,5 @@
-"""Errors as HTTP answers. Owns: the one JSON shape of an error (A7) and the headers that tell a client whether and
-when to try again. Refuses to know: why something failed, and how an answer is sent."""
+"""Errors as HTTP answers. Owns: the JSON of an error, in the shape of the API that was called (A7), and the headers
+that tell a client whether and when to try again. Refuses to know: why something failed, and how an answer is sent."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.core.errors import ClientError, HoldfastError, ServerError
+from holdfast.http.manners import OPENAI, Manners, manners_of
 
 Headers = list[tuple[bytes, bytes]]
 _RETRY_AFTER_S = {429: 1, 503: 5}
 """How long to wait where the error itself does not say."""
 
 
-def error_body(error: HoldfastError) -> bytes:
-    """The JSON of an error. It can always be built: half characters in a message are replaced."""
-    message = error.message.encode("utf-8", "replace").decode()
-    inner = {"message": message, "type": error.kind, "param": error.param, "code": error.code}
-    return msgspec.json.encode({"error": inner})
-
-
-def error_response(error: HoldfastError) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the answer to a request that failed with `error`."""
-    body = error_body(error)
+def error_response(error: HoldfastError, manners: Manners = OPENAI, request_id: str = "") -> tuple[int, Headers, bytes]:
+    """Status, headers and body of the answer to a request that failed with `error`. It can always be built: half
+    characters in a message are replaced."""
+    error.message = error.message.encode("utf-8", "replace").decode()
+    body = msgspec.json.encode(manners.error(error, request_id))
     headers: Headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     wait = error.retry_after if error.retry_after is not None else _RETRY_AFTER_S.get(error.status)
     if wait is not None:
@@ -52,7 +48,7 @@ async def on_http_exception(request: Request, exception: Exception) -> Response:
         error = ClientError("method_not_allowed", f"There is no route {route}: see the Allow header.", status=405)
     else:
         error = ClientError("invalid_request", exception.detail, status=status)
-    status, headers, body = error_response(error)
+    status, headers, body = error_response(error, manners_of(request.url.path), request.state.request_id)
     answer = Response(body, status, exception.headers)
     answer.raw_headers[:] = [pair for pair in answer.raw_headers if pair[0] not in dict(headers)] + headers
     return answer

@@ -21,6 +21,7 @@ from holdfast.engine.base import Log
 from holdfast.http.body import too_large
 from holdfast.http.errors import Headers, error_response, internal_error
 from holdfast.http.keys import Key, Keyring
+from holdfast.http.manners import Manners, manners_of
 
 _FIXED: Headers = [
     (b"x-content-type-options", b"nosniff"),
@@ -37,6 +38,10 @@ _CALLER_HEADERS = (
     "last-event-id",
     "x-hermes-session-id",
     "x-hermes-session-key",
+    "x-api-key",
+    "anthropic-version",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
 )
 _STAINLESS = re.compile(r"x-stainless-[a-z0-9-]{1,64}")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
@@ -47,7 +52,7 @@ Seen = Mapping[bytes, list[bytes]]
 """The few headers that the gate reads, each with all its values: doubles must be noticed."""
 
 _READ = frozenset(
-    {b"host", b"origin", b"authorization", b"content-length", b"access-control-request-headers"},
+    {b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"access-control-request-headers"},
 )
 
 
@@ -66,9 +71,12 @@ class Rules(Struct, frozen=True, kw_only=True):
 class _Answer:
     """One answer on its way out. Only its first message is touched; the rest costs one call."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, manners: Manners) -> None:
         self._send = send
+        self.manners = manners
         self.headers: Headers = [*_FIXED, (b"x-request-id", request_id.encode("ascii"))]
+        if manners.request_id is not None:
+            self.headers.append((manners.request_id, request_id.encode("ascii")))
         self.started = False
 
     def tell(self, message: Message) -> Awaitable[None]:
@@ -105,7 +113,7 @@ class Gate:
             return
         request_id = self._new_id()
         scope.setdefault("state", {}).update(request_id=request_id, key=None)
-        answer = _Answer(send, request_id)
+        answer = _Answer(send, request_id, manners_of(scope["path"]))
         try:
             await self._enter(scope, receive, answer)
         except ClientDisconnect:
@@ -129,7 +137,7 @@ class Gate:
         if scope.get("method") == "OPTIONS":
             await answer.whole(204, self._preflight(seen), b"")
             return
-        scope["state"]["key"] = self._key(scope, seen)
+        scope["state"]["key"] = self._key(scope, seen, answer.manners)
         self._check_size(seen)
         await self._app(scope, receive, answer.tell)
 
@@ -172,9 +180,12 @@ class Gate:
             words = f"This server does not answer for the host {name!r:.100}: add it to server.allowed_hosts."
             raise ClientError("host_not_allowed", words, status=421)
 
-    def _key(self, scope: Scope, seen: Seen) -> Key | None:
-        authorization = seen.get(b"authorization", [])
-        return self._keyring.match(authorization) if self._is_open(scope) else self._keyring.find(authorization)
+    def _key(self, scope: Scope, seen: Seen, manners: Manners) -> Key | None:
+        """x-api-key is read where there is no Authorization, or where the API knows both: then two are one too many."""
+        credentials = list(seen.get(b"authorization", []))
+        if manners.api_key or not credentials:
+            credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
+        return self._keyring.match(credentials) if self._is_open(scope) else self._keyring.find(credentials)
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]
@@ -222,9 +233,10 @@ def _session(scope: Scope) -> Headers:
 async def _refuse(scope: Scope, answer: _Answer, error: HoldfastError) -> None:
     """Answer with an error. A websocket that is not open yet gets an HTTP answer where the server can send one."""
     answer.headers += _session(scope)
+    made = error_response(error, answer.manners, scope["state"]["request_id"])
     if scope["type"] == "http":
-        await answer.whole(*error_response(error))
+        await answer.whole(*made)
     elif "websocket.http.response" in (scope.get("extensions") or {}):
-        await answer.whole(*error_response(error), prefix="websocket.")
+        await answer.whole(*made, prefix="websocket.")
     else:
         await answer.tell({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})

@@ -47,7 +47,8 @@ class Keyring:
         return key
 
     def match(self, authorization: Sequence[bytes]) -> Key | None:
-        """The key that the Authorization headers of one request name, or None when they do not name one."""
+        """The key that the credentials of one request name, each in the form of an Authorization header, or None when
+        they do not name one."""
         found = _BEARER.fullmatch(authorization[0].strip()) if len(authorization) == 1 else None
         if found is None:
             return None
@@ -68,5 +69,5 @@ def _words(authorization: Sequence[bytes]) -> str:
     if not authorization:
         return "No API key was sent. Send it in one header: Authorization: Bearer YOUR_KEY"
     if len(authorization) > 1:
-        return "More than one Authorization header was sent. Send one: Authorization: Bearer YOUR_KEY"
+        return "More than one credential was sent. Send one header: Authorization: Bearer YOUR_KEY (or x-api-key)"
     return "The API key is not valid. Send one that this server knows: Authorization: Bearer YOUR_KEY"

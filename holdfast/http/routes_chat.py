@@ -13,15 +13,16 @@ from holdfast.core.errors import ClientError
 from holdfast.core.ids import wire_id
 from holdfast.core.state import RunState
 from holdfast.dialects import fields
+from holdfast.dialects.approval import Reply
 from holdfast.dialects.chat import body, frames, parse
-from holdfast.engine.approvals import not_pending
+from holdfast.dialects.shared import refusal
 from holdfast.engine.base import Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
 from holdfast.journal.base import Row
 
 NOUN = "completion"
-HOW = Answering(projection=frames.ChatProjection(), body=body.body, refusal=body.refusal, eager=False)
+HOW = Answering(projection=frames.ChatProjection(), body=body.body, refusal=refusal, eager=False)
 
 
 class MetadataUpdate(msgspec.Struct):
@@ -36,6 +37,17 @@ def _wanted(request: Request, row: Row) -> bool:
     notes = {name[9:-1]: value for name, value in asked.items() if name.startswith("metadata[") and name[-1] == "]"}
     kept = calls.metadata_of(row) if notes else {}
     return asked.get("model", row.model) == row.model and all(kept.get(name) == notes[name] for name in notes)
+
+
+def _rest(reply: Reply, asking: RunState, new: str) -> Answering:
+    """The rest of a run whose question was answered, as a completion of its own (G11)."""
+    shown_id, since = wire_id("chat", new), len(asking.facts.messages)
+
+    def rest(later: RunState, metadata: dict[str, str] | None) -> dict[str, object]:
+        return {**body.body(later, metadata, since), "id": shown_id}
+
+    projection = frames.ContinuedChat(reply.code, shown_id)
+    return Answering(projection=projection, body=rest, refusal=refusal, eager=False, answered=reply.code)
 
 
 class ChatRoutes:
@@ -60,34 +72,14 @@ class ChatRoutes:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
         parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
-        if parsed.reply is not None:
-            asking = await self._parts.engine.waiting_with(context.owner, parsed.reply.code)
-            if asking is not None or parsed.reply.quoted:
-                return await self._answered(request, parsed, asking)
+        if (reply := parsed.reply) is not None:
+            answered = await calls.replied(
+                request, self._parts, reply, lambda state, new: _rest(reply, state, new), stream=parsed.stream
+            )
+            if answered is not None:
+                return answered
         ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
         return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
-
-    async def _answered(self, request: Request, parsed: parse.ParsedChat, state: RunState | None) -> ASGIApp:
-        """The message answers a question: give the answer, then show the rest of that run (G11)."""
-        engine, owner, reply = self._parts.engine, calls.owner_of(request), parsed.reply
-        if state is None or reply is None:
-            raise not_pending()
-        await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
-        shown_id = wire_id("chat", engine.new_id())
-        since = len(state.facts.messages)
-
-        def rest(later: RunState, metadata: dict[str, str] | None) -> dict[str, object]:
-            return {**body.body(later, metadata, since), "id": shown_id}
-
-        how = Answering(
-            projection=frames.ContinuedChat(reply.code, shown_id),
-            body=rest,
-            refusal=body.refusal,
-            eager=False,
-            answered=reply.code,
-        )
-        ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "")
-        return await calls.created(request, self._parts, ticket, how, stream=parsed.stream)
 
     async def retrieve(self, request: Request) -> ASGIApp:
         """GET one, as a body or as a stream from a position."""

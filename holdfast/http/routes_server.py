@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -85,11 +86,23 @@ class ServerRoutes:
         return [self._about.parts.profile.name, *self._about.parts.others]
 
     def _model(self, name: str) -> Described:
-        return {"id": name, "object": "model", "created": self._about.created, "owned_by": "holdfast"}
+        """A model in the words of both families of clients: each reads its own."""
+        made = datetime.fromtimestamp(self._about.created, UTC)
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._about.created,
+            "owned_by": "holdfast",
+            "type": "model",
+            "display_name": name,
+            "created_at": made.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
 
     async def models(self, request: Request) -> Response:
         """One model per profile."""
-        return answer({"object": "list", "data": [self._model(name) for name in self._names()]})
+        names = self._names()
+        page = {"first_id": names[0], "last_id": names[-1], "has_more": False}
+        return answer({"object": "list", "data": [self._model(name) for name in names], **page})
 
     async def model(self, request: Request) -> Response:
         """One of them."""
@@ -107,7 +120,7 @@ class ServerRoutes:
                 "object": "capabilities",
                 "version": __version__,
                 "models": self._names(),
-                "dialects": ["chat", "responses", "runs"],
+                "dialects": ["chat", "responses", "messages", "runs"],
                 "endpoints": endpoints,
                 "tool_items": ["auto", "function_call", "mcp_call"],
                 "tool_progress": ["compatible", "bare", "off"],

@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from holdfast.dialects.sse import KEEPALIVE, data_frame
+from holdfast.dialects.shared import broken_frame
+from holdfast.dialects.sse import KEEPALIVE
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News
 from holdfast.engine.engine import CutOff
 from holdfast.engine.subscription import Subscription
@@ -37,6 +38,7 @@ class RunStream:
         headers: list[tuple[bytes, bytes]],
         left: Callable[[bool], Awaitable[None]],
         first: News | None = None,
+        broken: Callable[[str], bytes] = broken_frame,
     ) -> None:
         """`left` is told, once the caller is gone, whether it had the whole answer."""
         self._subscription = subscription
@@ -46,6 +48,7 @@ class RunStream:
         self._sending = False
         self._early = False
         """The caller left before the last frame was handed to the transport. Many leave right after it."""
+        self._broken = broken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the reader leaves or the server stops."""
@@ -80,8 +83,7 @@ class RunStream:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return True
                 case Broken(reason):
-                    error = {"message": reason, "type": "server_error", "param": None, "code": "stream_broken"}
-                    await _send(send, data_frame({"error": error}))
+                    await _send(send, self._broken(reason))
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return False
                 case Cut():

@@ -9,9 +9,11 @@ from holdfast.core.ids import call_id, handed_id, item_id, run_of, run_of_any, w
 RUN = "0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize(("dialect", "shown"), [("runs", "run_"), ("responses", "resp_"), ("chat", "chatcmpl-")])
+@pytest.mark.parametrize(
+    ("dialect", "shown"), [("runs", "run_"), ("responses", "resp_"), ("chat", "chatcmpl-"), ("messages", "msg_")]
+)
 def test_ids_share_one_random_core(dialect: str, shown: str) -> None:
-    """G7: run_X, resp_X, chatcmpl-X."""
+    """G7: run_X, resp_X, chatcmpl-X, msg_X."""
     assert wire_id(dialect, RUN) == shown + RUN
     assert run_of(dialect, shown + RUN) == RUN
     assert run_of_any(shown + RUN) == RUN

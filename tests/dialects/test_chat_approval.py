@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.core import events as e
 from holdfast.core.spec import Message
+from holdfast.dialects.approval import Reply, question, reply_in, without_questions
 from holdfast.dialects.chat import body
-from holdfast.dialects.chat.approval import Reply, question, reply_in, without_questions
 from holdfast.dialects.chat.frames import ChatProjection, ContinuedChat
 from tests.dialects.transcript import Frame, edge_view, follow, read, replay
 from tests.journals import AT, Pen, spec_of

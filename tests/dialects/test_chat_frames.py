@@ -161,7 +161,8 @@ def test_only_stored_chats_are_numbered_and_only_the_last_chunk_of_an_entry(entr
             continue
         first = set(data["choices"][0]["delta"]) or {data["choices"][0]["finish_reason"]}
         then = set(follower["choices"][0]["delta"]) if follower["choices"] else {"usage"}
-        pairs = ({"reasoning_content"}, {"content"}), ({"tool_calls"}, {"tool_calls"}), ({"tool_calls"}, set())
+        words = [({"reasoning_content"}, {"content"}), ({"reasoning_content"}, {"refusal"}), ({"content"}, {"refusal"})]
+        pairs = (*words, ({"tool_calls"}, {"tool_calls"}), ({"tool_calls"}, set()))
         assert (first, then) in pairs or then == {"usage"}, "a chunk without a number is not the last of its entry"
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.core import events as e
 from holdfast.dialects.chat.frames import ChatProjection
+from holdfast.dialects.messages.frames import MessagesProjection
 from holdfast.dialects.responses.frames import ResponsesProjection
 from holdfast.dialects.runs import RunsProjection
 from holdfast.engine.base import Projection
@@ -100,6 +101,7 @@ SCENARIOS: list[Callable[[Pen], Pen]] = [
 ]
 DIALECTS: dict[str, tuple[Projection, dict[str, Any]]] = {
     "chat": (ChatProjection(), {"dialect": "chat", "include_usage": True}),
+    "messages": (MessagesProjection(), {"dialect": "messages", "echo": {"thinking": True}}),
     "responses-function_call": (ResponsesProjection(), {"dialect": "responses", "tool_items": "function_call"}),
     "responses-mcp_call": (ResponsesProjection(), {"dialect": "responses", "tool_items": "mcp_call"}),
     "responses-2": (ResponsesProjection(), {"dialect": "responses", "projection": 2}),

@@ -55,7 +55,7 @@ class Deeds:
         gate = Middleware(
             Gate, keyring=keyring, rules=Rules(**rules), new_id=lambda: f"req_{next(numbers)}", log=self.log
         )
-        names = ("/", "/health", "/v1/models", "/v1/responses", "/static/app.js")
+        names = ("/", "/health", "/v1/models", "/v1/responses", "/v1/messages", "/static/app.js")
         routes = [Route(name, self.note, methods=["GET", "POST", "PATCH", "DELETE"]) for name in names]
         routes += [
             Route("/stream", self.stream),
@@ -143,6 +143,41 @@ async def test_a_right_key_opens_the_route_and_is_told_to_it() -> None:
     assert (answer.status, deeds.seen) == (200, ["POST /v1/responses"])
     assert deeds.states[0]["key"] == deeds.key
     assert deeds.states[0]["request_id"] == answer.header("x-request-id")
+
+
+BEARER, API_KEY = ("authorization", f"Bearer {SECRET}"), ("x-api-key", SECRET)
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "status"),
+    [
+        ("/v1/messages", [API_KEY], 200),
+        ("/v1/messages", [BEARER], 200),
+        ("/v1/models", [API_KEY], 200),
+        ("/v1/messages", [API_KEY, API_KEY], 401),
+        ("/v1/messages", [BEARER, API_KEY], 401),
+        ("/v1/messages", [("authorization", "Bearer wrong"), API_KEY], 401),
+        ("/v1/messages", [("x-api-key", f"{SECRET}, {SECRET}")], 401),
+        ("/v1/messages", [("x-api-key", f"Bearer {SECRET}")], 401),
+        ("/v1/messages", [("x-api-key", "")], 401),
+        ("/v1/models", [API_KEY, API_KEY], 401),
+        ("/v1/models", [BEARER, ("x-api-key", "a proxy's own")], 200),
+        ("/v1/models", [("authorization", "Bearer wrong"), API_KEY], 401),
+    ],
+)
+async def test_a_key_may_come_as_x_api_key_but_not_twice(path: str, given: list[tuple[str, str]], status: int) -> None:
+    """Elsewhere Authorization alone counts where it is sent: a proxy may have an x-api-key of its own."""
+    assert (await call(Deeds().app, "GET", path, [("host", "localhost"), *given])).status == status
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/messages", 401), ("/v1/messages/nowhere", 404)])
+async def test_errors_on_messages_have_that_apis_shape(path: str, status: int) -> None:
+    answer = await call(Deeds().app, "POST", path, AUTH if status == 404 else HOST, b"{}")
+    told = answer.json()
+    assert answer.status == status and set(told) == {"type", "error", "request_id"} and told["type"] == "error"
+    assert told["error"]["type"] == {401: "authentication_error", 404: "not_found_error"}[status]
+    assert told["request_id"] == answer.header("request-id") == answer.header("x-request-id")
+    assert (await call(Deeds().app, "POST", "/v1/messagesx", HOST)).error()["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("headers", [HOST, {**HOST, "authorization": "Bearer wrong"}], ids=["none", "wrong"])
@@ -266,6 +301,7 @@ async def test_a_preflight_needs_no_key_and_reaches_no_route() -> None:
         ("x-stainless-retry-count, x-stainless-read-timeout", "x-stainless-retry-count, x-stainless-read-timeout"),
         ("idempotency-key, x-evil, last-event-id", "idempotency-key, last-event-id"),
         ("x-hermes-session-id, x-hermes-session-key", "x-hermes-session-id, x-hermes-session-key"),
+        ("x-api-key, anthropic-version, x-other", "x-api-key, anthropic-version"),
         ("authorization, x-stainless-a\r\nset-cookie: x", "authorization"),
         ("authorization, x-stainless-ü, *", "authorization"),
     ],

@@ -33,6 +33,7 @@ CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
 SESSIONS = "/api/sessions"
 ASKS = SECRET + ' [[tools=write_file:{"path":"to-be-asked.txt","content":"x"}]]'
 TALKS = "/v1/conversations"
+ANTHROPIC = "/v1/messages"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
 RESPONSE_IDS = ("resp", "active_resp")
 CHAT_IDS = ("chat", "active_chat")
 TALK_IDS = ("conversation", "active_conversation", "name", "active_name")
-RUN_IDS = ("run", "active_run", *RESPONSE_IDS, *CHAT_IDS)
+RUN_IDS = ("run", "active_run", "msg", *RESPONSE_IDS, *CHAT_IDS)
 
 TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/health"): [Probe("/health")],
@@ -104,6 +105,8 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("POST", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS, body={"metadata": {"owned": "by bob"}}),
     ("DELETE", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS),
     ("GET", CHAT + "/{id}/messages"): by_id(CHAT + "/ID/messages", *CHAT_IDS),
+    ("POST", ANTHROPIC): create(ANTHROPIC, {**MESSAGES, "max_tokens": 100}),
+    ("POST", ANTHROPIC + "/count_tokens"): [Probe(ANTHROPIC + "/count_tokens", MESSAGES)],
     ("POST", RESPONSES): [
         *create(RESPONSES, {"input": "hi"}),
         *chained(RESPONSES, *RESPONSE_IDS),
@@ -225,6 +228,8 @@ class World:
         busy = {"input": hangs, "conversation": "alice-busy", "background": True}
         active = await self.made(RESPONSES, busy)
         chat = await self.made(CHAT, {"messages": [{"role": "user", "content": SECRET}], "store": True})
+        asked = {"max_tokens": 99, "messages": [{"role": "user", "content": SECRET}]}
+        message = await self.made(ANTHROPIC, asked, {"idempotency-key": "alice-message"})
         run = await self.made(RUNS, {"input": SECRET})
         active_run = await self.made(RUNS, {"input": hangs})
         self._chatting = asyncio.create_task(
@@ -235,6 +240,7 @@ class World:
             "item": response["output"][0]["id"],
             "active_resp": active["id"],
             "chat": chat["id"],
+            "msg": message["id"],
             "run": run["run_id"],
             "active_run": active_run["run_id"],
             "conversation": talk["conversation"]["id"],

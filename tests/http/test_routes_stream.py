@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from holdfast.http.stream import FRAME_END, SLICE, pieces
+from holdfast.dialects import shared
+from holdfast.dialects.messages import errors
+from holdfast.engine.base import Broken, News
+from holdfast.http.stream import FRAME_END, SLICE, RunStream, pieces
 
 
 def frames(sizes: list[int]) -> list[bytes]:
@@ -41,3 +47,40 @@ def test_g6_a_frame_is_never_split_over_two_sends_unless_it_is_larger_than_a_sli
         assert not inside or len(frame) > SLICE, "a small frame was split"
         place += len(frame)
         assert len(frame) <= SLICE or place in ends, "nothing goes out with the last slice of a large frame"
+
+
+class Gone:
+    """A subscription to a run that has vanished."""
+
+    on_cut: Callable[[], None]
+
+    async def next(self) -> News:
+        return Broken("the run was deleted")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("broken", "begins"),
+    [(shared.broken_frame, b'data: {"error":{'), (errors.broken_frame, b'event: error\ndata: {"type":"error",')],
+)
+async def test_a_stream_that_cannot_be_read_on_ends_with_an_error_in_its_dialect(
+    broken: Callable[[str], bytes], begins: bytes
+) -> None:
+    """House rule 6.15: a client of messages passes over frames without a name, and would take the end for good."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def left(whole: bool) -> None:
+        pass
+
+    stream = RunStream(Gone(), [], left, broken=broken)  # type: ignore[arg-type]
+    await stream({"type": "http"}, receive, send)
+    bodies = [message["body"] for message in sent[1:]]
+    assert bodies[0].startswith(begins) and b"stream_broken" in bodies[0] and bodies[1:] == [b""]

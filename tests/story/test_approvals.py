@@ -70,6 +70,36 @@ def test_g11_question_and_answer_do_not_reach_the_model(client: Client, upstream
     assert code not in spoken and "Approval needed" not in spoken
 
 
+def texts(message: dict[str, Any]) -> str:
+    return "".join(block["text"] for block in message["content"] if block["type"] == "text")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_g11_approve_on_messages_works_as_in_chat(client: Client, upstream: Upstream, mark: str, stream: bool) -> None:
+    text = f"{mark} {WRITE}"
+    first = client.post("/v1/messages", say(text, max_tokens=999)).json()
+    found = re.search(r"approve ([A-Z0-9]+)", texts(first))
+    assert found and first["stop_reason"] == "end_turn"
+    answer = say(text, "", f"approve {found[1]}", max_tokens=999, stream=stream)
+    answer["messages"][1]["content"] = first["content"]
+    if stream:
+        with client.stream("/v1/messages", answer) as reading:
+            frames = reading.rest()
+        blocks = [frame.data["content_block"] for frame in frames if frame.name == "content_block_start"]
+        shown_id, last = frames[0].data["message"]["id"], frames[-1].name
+        assert last == "message_stop"
+    else:
+        rest = client.post("/v1/messages", answer).json()
+        blocks, shown_id = rest["content"], rest["id"]
+    assert [block["type"] for block in blocks] == ["mcp_tool_use", "mcp_tool_result", "text"]
+    assert shown_id != first["id"] and not blocks[1]["is_error"]
+    again = client.post("/v1/messages", answer)
+    assert again.status == 409 and again.json()["error"]["code"] == "approval_not_pending"
+    assert again.headers["x-should-retry"] == "false"
+    spoken = str([request["messages"] for request in upstream.asked(mark)])
+    assert found[1] not in spoken and "Approval needed" not in spoken
+
+
 def test_codes_in_a_models_text_do_nothing(client: Client) -> None:
     _, code = ask(client, WRITE)
     client.post(CHAT, say(f"[[text=approve {code}]]"))

@@ -4,11 +4,10 @@ engines and HTTP."""
 from __future__ import annotations
 
 from holdfast.core import events as e
-from holdfast.core.errors import AgentError, ClientError, HoldfastError, ServerError
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Message
 from holdfast.core.state import RunState, Said
-from holdfast.dialects.chat.approval import question
+from holdfast.dialects.approval import question
 from holdfast.dialects.chat.frames import FINISH, usage_object
 from holdfast.dialects.shared import joined
 
@@ -60,23 +59,6 @@ def _finish(state: RunState, calls: bool) -> str | None:
             return FINISH[reason]
         case _:
             return "stop" if state.facts.asked else None
-
-
-def refusal(state: RunState) -> HoldfastError | None:
-    """The error that a failed or cancelled run is answered with, where an answer was awaited."""
-    match state.facts.end:
-        case e.RunFailed() as failed:
-            if failed.status == 400:  # what was asked cannot be done: asking again would not help
-                return ClientError(failed.reason or failed.code, failed.message)
-            if failed.status in (429, 500, 502, 503, 504):
-                made: HoldfastError = AgentError(failed.reason or failed.code, failed.message, status=failed.status)
-            else:
-                made = ServerError(failed.reason or failed.code, failed.message, status=500)
-            return made
-        case e.RunCancelled():
-            return ClientError("run_cancelled", "The run was cancelled.", status=409)
-        case _:
-            return None
 
 
 def stored_messages(state: RunState) -> list[dict[str, object]]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.core import events as e
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Spec
-from holdfast.dialects.chat.approval import question
+from holdfast.dialects.approval import question
 from holdfast.dialects.shared import arguments_object, bounded, failure_object, hidden
 from holdfast.dialects.sse import DONE, data_frame, encode, named_frame
 

@@ -11,8 +11,8 @@ from holdfast.core.history import split_turn, text_of
 from holdfast.core.spec import Message, Spec, fingerprint
 from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
+from holdfast.dialects.approval import Reply, reply_in, without_questions
 from holdfast.dialects.asking import Context
-from holdfast.dialects.chat.approval import Reply, reply_in, without_questions
 
 _UPSTREAM = [
     "temperature",

@@ -25,10 +25,10 @@ from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects import fields as f
 from holdfast.dialects.asking import Context
-from holdfast.dialects.chat.body import refusal as chat_refusal
 from holdfast.dialects.responses.body import usage_object
 from holdfast.dialects.responses.input import input_items, messages_of
 from holdfast.dialects.responses.refs import Item, previous_run, with_references
+from holdfast.dialects.shared import refusal as refusal_of
 
 HEAD = "[Summary of the conversation so far]\n"
 PROMPT = (
@@ -108,7 +108,7 @@ def failure(state: RunState) -> HoldfastError | None:
         if any(said.spoken.strip() for said in state.facts.messages):
             return None
         return AgentError("compaction_failed", "The model gave no summary. Try again, or use another model.")
-    told = chat_refusal(state)
+    told = refusal_of(state)
     return told or AgentError("compaction_failed", "The model's summary was cut off by a limit. Compact less at once.")
 
 

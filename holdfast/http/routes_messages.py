@@ -1,0 +1,72 @@
+"""Anthropic Messages over HTTP. Owns: its routes. Refuses to know: what an event looks like."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from holdfast.core.ids import wire_id
+from holdfast.core.state import RunState
+from holdfast.dialects.approval import Reply
+from holdfast.dialects.messages import body, frames, parse
+from holdfast.dialects.messages.errors import broken_frame
+from holdfast.dialects.shared import refusal
+from holdfast.http import calls
+from holdfast.http.calls import Answering, Parts
+
+HOW = Answering(
+    projection=frames.MessagesProjection(),
+    body=lambda state, metadata: body.body(state),
+    refusal=refusal,
+    eager=False,
+    broken=broken_frame,
+)
+
+
+def _rest(reply: Reply, asking: RunState, new: str) -> Answering:
+    """The rest of a run whose question was answered, as a message of its own (G11)."""
+    shown_id = wire_id("messages", new)
+
+    def rest(later: RunState, metadata: dict[str, str] | None) -> dict[str, object]:
+        return {**body.body(later, asking), "id": shown_id}
+
+    projection = frames.ContinuedMessages(reply.code, shown_id)
+    return Answering(
+        projection=projection, body=rest, refusal=refusal, eager=False, answered=reply.code, broken=broken_frame
+    )
+
+
+class MessagesRoutes:
+    """/v1/messages. There is no retrieval in this API: runs are watched on /v1/runs, by their msg_ id too."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        base = "/v1/messages"
+        return [
+            Route(base, self.create, methods=["POST"]),
+            Route(base + "/count_tokens", self.count, methods=["POST"]),
+        ]
+
+    async def create(self, request: Request) -> ASGIApp:
+        """POST: begin a run, or attach by key."""
+        context = calls.context_of(request, self._parts)
+        parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
+        if (reply := parsed.reply) is not None:
+            answered = await calls.replied(
+                request, self._parts, reply, lambda state, new: _rest(reply, state, new), stream=parsed.stream
+            )
+            if answered is not None:
+                return answered
+        ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
+        return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
+
+    async def count(self, request: Request) -> Response:
+        """POST count_tokens: an estimate."""
+        context = calls.context_of(request, self._parts)
+        raw = await calls.body_of(request, self._parts)
+        return calls.answer({"input_tokens": parse.count(raw, context, self._parts.max_parts)})
