@@ -28,6 +28,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     derived_session: str = ""
     """The session to use where nothing else names one: workspace and grouping only (D2)."""
     store: bool = True
+    history_given: bool = False
+    """The request brings its history along: the session, though named, gives none."""
 
 
 class KeyFound(Struct, frozen=True):
@@ -88,7 +90,7 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
         return Accept(_after_previous(asked, found.previous))
     if asked.conversation is not None:
         return Accept(_in_conversation(asked, found.conversation))
-    turns = found.session_turns if asked.session else None
+    turns = found.session_turns if asked.session and not asked.history_given else None
     session = asked.session or asked.derived_session
     return Accept(Resolved(session=session, session_turns=turns, remember=asked.session is not None))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.routing import WebSocketRoute
 
 from holdfast.engine.base import Log
 from holdfast.http.errors import on_http_exception
@@ -17,6 +18,7 @@ from holdfast.http.routes_responses import ResponsesRoutes
 from holdfast.http.routes_runs import RunsRoutes
 from holdfast.http.routes_server import About, ServerRoutes
 from holdfast.http.routes_sessions import SessionRoutes
+from holdfast.http.websocket import ResponsesSocket
 
 
 def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
@@ -27,6 +29,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *ServerRoutes(about).routes(),
             *ChatRoutes(parts).routes(),
             *ResponsesRoutes(parts).routes(),
+            WebSocketRoute("/v1/responses", ResponsesSocket(parts, log).serve),
             *RunsRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
         ],

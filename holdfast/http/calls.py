@@ -39,6 +39,8 @@ class Parts(Struct, frozen=True):
     max_parts: int
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
+    websocket_s: float = 3600.0
+    """How long a websocket may stay open."""
 
 
 class Answering(Struct, frozen=True, kw_only=True):

@@ -7,12 +7,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from holdfast.core.errors import not_found
+from holdfast.core.errors import ClientError, not_found
 from holdfast.core.ids import wire_id
 from holdfast.dialects.responses import body, frames, parse
 from holdfast.engine.base import Order, Ticket
 from holdfast.http import calls
 from holdfast.http.calls import Answering, Parts
+from holdfast.http.errors import error_response
 
 NOUN = "response"
 HOW = Answering(projection=frames.ResponsesProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
@@ -30,6 +31,7 @@ class ResponsesRoutes:
         base = "/v1/responses"
         return [
             Route(base, self.create, methods=["POST"]),
+            Route(base, self.upgrade, methods=["GET"]),
             Route(base + "/{id}", self.retrieve, methods=["GET"]),
             Route(base + "/{id}", self.delete, methods=["DELETE"]),
             Route(base + "/{id}/cancel", self.cancel, methods=["POST"]),
@@ -51,6 +53,14 @@ class ResponsesRoutes:
                 return calls.answer(body.body(state), session=ticket.session)
             how = REATTACH if ticket.attached and not state.ended else HOW
         return await calls.created(request, self._parts, ticket, how, stream=parsed.stream)
+
+    async def upgrade(self, request: Request) -> Response:
+        """GET without an upgrade: this is where a websocket begins (websocket.py)."""
+        words = "Open a websocket here (Upgrade: websocket), or POST to create a response."
+        status, headers, told = error_response(ClientError("upgrade_required", words, status=426))
+        answer = Response(told, status)
+        answer.raw_headers.extend([*headers, (b"upgrade", b"websocket"), (b"connection", b"upgrade")])
+        return answer
 
     async def retrieve(self, request: Request) -> ASGIApp:
         """GET one, as a body or as a stream from a position."""

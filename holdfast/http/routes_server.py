@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from holdfast import __version__
 from holdfast.dialects.asking import unknown_model
@@ -101,7 +101,7 @@ class ServerRoutes:
     async def capabilities(self, request: Request) -> Response:
         """What this server does, for programs."""
         about = self._about
-        endpoints = sorted({f"{method} {route.path}" for route in request.app.routes for method in route.methods or ()})
+        endpoints = sorted(f"{method} {path}" for method, path in endpoints_of(request.app.routes))
         return answer(
             {
                 "object": "capabilities",
@@ -118,6 +118,7 @@ class ServerRoutes:
                     "background": True,
                     "conversations": True,
                     "sessions": True,
+                    "websocket": True,
                     "sandbox": about.store["sandbox"],
                 },
                 "limits": about.limits,
@@ -128,6 +129,12 @@ class ServerRoutes:
         """The tools of each profile."""
         shown = [{"profile": name, "tools": tools} for name, tools in self._about.toolsets().items()]
         return answer({"object": "list", "data": shown})
+
+
+def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
+    """(method, path) of all routes; a websocket begins as a GET."""
+    found = {(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()}
+    return found | {("GET", route.path) for route in routes if isinstance(route, WebSocketRoute)}
 
 
 def _is_admin(request: Request) -> bool:

@@ -20,6 +20,7 @@ import pytest_asyncio
 from holdfast.assemble import Assembled, assemble
 from holdfast.assemble_agents import choose_model
 from holdfast.config import load
+from holdfast.http.routes_server import endpoints_of
 from holdfast.observe.log import Log
 from tests.asgi import Answer, http_scope
 from tests.fake_upstream import FakeUpstream
@@ -96,6 +97,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
         *chained(RESPONSES, *RESPONSE_IDS),
         *in_conversation("conversation", "active_conversation", "name", "active_name"),
     ],
+    ("GET", RESPONSES): [Probe(RESPONSES)],  # the websocket: tests/story/test_websocket.py
     ("GET", RESPONSES + "/{id}"): [
         *by_id(RESPONSES + "/ID", *RESPONSE_IDS),
         *by_id(RESPONSES + "/ID?stream=true", *RESPONSE_IDS),
@@ -284,9 +286,7 @@ def plain(answer: Answer, ids: dict[str, str]) -> tuple[int, list[tuple[str, str
 
 
 async def test_the_table_knows_every_route_of_the_application_and_no_other(world: World) -> None:
-    known = {
-        (method, route.path) for route in world.built.app.routes for method in set(route.methods or {"ANY"}) - {"HEAD"}
-    }
+    known = {(method, path) for method, path in endpoints_of(world.built.app.routes) if method != "HEAD"}
     assert known == set(TABLE), "add the new route to TABLE, with every id that a caller can put into it"
 
 
