@@ -14,6 +14,7 @@ from holdfast.http.errors import on_http_exception
 from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
 from holdfast.http.routes_chat import ChatRoutes
+from holdfast.http.routes_docs import DocsRoutes
 from holdfast.http.routes_responses import ResponsesRoutes
 from holdfast.http.routes_runs import RunsRoutes
 from holdfast.http.routes_server import About, ServerRoutes
@@ -32,6 +33,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             WebSocketRoute("/v1/responses", ResponsesSocket(parts, log).serve),
             *RunsRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
+            *DocsRoutes().routes(),
         ],
         middleware=[Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log)],
         exception_handlers={HTTPException: on_http_exception},

@@ -12,11 +12,14 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from holdfast import __version__
 from holdfast.dialects.asking import unknown_model
 from holdfast.engine.engine import Engine
+from holdfast.http import shapes
 from holdfast.http.calls import Parts, answer
+from holdfast.http.describe import Operation, described
 from holdfast.http.keys import Key
+from holdfast.http.openapi import plain_path
 
 Described = dict[str, object]
-OPEN_PATHS = frozenset({"/health", "/v1/health", "/health/detailed"})
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"})
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -52,10 +55,27 @@ class ServerRoutes:
             Route("/v1/toolsets", self.toolsets, methods=["GET"]),
         ]
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="Is the process there?",
+            answers={200: shapes.Health},
+            open=True,
+        )
+    )
     async def health(self, request: Request) -> Response:
         """Tiny and open: the process answers."""
         return answer({"status": "ok", "platform": "holdfast"})
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="How its parts are",
+            doc="An admin key shows more.",
+            answers={200: shapes.DetailedHealth, 503: shapes.DetailedHealth},
+            open=True,
+        )
+    )
     async def detailed(self, request: Request) -> Response:
         """Open, and without any secret, path or pid unless an admin asks; 503 when a part is degraded."""
         about, stats = self._about, self._engine.stats()
@@ -87,10 +107,25 @@ class ServerRoutes:
     def _model(self, name: str) -> Described:
         return {"id": name, "object": "model", "created": self._about.created, "owned_by": "holdfast"}
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="List models",
+            doc="One for each profile.",
+            answers={200: shapes.Listing[shapes.Model]},
+        )
+    )
     async def models(self, request: Request) -> Response:
         """One model per profile."""
         return answer({"object": "list", "data": [self._model(name) for name in self._names()]})
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="Retrieve a model",
+            answers={200: shapes.Model},
+        )
+    )
     async def model(self, request: Request) -> Response:
         """One of them."""
         shown = request.path_params["id"]
@@ -98,10 +133,17 @@ class ServerRoutes:
             raise unknown_model(shown, self._names())
         return answer(self._model(shown))
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="What this server does",
+            answers={200: shapes.Capabilities},
+        )
+    )
     async def capabilities(self, request: Request) -> Response:
         """What this server does, for programs."""
         about = self._about
-        endpoints = sorted(f"{method} {path}" for method, path in endpoints_of(request.app.routes))
+        endpoints = sorted(f"{method} {plain_path(path)}" for method, path in endpoints_of(request.app.routes))
         return answer(
             {
                 "object": "capabilities",
@@ -125,6 +167,13 @@ class ServerRoutes:
             }
         )
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="The tools of each profile",
+            answers={200: shapes.Listing[shapes.Toolset]},
+        )
+    )
     async def toolsets(self, request: Request) -> Response:
         """The tools of each profile."""
         shown = [{"profile": name, "tools": tools} for name, tools in self._about.toolsets().items()]

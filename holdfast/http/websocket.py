@@ -13,8 +13,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import OrderedDict, deque
+from typing import cast
 
 import msgspec
+from msgspec.structs import replace
+from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from holdfast.core.errors import ClientError, HoldfastError, ServerError
@@ -22,15 +25,14 @@ from holdfast.core.history import turn_messages
 from holdfast.core.ids import run_of, wire_id
 from holdfast.core.spec import Message
 from holdfast.core.state import RunState, chainable
-from holdfast.dialects.asking import Context
 from holdfast.dialects.responses import frames, parse, socket
 from holdfast.dialects.responses.socket import Create, Held, Refused
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Log, Order, Ticket
 from holdfast.engine.subscription import Subscription
+from holdfast.http import calls
 from holdfast.http.body import check_object, too_large
 from holdfast.http.calls import Parts
 from holdfast.http.errors import internal_error
-from holdfast.http.keys import Key
 
 QUEUE = 16
 """Frames that may wait while a response is under way."""
@@ -96,14 +98,14 @@ class Connection:
     """One websocket."""
 
     def __init__(self, websocket: WebSocket, parts: Parts, log: Log) -> None:
-        key: Key = websocket.state.key
-        headers = {name: value for name, value in websocket.headers.items() if name not in _PER_REQUEST}
-        self._context = Context(key.owner, headers, parts.profile, parts.secret, parts.others)
+        context = calls.context_of(cast(Request, websocket), parts)  # both have headers and state
+        headers = {name: value for name, value in context.headers.items() if name not in _PER_REQUEST}
+        self._context = replace(context, headers=headers)
         self._websocket = websocket
         self._parts = parts
         self._engine = parts.engine
         self._log = log
-        self._owner = key.owner
+        self._owner = context.owner
         self._memory = Memory()
         self._waiting: deque[Create | Refused] = deque()
         self._waiting_bytes = 0

@@ -78,6 +78,8 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/health"): [Probe("/health")],
     ("GET", "/v1/health"): [Probe("/v1/health")],
     ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
+    ("GET", "/openapi.json"): [Probe("/openapi.json")],
+    ("GET", "/docs"): [Probe("/docs")],
     ("GET", "/v1/models"): [Probe("/v1/models")],
     ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
     ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
