@@ -334,11 +334,21 @@ def start_upstream(where: Path) -> Upstream:
 
 def start_server(where: Path, model_url: str, **settings: str) -> Server:
     """A server that listens. `settings` are environment variables."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
+    return _serve(where, ["--model-url", model_url, "--model", "m"], settings)
+
+
+def start_demo(where: Path, **settings: str) -> Server:
+    """The same with the model that is built in."""
+    return _serve(where, [], settings)
+
+
+def _serve(where: Path, flags: list[str], settings: dict[str, str]) -> Server:
+    own = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
     env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
     data = where / "data"
     args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
-    process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")
+    process = _start([*args, *flags], env, where, "server")
     port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)
