@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: serve test check bench drill clean docs sandbox
+.PHONY: serve test check bench drill clean docs sandbox test-schema
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,10 @@ sandbox:
 
 test: check sandbox
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -rs
+
+# Minutes of random requests against /openapi.json; `make test` has a short run of the same.
+test-schema: $(STAMP)
+	$(BIN)/python -m tests.schema.fuzz
 
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs

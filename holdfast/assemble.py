@@ -103,6 +103,7 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
         max_parts=settings.limits.parts,
         others=agents.others,
         clients=(*loaded.tables.clients, *TABLE),
+        websocket_s=settings.limits.websocket_s,
     )
     app = build_app(_about(settings, parts, agents, model), keyring, _rules(settings), new_id, log)
     return Assembled(app, engine, store, agents, lock, keyring)

@@ -17,6 +17,9 @@ from holdfast import __version__
 from holdfast.config import Loaded, is_loopback, load
 from holdfast.config_keys import ConfigError, ensure_key
 
+FRAME_SLACK = 1024 * 1024
+"""A frame that is this much too large is answered with an error; a larger one closes its websocket."""
+
 if TYPE_CHECKING:
     import socket
 
@@ -132,7 +135,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
         for each in drains:
             await each(drain_s)
 
-    serving = Serving(front, sock, drain, drain_s + 5.0)
+    serving = Serving(front, sock, drain, drain_s + 5.0, loaded.settings.limits.body_bytes + FRAME_SLACK)
     running = asyncio.create_task(serving.run(), name="serving")
     try:
         built, key, spoken = await _build(loaded, log)

@@ -52,6 +52,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     credential: str = ""
     """The key that asks, where somebody waits for the answer on a connection that can be lost."""
     again: Again | None = None
+    history_given: bool = False
+    """The request brings its history along: the session, though named, gives none."""
 
 
 class KeyFound(Struct, frozen=True):
@@ -119,7 +121,7 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
         return Accept(Resolved(conversation=asked.fresh_conversation, session=asked.fresh_conversation))
     if asked.conversation is not None:
         return Accept(_in_conversation(asked, found.conversation))
-    turns = found.session_turns if asked.session else None
+    turns = found.session_turns if asked.session and not asked.history_given else None
     session = asked.session or asked.derived_session
     return Accept(Resolved(session=session, session_turns=turns, remember=asked.session is not None))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.routing import WebSocketRoute
 
 from holdfast.engine.base import Log
 from holdfast.http.errors import on_http_exception
@@ -14,11 +15,13 @@ from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
 from holdfast.http.routes_chat import ChatRoutes
 from holdfast.http.routes_conversations import ConversationRoutes
+from holdfast.http.routes_docs import DocsRoutes
 from holdfast.http.routes_messages import MessagesRoutes
 from holdfast.http.routes_responses import ResponsesRoutes
 from holdfast.http.routes_runs import RunsRoutes
 from holdfast.http.routes_server import About, ServerRoutes
 from holdfast.http.routes_sessions import SessionRoutes
+from holdfast.http.websocket import ResponsesSocket
 
 
 def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
@@ -29,10 +32,12 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *ServerRoutes(about).routes(),
             *ChatRoutes(parts).routes(),
             *ResponsesRoutes(parts).routes(),
+            WebSocketRoute("/v1/responses", ResponsesSocket(parts, log).serve),
             *ConversationRoutes(parts).routes(),
             *MessagesRoutes(parts).routes(),
             *RunsRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
+            *DocsRoutes().routes(),
         ],
         middleware=[Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log)],
         exception_handlers={HTTPException: on_http_exception},

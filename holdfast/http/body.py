@@ -31,7 +31,7 @@ async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> byte
     """The body, known to be one JSON object in UTF-8 of at most `max_depth` levels."""
     _check_type(request)
     body = await _read(request, max_bytes)
-    _check_object(body, max_depth)
+    check_object(body, max_depth)
     return body
 
 
@@ -41,7 +41,7 @@ async def read_json_optional(request: Request, *, max_bytes: int, max_depth: int
     if not body:
         return b"{}"
     _check_type(request)
-    _check_object(body, max_depth)
+    check_object(body, max_depth)
     return body
 
 
@@ -77,7 +77,8 @@ def too_large(max_bytes: int) -> ClientError:
     return ClientError("payload_too_large", words, status=413)
 
 
-def _check_object(body: bytes, max_depth: int) -> None:
+def check_object(body: bytes, max_depth: int) -> None:
+    """Is it one JSON object, and no deeper than that?"""
     try:
         body.decode("utf-8")
         _object.decode(body)

@@ -61,6 +61,8 @@ class Parts(Struct, frozen=True):
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
     clients: tuple[Client, ...] = TABLE
+    websocket_s: float = 3600.0
+    """How long a websocket may stay open."""
 
 
 class Answering(Struct, frozen=True, kw_only=True):

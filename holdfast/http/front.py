@@ -41,6 +41,14 @@ class Front:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await self._alone(scope, send)
+        elif scope["type"] == "websocket":
+            await self._not_yet(send)
+
+    async def _not_yet(self, send: Send) -> None:
+        """A websocket that comes too early gets the same answer; the server below can send one."""
+        headers = [*_HEADERS, (b"retry-after", b"1"), (b"content-length", b"%d" % len(_STARTING))]
+        await send({"type": "websocket.http.response.start", "status": 503, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": _STARTING})
 
     async def _alone(self, scope: Message, send: Send) -> None:
         healthy = scope["path"] in ("/health", "/v1/health") and scope["method"] in ("GET", "HEAD")

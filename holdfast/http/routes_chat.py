@@ -17,8 +17,19 @@ from holdfast.dialects.approval import Reply
 from holdfast.dialects.chat import body, frames, parse
 from holdfast.dialects.shared import refusal
 from holdfast.engine.base import Ticket
-from holdfast.http import calls
+from holdfast.http import calls, shapes
 from holdfast.http.calls import Answering, Parts
+from holdfast.http.describe import (
+    CREATING,
+    LAST_EVENT_ID,
+    PAGING,
+    STARTING_AFTER,
+    STREAM,
+    TOOL_PROGRESS,
+    Operation,
+    Param,
+    described,
+)
 from holdfast.journal.base import Row
 
 NOUN = "completion"
@@ -68,6 +79,20 @@ class ChatRoutes:
             Route(base + "/{id}/messages", self.messages, methods=["GET"]),
         ]
 
+    @described(
+        Operation(
+            tag="Chat",
+            summary="Create a chat completion",
+            doc="store defaults to false: leaving then cancels the run.",
+            body=parse.ChatRequest,
+            required=("messages",),
+            params=(*CREATING, TOOL_PROGRESS),
+            answers={200: shapes.Completion},
+            stream="chat.completion.chunk objects, tool progress as hermes.tool.progress, then [DONE].",
+            errors=(404, 409, 429, 502, 504),
+            example={"model": "hermes-agent", "messages": [{"role": "user", "content": "Say hello."}]},
+        )
+    )
     async def create(self, request: Request) -> ASGIApp:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
@@ -81,6 +106,16 @@ class ChatRoutes:
         ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
         return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
 
+    @described(
+        Operation(
+            tag="Chat",
+            summary="Retrieve a stored completion, or follow it",
+            params=(STREAM, STARTING_AFTER, LAST_EVENT_ID),
+            answers={200: shapes.Completion},
+            stream="the chunks after starting_after.",
+            errors=(409, 429, 502, 504),
+        )
+    )
     async def retrieve(self, request: Request) -> ASGIApp:
         """GET one, as a body or as a stream from a position."""
         row = await calls.row_named(request, self._parts, "chat", NOUN)
@@ -97,6 +132,15 @@ class ChatRoutes:
             )
         return await calls.streamed(request, self._parts, Ticket(row.run, row.session), HOW, after=after)
 
+    @described(
+        Operation(
+            tag="Chat",
+            summary="List stored completions",
+            params=(*PAGING, Param("model", "Only those of this model.")),
+            answers={200: shapes.Page[shapes.Completion]},
+            errors=(404,),
+        )
+    )
     async def list(self, request: Request) -> Response:
         """GET the stored ones, of a model or with metadata where these are asked for."""
         query = calls.page_query(request, "chat", NOUN, "asc")
@@ -112,6 +156,16 @@ class ChatRoutes:
             query = replace(query, after=rows[-1].run) if more else query
         return calls.answer(calls.page(shown, query.limit - 1))
 
+    @described(
+        Operation(
+            tag="Chat",
+            summary="Replace the metadata of a stored completion",
+            body=MetadataUpdate,
+            required=("metadata",),
+            answers={200: shapes.Completion},
+            example={"metadata": {"topic": "greeting"}},
+        )
+    )
     async def update(self, request: Request) -> Response:
         """POST new metadata."""
         row = await calls.row_named(request, self._parts, "chat", NOUN)
@@ -121,6 +175,13 @@ class ChatRoutes:
         state = await calls.state_named(request, self._parts, row, NOUN)
         return calls.answer(body.body(state, metadata), session=row.session)
 
+    @described(
+        Operation(
+            tag="Chat",
+            summary="Delete a stored completion",
+            answers={200: shapes.Deleted},
+        )
+    )
     async def delete(self, request: Request) -> Response:
         """DELETE one: an active run is cancelled first."""
         row = await calls.row_named(request, self._parts, "chat", NOUN)
@@ -128,6 +189,14 @@ class ChatRoutes:
         shown = {"id": wire_id("chat", row.run), "object": "chat.completion.deleted", "deleted": True}
         return calls.answer(shown, session=row.session)
 
+    @described(
+        Operation(
+            tag="Chat",
+            summary="List the messages of a stored completion",
+            params=PAGING,
+            answers={200: shapes.Page[shapes.StoredItem]},
+        )
+    )
     async def messages(self, request: Request) -> Response:
         """GET the messages that were sent."""
         row = await calls.row_named(request, self._parts, "chat", NOUN)

@@ -16,8 +16,9 @@ from holdfast.core.state import RunState
 from holdfast.dialects import conversations as dialect
 from holdfast.engine.base import Order
 from holdfast.engine.conversations import ConversationEdits
-from holdfast.http import calls
+from holdfast.http import calls, shapes
 from holdfast.http.calls import Parts
+from holdfast.http.describe import KEY, PAGING, Operation, described
 from holdfast.journal.base_conversations import ConversationRow, Link
 
 NOUN = "conversation"
@@ -48,6 +49,17 @@ class ConversationRoutes:
 
     # The conversation
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Make a conversation",
+            params=(KEY,),
+            body=dialect.CreateRequest,
+            body_optional=True,
+            answers={200: shapes.Conversation},
+            errors=(409,),
+        )
+    )
     async def create(self, request: Request) -> Response:
         """POST: a new one, with its first items."""
         context = calls.context_of(request, self._parts)
@@ -58,6 +70,15 @@ class ConversationRoutes:
         row = await self._parts.engine.find(context.owner, run)
         return calls.answer(_body(await self._edits.find(context.owner, (row and row.conversation) or "")))
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="List conversations",
+            params=PAGING,
+            answers={200: shapes.Page[shapes.Conversation]},
+            errors=(404,),
+        )
+    )
     async def every(self, request: Request) -> Response:
         """GET the caller's, the newest first."""
         limit, ascending = calls.limit_of(request), _ascending(request)
@@ -68,16 +89,41 @@ class ConversationRoutes:
     async def _named(self, request: Request) -> ConversationRow:
         return await self._edits.find(calls.owner_of(request), request.path_params["id"])
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Retrieve a conversation",
+            answers={200: shapes.Conversation},
+        )
+    )
     async def retrieve(self, request: Request) -> Response:
         """GET one."""
         return calls.answer(_body(await self._named(request)))
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Change the metadata of a conversation",
+            body=dialect.UpdateRequest,
+            required=("metadata",),
+            answers={200: shapes.Conversation},
+        )
+    )
     async def update(self, request: Request) -> Response:
         """POST new metadata."""
         metadata = dialect.parse_update(await calls.body_of(request, self._parts))
         row = await self._edits.annotate(calls.owner_of(request), request.path_params["id"], metadata)
         return calls.answer(_body(row))
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Delete a conversation",
+            doc="Its responses stay; 409 while one of them is active.",
+            answers={200: shapes.Deleted},
+            errors=(409,),
+        )
+    )
     async def delete(self, request: Request) -> Response:
         """DELETE it with the items that the client added; its responses stay."""
         gone = await self._edits.forget(calls.owner_of(request), request.path_params["id"], dialect.DIALECT)
@@ -85,6 +131,17 @@ class ConversationRoutes:
 
     # Its items
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Add items to a conversation",
+            params=(KEY,),
+            body=dialect.ItemsRequest,
+            required=("items",),
+            answers={200: shapes.Page[shapes.StoredItem]},
+            errors=(409,),
+        )
+    )
     async def add(self, request: Request) -> Response:
         """POST items: they come after all that is there."""
         context, named = calls.context_of(request, self._parts), request.path_params["id"]
@@ -94,6 +151,14 @@ class ConversationRoutes:
         shown = [item for link in links for item in await self._shown(context.owner, link)]
         return calls.answer(calls.page(shown, dialect.MAX_ITEMS))
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="List the items of a conversation",
+            params=PAGING,
+            answers={200: shapes.Page[shapes.StoredItem]},
+        )
+    )
     async def items(self, request: Request) -> Response:
         """GET a page of its items."""
         owner, named = calls.owner_of(request), (await self._named(request)).id
@@ -130,11 +195,27 @@ class ConversationRoutes:
         state = await self._parts.engine.look(owner, link.run)
         return _left(dialect.items_of(state), link) if state is not None else []
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Retrieve an item",
+            answers={200: shapes.StoredItem},
+        )
+    )
     async def item(self, request: Request) -> Response:
         """GET one item."""
         _, item, _ = await self._item(request)
         return calls.answer(item)
 
+    @described(
+        Operation(
+            tag="Conversations",
+            summary="Delete an item",
+            doc="Later turns do not see it; the answer is the conversation.",
+            answers={200: shapes.Conversation},
+            errors=(409,),
+        )
+    )
     async def remove(self, request: Request) -> Response:
         """DELETE one item: later turns do not see it; the answer is the conversation."""
         row, item, state = await self._item(request)

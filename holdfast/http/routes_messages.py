@@ -13,8 +13,9 @@ from holdfast.dialects.approval import Reply
 from holdfast.dialects.messages import body, frames, parse
 from holdfast.dialects.messages.errors import broken_frame
 from holdfast.dialects.shared import refusal
-from holdfast.http import calls
+from holdfast.http import calls, shapes
 from holdfast.http.calls import Answering, Parts
+from holdfast.http.describe import KEY, SESSION, SESSION_KEY, TOOL_PROGRESS, Operation, described
 
 HOW = Answering(
     projection=frames.MessagesProjection(),
@@ -52,6 +53,19 @@ class MessagesRoutes:
             Route(base + "/count_tokens", self.count, methods=["POST"]),
         ]
 
+    @described(
+        Operation(
+            tag="Messages",
+            summary="Create a message, in the words of Anthropic's API",
+            params=(KEY, SESSION, SESSION_KEY, TOOL_PROGRESS),
+            body=parse.MessagesRequest,
+            required=("messages", "max_tokens"),
+            answers={200: shapes.AnthropicMessage},
+            stream="message_start to message_stop; with stream: true.",
+            errors=(404, 409, 429, 502, 504),
+            error=shapes.AnthropicError,
+        )
+    )
     async def create(self, request: Request) -> ASGIApp:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
@@ -65,6 +79,17 @@ class MessagesRoutes:
         ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
         return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
 
+    @described(
+        Operation(
+            tag="Messages",
+            summary="Count the tokens of a message, about",
+            body=parse.CountRequest,
+            required=("messages",),
+            answers={200: shapes.AnthropicCount},
+            errors=(404,),
+            error=shapes.AnthropicError,
+        )
+    )
     async def count(self, request: Request) -> Response:
         """POST count_tokens: an estimate."""
         context = calls.context_of(request, self._parts)

@@ -19,8 +19,19 @@ from holdfast.dialects.responses import body, compaction, frames, items, parse
 from holdfast.dialects.responses.refs import Item, references
 from holdfast.engine.base import Order, Ticket
 from holdfast.engine.earlier import would_follow
-from holdfast.http import calls
+from holdfast.http import calls, shapes
 from holdfast.http.calls import Answering, Parts
+from holdfast.http.describe import (
+    CREATE_ERRORS,
+    CREATING,
+    LAST_EVENT_ID,
+    PAGING,
+    STARTING_AFTER,
+    STREAM,
+    Operation,
+    described,
+)
+from holdfast.http.errors import error_response
 from holdfast.journal.base import Query
 
 NOUN = "response"
@@ -97,12 +108,27 @@ class ResponsesRoutes:
             Route(base, self.create, methods=["POST"]),
             Route(base + "/input_tokens", self.input_tokens, methods=["POST"]),
             Route(base + "/compact", self.compact, methods=["POST"]),
+            Route(base, self.upgrade, methods=["GET"]),
             Route(base + "/{id}", self.retrieve, methods=["GET"]),
             Route(base + "/{id}", self.delete, methods=["DELETE"]),
             Route(base + "/{id}/cancel", self.cancel, methods=["POST"]),
             Route(base + "/{id}/input_items", self.input_items, methods=["GET"]),
         ]
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Create a response",
+            doc="All four combinations of stream and store, and background. A stored run outlives caller and server.",
+            body=parse.ResponsesRequest,
+            required=("input",),
+            params=CREATING,
+            answers={200: shapes.Response},
+            stream="the documented response.* events, numbered from 0, then [DONE].",
+            errors=CREATE_ERRORS,
+            example={"model": "hermes-agent", "input": "Say hello.", "store": True},
+        )
+    )
     async def create(self, request: Request) -> ASGIApp:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
@@ -119,6 +145,15 @@ class ResponsesRoutes:
             how = REATTACH if ticket.attached and not state.ended else HOW
         return await calls.created(request, self._parts, ticket, how, stream=parsed.stream)
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Count the tokens of a request, about",
+            body=parse.ResponsesRequest,
+            answers={200: shapes.InputTokens},
+            errors=(404, 409),
+        )
+    )
     async def input_tokens(self, request: Request) -> Response:
         """POST: about how many tokens a request would send to the model."""
         context = calls.context_of(request, self._parts)
@@ -129,6 +164,16 @@ class ResponsesRoutes:
         tokens = self._parts.scales.tokens(parsed.spec, earlier)
         return calls.answer({"object": "response.input_tokens", "input_tokens": tokens})
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Compact a conversation",
+            body=compaction.CompactRequest,
+            required=("model",),
+            answers={200: shapes.Compaction},
+            errors=(404, 409, 429, 502, 504),
+        )
+    )
     async def compact(self, request: Request) -> ASGIApp:
         """POST: a conversation as a sealed summary, made by one plain model call."""
         context = calls.context_of(request, self._parts)
@@ -145,6 +190,32 @@ class ResponsesRoutes:
         how = Answering(projection=HOW.projection, body=shown, refusal=compaction.failure, eager=True)
         return await calls.created(request, self._parts, ticket, how, stream=False)
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Open a websocket",
+            doc="With Upgrade: websocket. Frames: response.create with the fields of the POST; the same events come.",
+            answers={101: None},
+            errors=(426,),
+        )
+    )
+    async def upgrade(self, request: Request) -> Response:
+        """GET without an upgrade: this is where a websocket begins (websocket.py)."""
+        words = "Open a websocket here (Upgrade: websocket), or POST to create a response."
+        status, headers, told = error_response(ClientError("upgrade_required", words, status=426))
+        answer = Response(told, status)
+        answer.raw_headers.extend([*headers, (b"upgrade", b"websocket"), (b"connection", b"upgrade")])
+        return answer
+
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Retrieve a response, or follow it",
+            params=(STREAM, STARTING_AFTER, LAST_EVENT_ID),
+            answers={200: shapes.Response},
+            stream="the events after starting_after, while it runs, after its end and after a restart.",
+        )
+    )
     async def retrieve(self, request: Request) -> ASGIApp:
         """GET one, as a body or as a stream from a position. `include` asks for nothing that is not there anyway."""
         row = await calls.row_named(request, self._parts, "responses", NOUN)
@@ -154,6 +225,14 @@ class ResponsesRoutes:
         state = await calls.state_named(request, self._parts, row, NOUN)
         return calls.answer(body.body(state), session=row.session)
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Delete a response",
+            doc="An active run is cancelled first.",
+            answers={200: shapes.Deleted},
+        )
+    )
     async def delete(self, request: Request) -> Response:
         """DELETE one: an active run is cancelled first."""
         row = await calls.row_named(request, self._parts, "responses", NOUN)
@@ -161,6 +240,14 @@ class ResponsesRoutes:
         shown = {"id": wire_id("responses", row.run), "object": "response.deleted", "deleted": True}
         return calls.answer(shown, session=row.session)
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="Cancel a response",
+            doc="Idempotent: a finished one is answered as it is.",
+            answers={200: shapes.Response},
+        )
+    )
     async def cancel(self, request: Request) -> Response:
         """POST cancel: idempotent; a finished one is answered with its state."""
         row = await calls.row_named(request, self._parts, "responses", NOUN)
@@ -169,6 +256,14 @@ class ResponsesRoutes:
             raise not_found(NOUN, request.path_params["id"])
         return calls.answer(body.body(state), session=row.session)
 
+    @described(
+        Operation(
+            tag="Responses",
+            summary="List the input of a response",
+            params=PAGING,
+            answers={200: shapes.Page[shapes.StoredItem]},
+        )
+    )
     async def input_items(self, request: Request) -> Response:
         """GET the input."""
         row = await calls.row_named(request, self._parts, "responses", NOUN)

@@ -15,8 +15,19 @@ from holdfast.dialects import fields, runs
 from holdfast.dialects.receipt import Receipt
 from holdfast.engine.approvals import Choice, not_pending
 from holdfast.engine.base import Ticket
-from holdfast.http import calls
+from holdfast.http import calls, shapes
 from holdfast.http.calls import Answering, Parts
+from holdfast.http.describe import (
+    AFTER_SEQ,
+    CREATE_ERRORS,
+    CREATING,
+    LAST_EVENT_ID,
+    PAGING,
+    STARTING_AFTER,
+    Operation,
+    Param,
+    described,
+)
 
 NOUN = "run"
 STATUSES = tuple(dict.fromkeys(runs.STATUS.values()))
@@ -55,6 +66,18 @@ class RunsRoutes:
             Route(base + "/{id}/receipt", self.receipt, methods=["GET"]),
         ]
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="Start a run",
+            body=runs.RunsRequest,
+            required=("input",),
+            params=CREATING,
+            answers={202: shapes.RunStarted},
+            errors=CREATE_ERRORS,
+            example={"input": "Say hello."},
+        )
+    )
     async def create(self, request: Request) -> Response:
         """POST: begin a run; it goes on by itself."""
         context = calls.context_of(request, self._parts)
@@ -63,6 +86,20 @@ class RunsRoutes:
         shown = {"run_id": wire_id("runs", ticket.run), "status": "started"}
         return calls.handed(self._parts, context.owner, ticket, shown, 202)
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="List runs",
+            doc="Every stored run of the caller, whatever API began it.",
+            params=(
+                *PAGING,
+                Param("status", "Only these.", {"type": "string", "enum": list(STATUSES)}),
+                Param("idempotency_key", "Only the run of this key."),
+            ),
+            answers={200: shapes.Page[shapes.Run]},
+            errors=(404,),
+        )
+    )
     async def list(self, request: Request) -> Response:
         """GET the caller's runs, by status or by key."""
         status, key = request.query_params.get("status"), request.query_params.get("idempotency_key")
@@ -77,18 +114,46 @@ class RunsRoutes:
                 shown.append(runs.body(state))
         return calls.answer(calls.page(shown, query.limit - 1, "run_id"))
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="Retrieve a run",
+            doc="By its run_, resp_ or chatcmpl- id.",
+            answers={200: shapes.Run},
+        )
+    )
     async def retrieve(self, request: Request) -> Response:
         """GET one."""
         row = await calls.row_named(request, self._parts, "runs", NOUN)
         state = await calls.state_named(request, self._parts, row, NOUN)
         return calls.answer(runs.body(state), session=row.session)
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="Follow the events of a run",
+            params=(AFTER_SEQ, STARTING_AFTER, LAST_EVENT_ID),
+            answers={200: None},
+            stream="message.delta, tool.started, tool.completed, approval.request and so on, up to the run's end.",
+        )
+    )
     async def events(self, request: Request) -> ASGIApp:
         """GET its events, from a position, to the end."""
         row = await calls.row_named(request, self._parts, "runs", NOUN)
         after = calls.position(request, "after", "starting_after")
         return await calls.streamed(request, self._parts, Ticket(row.run, row.session), HOW, after=after)
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="Answer the open question of a run",
+            body=ApprovalAnswer,
+            required=("choice",),
+            answers={200: shapes.Approved},
+            errors=(409,),
+            example={"choice": "once"},
+        )
+    )
     async def approve(self, request: Request) -> Response:
         """POST the answer to the open question: once, session, always or deny."""
         row = await calls.row_named(request, self._parts, "runs", NOUN)
@@ -102,6 +167,13 @@ class RunsRoutes:
         shown = {"run_id": wire_id("runs", row.run), "toolCallId": asked.call.id, "choice": choice}
         return calls.answer(shown, session=row.session)
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="What happened to a run",
+            answers={200: shapes.Receipt},
+        )
+    )
     async def receipt(self, request: Request) -> Response:
         """GET what happened to the run, in one object."""
         row = await calls.row_named(request, self._parts, "runs", NOUN)
@@ -110,6 +182,13 @@ class RunsRoutes:
             made.take(entry)
         return calls.answer(made.body(), session=row.session)
 
+    @described(
+        Operation(
+            tag="Runs",
+            summary="Stop a run",
+            answers={200: shapes.RunStopped},
+        )
+    )
     async def stop(self, request: Request) -> Response:
         """POST stop: the run ends soon."""
         row = await calls.row_named(request, self._parts, "runs", NOUN)

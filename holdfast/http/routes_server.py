@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from holdfast import __version__
 from holdfast.dialects.asking import unknown_model
 from holdfast.engine.engine import Engine
+from holdfast.http import shapes
 from holdfast.http.calls import Parts, answer
+from holdfast.http.describe import Operation, described
 from holdfast.http.keys import Key
+from holdfast.http.openapi import plain_path
 
 Described = dict[str, object]
-OPEN_PATHS = frozenset({"/health", "/v1/health", "/health/detailed"})
+OPEN_PATHS = frozenset({"/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"})
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -53,10 +56,27 @@ class ServerRoutes:
             Route("/v1/toolsets", self.toolsets, methods=["GET"]),
         ]
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="Is the process there?",
+            answers={200: shapes.Health},
+            open=True,
+        )
+    )
     async def health(self, request: Request) -> Response:
         """Tiny and open: the process answers."""
         return answer({"status": "ok", "platform": "holdfast"})
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="How its parts are",
+            doc="An admin key shows more.",
+            answers={200: shapes.DetailedHealth, 503: shapes.DetailedHealth},
+            open=True,
+        )
+    )
     async def detailed(self, request: Request) -> Response:
         """Open, and without any secret, path or pid unless an admin asks; 503 when a part is degraded."""
         about, stats = self._about, self._engine.stats()
@@ -98,12 +118,27 @@ class ServerRoutes:
             "created_at": made.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="List models",
+            doc="One for each profile.",
+            answers={200: shapes.Listing[shapes.Model]},
+        )
+    )
     async def models(self, request: Request) -> Response:
         """One model per profile."""
         names = self._names()
         page = {"first_id": names[0], "last_id": names[-1], "has_more": False}
         return answer({"object": "list", "data": [self._model(name) for name in names], **page})
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="Retrieve a model",
+            answers={200: shapes.Model},
+        )
+    )
     async def model(self, request: Request) -> Response:
         """One of them."""
         shown = request.path_params["id"]
@@ -111,10 +146,17 @@ class ServerRoutes:
             raise unknown_model(shown, self._names())
         return answer(self._model(shown))
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="What this server does",
+            answers={200: shapes.Capabilities},
+        )
+    )
     async def capabilities(self, request: Request) -> Response:
         """What this server does, for programs."""
         about = self._about
-        endpoints = sorted({f"{method} {route.path}" for route in request.app.routes for method in route.methods or ()})
+        endpoints = sorted(f"{method} {plain_path(path)}" for method, path in endpoints_of(request.app.routes))
         return answer(
             {
                 "object": "capabilities",
@@ -131,16 +173,30 @@ class ServerRoutes:
                     "background": True,
                     "conversations": True,
                     "sessions": True,
+                    "websocket": True,
                     "sandbox": about.store["sandbox"],
                 },
                 "limits": about.limits,
             }
         )
 
+    @described(
+        Operation(
+            tag="Server",
+            summary="The tools of each profile",
+            answers={200: shapes.Listing[shapes.Toolset]},
+        )
+    )
     async def toolsets(self, request: Request) -> Response:
         """The tools of each profile."""
         shown = [{"profile": name, "tools": tools} for name, tools in self._about.toolsets().items()]
         return answer({"object": "list", "data": shown})
+
+
+def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
+    """(method, path) of all routes; a websocket begins as a GET."""
+    found = {(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()}
+    return found | {("GET", route.path) for route in routes if isinstance(route, WebSocketRoute)}
 
 
 def _is_admin(request: Request) -> bool:

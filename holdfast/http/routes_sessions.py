@@ -11,8 +11,9 @@ from starlette.routing import Route
 from holdfast.core.errors import not_found
 from holdfast.core.spec import Message
 from holdfast.dialects import fields
-from holdfast.http import calls
+from holdfast.http import calls, shapes
 from holdfast.http.calls import Parts
+from holdfast.http.describe import AFTER, LIMIT, Operation, described
 from holdfast.journal.base import SessionRow
 
 NOUN = "session"
@@ -55,6 +56,15 @@ class SessionRoutes:
             raise not_found(NOUN, shown)
         return row
 
+    @described(
+        Operation(
+            tag="Sessions",
+            summary="List sessions",
+            doc="The one used last first.",
+            params=(LIMIT, AFTER),
+            answers={200: shapes.Page[shapes.Session]},
+        )
+    )
     async def list(self, request: Request) -> Response:
         """GET the caller's sessions, the one used last first."""
         limit = calls.limit_of(request)
@@ -62,10 +72,24 @@ class SessionRoutes:
         rows = await self._parts.sessions.page(calls.owner_of(request), limit + 1, after)
         return calls.answer(calls.page([_body(row) for row in rows], limit))
 
+    @described(
+        Operation(
+            tag="Sessions",
+            summary="Retrieve a session",
+            answers={200: shapes.Session},
+        )
+    )
     async def retrieve(self, request: Request) -> Response:
         """GET one."""
         return calls.answer(_body(await self._named(request)))
 
+    @described(
+        Operation(
+            tag="Sessions",
+            summary="List the messages of a session",
+            answers={200: shapes.Listing[shapes.StoredItem]},
+        )
+    )
     async def messages(self, request: Request) -> Response:
         """GET its messages, oldest first."""
         row = await self._named(request)
@@ -74,6 +98,16 @@ class SessionRoutes:
         shown: list[dict[str, object]] = [{"id": f"{n}", **message} for n, message in enumerate(messages)]
         return calls.answer({"object": "list", "data": shown})
 
+    @described(
+        Operation(
+            tag="Sessions",
+            summary="Rename a session",
+            body=Title,
+            required=("title",),
+            answers={200: shapes.Session},
+            example={"title": "Trip to Ulm"},
+        )
+    )
     async def rename(self, request: Request) -> Response:
         """PATCH its title."""
         row = await self._named(request)
@@ -82,6 +116,18 @@ class SessionRoutes:
         await self._parts.sessions.rename(calls.owner_of(request), row.session, title)
         return calls.answer(_body(await self._named(request)))
 
+    @described(
+        Operation(
+            tag="Sessions",
+            summary="Copy a session",
+            doc="A copy as it is now, which goes its own way.",
+            body=Fork,
+            body_optional=True,
+            answers={201: shapes.Session},
+            errors=(409,),
+            example={"id": "trip-2"},
+        )
+    )
     async def fork(self, request: Request) -> Response:
         """POST: a copy as it is now, which goes its own way."""
         row, owner = await self._named(request), calls.owner_of(request)
@@ -93,6 +139,13 @@ class SessionRoutes:
         made = await self._parts.sessions.find(owner, copy)
         return calls.answer(_body(made) if made else {}, 201)
 
+    @described(
+        Operation(
+            tag="Sessions",
+            summary="Delete a session",
+            answers={200: shapes.Deleted},
+        )
+    )
     async def delete(self, request: Request) -> Response:
         """DELETE it with its turns."""
         row = await self._named(request)

@@ -66,6 +66,14 @@ def _protocol() -> type[Any]:
     return _abortable(HttpToolsProtocol)
 
 
+def _websocket(*args: Any, **kwargs: Any) -> Any:
+    """The protocol of a connection that is upgraded. Its library is imported by the first one: not every server is
+    asked for a websocket, and /health does not wait for it (F3)."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    return WebSocketsSansIOProtocol(*args, **kwargs)
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,7 +85,12 @@ class Serving:
     """Serves until a signal; the first drains, the second ends at once, and so do `longest_s` after the first (P10)."""
 
     def __init__(
-        self, app: ASGIApp, sock: socket.socket, drain: Callable[[], Awaitable[None]], longest_s: float
+        self,
+        app: ASGIApp,
+        sock: socket.socket,
+        drain: Callable[[], Awaitable[None]],
+        longest_s: float,
+        frame_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         logging.getLogger("uvicorn.error").addFilter(_Quiet())
         config = uvicorn.Config(
@@ -90,7 +103,11 @@ class Serving:
             timeout_keep_alive=75,
             server_header=False,
             date_header=True,
-            ws="none",
+            ws=_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
+            ws_max_size=frame_bytes,
+            ws_ping_interval=20.0,
+            ws_ping_timeout=20.0,
+            ws_per_message_deflate=False,  # 64 KiB and more for each connection, and CPU for each frame
         )
         self._server = _Server(config)
         self._sock = sock

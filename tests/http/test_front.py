@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.http.front import Front
-from tests.asgi import call
+from tests.asgi import call, knock
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health"])
@@ -29,3 +29,8 @@ async def test_the_application_takes_over() -> None:
     front = Front()
     front.hand_over(app)
     assert (await call(front, "GET", "/health")).status == 418
+
+
+async def test_a_websocket_that_comes_too_early_is_503_too() -> None:
+    start, body = await knock(Front(), "/v1/responses", {}, extensions=["websocket.http.response"])
+    assert (start["status"], body["body"][:9]) == (503, b'{"error":')

@@ -20,6 +20,7 @@ import pytest_asyncio
 from holdfast.assemble import Assembled, assemble
 from holdfast.assemble_agents import choose_model
 from holdfast.config import load
+from holdfast.http.routes_server import endpoints_of
 from holdfast.journal.base import Query
 from holdfast.observe.log import Log
 from tests.asgi import Answer, http_scope
@@ -91,6 +92,8 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/health"): [Probe("/health")],
     ("GET", "/v1/health"): [Probe("/v1/health")],
     ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
+    ("GET", "/openapi.json"): [Probe("/openapi.json")],
+    ("GET", "/docs"): [Probe("/docs")],
     ("GET", "/v1/models"): [Probe("/v1/models")],
     ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
     ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
@@ -125,6 +128,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
         ],
         Probe(RESPONSES + "/compact", {"model": "hermes-agent", "input": [{"type": "item_reference", "id": "{item}"}]}),
     ],
+    ("GET", RESPONSES): [Probe(RESPONSES)],  # the websocket: tests/story/test_websocket.py
     ("GET", RESPONSES + "/{id}"): [
         *by_id(RESPONSES + "/ID", *RESPONSE_IDS),
         *by_id(RESPONSES + "/ID?stream=true", *RESPONSE_IDS),
@@ -353,9 +357,7 @@ def plain(answer: Answer, ids: dict[str, str]) -> tuple[int, list[tuple[str, str
 
 
 async def test_the_table_knows_every_route_of_the_application_and_no_other(world: World) -> None:
-    known = {
-        (method, route.path) for route in world.built.app.routes for method in set(route.methods or {"ANY"}) - {"HEAD"}
-    }
+    known = {(method, path) for method, path in endpoints_of(world.built.app.routes) if method != "HEAD"}
     assert known == set(TABLE), "add the new route to TABLE, with every id that a caller can put into it"
 
 

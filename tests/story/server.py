@@ -339,11 +339,21 @@ def start_upstream(where: Path) -> Upstream:
 
 def start_server(where: Path, model_url: str, *, at: int = 0, **settings: str) -> Server:
     """A server that listens, on a free port or `at` one. `settings` are environment variables."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
+    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, at)
+
+
+def start_demo(where: Path, **settings: str) -> Server:
+    """The same with the model that is built in."""
+    return _serve(where, [], settings)
+
+
+def _serve(where: Path, flags: list[str], settings: dict[str, str], at: int = 0) -> Server:
+    own = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
     env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
     data = where / "data"
     args = ["-m", "holdfast", "serve", "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
-    process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")
+    process = _start([*args, *flags], env, where, "server")
     port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)

@@ -27,7 +27,7 @@ def usage_object(usage: e.Usage) -> dict[str, object]:
 def head(run: str, created_at: int, spec: Spec, resolved: Resolved) -> dict[str, object]:
     """The fields that never change over a run."""
     echo = spec.echo
-    previous = resolved.previous if not resolved.conversation else None
+    previous = wire_id("responses", resolved.previous) if resolved.previous and not resolved.conversation else None
     return {
         "id": wire_id("responses", run),
         "object": "response",
@@ -47,7 +47,7 @@ def head(run: str, created_at: int, spec: Spec, resolved: Resolved) -> dict[str,
         "output": [],
         "parallel_tool_calls": echo.get("parallel_tool_calls", True),
         "presence_penalty": echo.get("presence_penalty", 0),
-        "previous_response_id": wire_id("responses", previous) if previous else None,
+        "previous_response_id": echo.get("previous_response_id", previous),  # echoed: only a connection knew it
         "prompt_cache_key": echo.get("prompt_cache_key"),
         "reasoning": echo.get("reasoning"),
         "safety_identifier": echo.get("safety_identifier"),
