@@ -332,13 +332,13 @@ def start_upstream(where: Path) -> Upstream:
     return Upstream(_start(["-m", "tests.fake_upstream", "--port", "0"], env, where, "upstream"))
 
 
-def start_server(where: Path, model_url: str, **settings: str) -> Server:
-    """A server that listens. `settings` are environment variables."""
+def start_server(where: Path, model_url: str, *, at: int = 0, **settings: str) -> Server:
+    """A server that listens, on a free port or `at` one. `settings` are environment variables."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
     env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
     env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
     data = where / "data"
-    args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
+    args = ["-m", "holdfast", "serve", "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
     process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")
     port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)
