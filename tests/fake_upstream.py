@@ -22,7 +22,7 @@ count tokens, `gate` (wait for FakeUpstream.go or POST /_go before doing it):
   [[noeof]]                 a clean end of the body without finish_reason
   [[html]] [[longline]] [[slowstart=0.5]]  a page; a line of 50 MB; a wait before the answer's first byte
 After tool results the final text ends in "done after N results". Default text: "Hello from the fake upstream."
-A front end's errand (it begins with ### Task: and quotes what the user said) is answered with CHORE, whatever it quotes.
+A front end's errand (### Task: and then what the user said, quoted) is answered with CHORE, whatever it quotes.
 Other routes: GET /v1/models, GET /_stats, GET /_requests, POST /_reset, POST /_go.
 As a process: python -m tests.fake_upstream --port 0 --log FILE (prints its port)."""
 

@@ -7,12 +7,10 @@ over Responses. NAME is hermes-agent, or durable, a profile with durable_chat.""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
-import time
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
