@@ -4,8 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
+WEBUI := .venv-openwebui
+WEBUI_STAMP := $(WEBUI)/.installed
+BROWSER_STAMP := $(VENV)/.playwright
+# Open WebUI needs torch, and takes the build with several GB of CUDA where no other one is there first.
+TORCH ?= torch==2.13.0
 
-.PHONY: serve test check bench drill clean docs sandbox test-schema
+.PHONY: serve test check bench drill clean docs sandbox test-schema chromium test-openwebui
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +42,29 @@ test: check sandbox
 test-schema: $(STAMP)
 	$(BIN)/python -m tests.schema.fuzz
 
+$(WEBUI_STAMP):
+	$(PYTHON) -m venv $(WEBUI)
+	$(WEBUI)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir $(TORCH)
+	$(WEBUI)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir open-webui $(TORCH)
+	touch $@
+
+$(BROWSER_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright
+	touch $@
+
+chromium:
+	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || \
+	command -v google-chrome >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    apt-get install -y -qq chromium fonts-noto-color-emoji >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -y -qq chromium fonts-noto-color-emoji; } >/dev/null; \
+	  else echo 'Chromium is missing: install it (apt-get install chromium)' >&2; exit 1; fi; }
+
+# The real Open WebUI (about 4 GB of packages, installed once) in front of the server, driven in a headless Chromium.
+# Pictures of what was seen: tests/openwebui/out
+test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
+	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
+
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs
 
@@ -47,4 +75,4 @@ drill: $(STAMP)
 	$(BIN)/python -m tests.crash.drill --kills 500 $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out

@@ -23,6 +23,7 @@ count tokens, `gate` (wait for FakeUpstream.go or POST /_go before doing it):
   [[noeof]]                 a clean end of the body without finish_reason
   [[html]] [[longline]] [[slowstart=0.5]]  a page; a line of 50 MB; a wait before the answer's first byte
 After tool results the final text ends in "done after N results". Default text: "Hello from the fake upstream."
+A front end's errand (### Task: and then what the user said, quoted) is answered with CHORE, whatever it quotes.
 Other routes: GET /v1/models, GET /_stats, GET /_requests, POST /_reset, POST /_go.
 As a process: python -m tests.fake_upstream --port 0 --log FILE (prints its port)."""
 
@@ -45,6 +46,7 @@ FAULTS = ("status", "cut", "hang", "garbage", "errorframe", "noeof", "html", "lo
 COUNTED = ("cut", "hang", "garbage", "errorframe", "length")
 BATCH_BYTES, BIG_PIECE, LONG_LINE = 16_384, 4096, 50_000_000
 GATE_S = 30.0
+CHORE = '{"title": "A fake title", "tags": ["fake"], "follow_ups": ["And then?"]}'
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -96,7 +98,8 @@ class Script:
         self.asked = text_of(messages[users[-1]]) if users else ""
         self.round = sum(message.get("role") == "assistant" for message in after)
         self.results = sum(message.get("role") == "tool" for message in after)
-        self.groups = directives(self.asked)
+        chore = self.asked.lstrip().startswith("### Task:")
+        self.groups = [{"text": CHORE}] if chore else directives(self.asked)
         self.keys: Json = {key: value for group in self.groups for key, value in group.items()}
         self.pace = float(self.keys.get("pace", 0))
         self.prompt_tokens = sum(len(text_of(message).split()) for message in messages)

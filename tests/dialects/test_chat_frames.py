@@ -334,6 +334,10 @@ def test_compatible_tool_progress_is_also_a_chunk_without_effect_and_a_status_li
     """B4, facts/protocol.md 0.1."""
     entries = tool_run(store=False, tool_progress="compatible")
     bare = progress(tool_run(store=False, tool_progress="bare"))
+    status = {
+        "running": {"description": "🔧 run terminal", "done": False},
+        "completed": {"description": "🔧 run terminal · failed after 0.0 s", "done": True},
+    }
     for shown, plain in zip(progress(entries), bare, strict=True):
         extra = {k: v for k, v in shown.items() if k not in plain}
         assert plain == {k: v for k, v in shown.items() if k in plain}
@@ -345,9 +349,27 @@ def test_compatible_tool_progress_is_also_a_chunk_without_effect_and_a_status_li
             "choices": [{"index": 0, "delta": {}, "finish_reason": None}],
             "event": {
                 "type": "status",
-                "data": {"description": "🔧 run terminal", "done": plain["status"] == "completed"},
+                "data": status[plain["status"]],
             },
         }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        ({"duration_ms": 4049}, "4.0 s"),
+        ({"duration_ms": 90_000}, "90.0 s"),
+        ({"duration_ms": 12, "is_error": True}, "failed after 0.0 s"),
+        ({"is_error": True, "outcome": "unknown"}, "outcome unknown"),
+    ],
+)
+def test_the_status_line_of_a_call_that_ended_says_how_it_went(outcome: dict[str, Any], told: str) -> None:
+    """B4: Open WebUI keeps both lines in its history, and two that are alike look like two calls."""
+    pen = Pen(spec_of("chat")).attempt()
+    call = pen.call("terminal")
+    pen.settle(call).start(call).write(e.ToolFinished(call_id=call.id, output="x", **outcome))
+    running, completed = [frame["event"]["data"]["description"] for frame in progress(pen.entries)]
+    assert completed == f"{running} · {told}"
 
 
 def test_tool_progress_off_leaves_a_plain_openai_stream() -> None:

@@ -420,3 +420,14 @@ def test_leaving_means_stop_only_for_known_front_ends(
 ) -> None:
     """C4: a bare aiohttp user agent is not enough."""
     assert parsed(context(**headers), **fields).spec.on_disconnect == leaving
+
+
+@pytest.mark.parametrize(("durable", "same"), [(True, True), (False, False)])
+def test_b8_the_same_words_typed_again_after_a_broken_answer_are_the_same_question(durable: bool, same: bool) -> None:
+    """Open WebUI leaves the broken answer out: what was typed stands twice in a row."""
+    caller = context(Profile("hermes-agent", durable_chat=durable))
+    before = [USER, {"role": "assistant", "content": "Hello"}]
+    first, other = parsed(caller, messages=[*before, USER]), parsed(caller, messages=[USER, *before, USER])
+    again = parsed(caller, messages=[*before, USER, USER])
+    assert (again.asked.fingerprint == first.asked.fingerprint) is same
+    assert other.asked.fingerprint != first.asked.fingerprint

@@ -306,7 +306,7 @@ def _started(view: View, entry: e.Entry, started: e.ToolStarted) -> tuple[View, 
     view = replace(view, calls={**view.calls, started.call.id: started})
     if hidden(started.call.name) or _known(view).spec.tool_progress == "off":
         return view, []
-    frame = _progress(view, entry, _tool_fields(started, "running"), f"{started.emoji} {started.label}".strip())
+    frame = _progress(view, entry, _tool_fields(started, "running"), _status_line(started))
     return _give_progress(view, entry, frame)
 
 
@@ -324,8 +324,20 @@ def _finished(view: View, entry: e.Entry, finished: e.ToolFinished) -> tuple[Vie
         "durationMs": finished.duration_ms,
         "truncated": truncated,
     }
-    frame = _progress(view, entry, fields, f"{started.emoji} {started.label}".strip())
+    frame = _progress(view, entry, fields, f"{_status_line(started)} · {_went(finished)}")
     return _give_progress(view, entry, frame)
+
+
+def _status_line(started: e.ToolStarted) -> str:
+    return f"{started.emoji} {started.label}".strip()
+
+
+def _went(finished: e.ToolFinished) -> str:
+    """How a call went. A front end that keeps both lines of a call would else show two that are alike."""
+    took = f"{finished.duration_ms / 1000:.1f} s"
+    if finished.outcome == "unknown":
+        return "outcome unknown"
+    return f"failed after {took}" if finished.is_error else took
 
 
 def _give_progress(view: View, entry: e.Entry, frame: bytes) -> tuple[View, list[bytes]]:

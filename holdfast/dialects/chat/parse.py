@@ -149,14 +149,18 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         on_disconnect=context.on_disconnect(request.store is not None),
     )
     derived = context.derived_session(system, _first_user(messages))
+    again = context.resent(session or derived) if store and request.store is None and key is None else None
+    fields = f.known_fields(request, _DEFAULTS)
+    if again is not None:
+        fields["messages"] = _said_once(given)
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("chat", f.known_fields(request, _DEFAULTS), session),
+        fingerprint=fingerprint("chat", fields, session),
         key=key,
         session=session,
         derived_session=derived,
         store=store,
-        again=context.resent(session or derived) if store and request.store is None and key is None else None,
+        again=again,
     )
     return ParsedChat(spec, asked, bool(request.stream), reply)
 
@@ -191,6 +195,15 @@ def _check_format(form: dict[str, object] | None) -> None:
     if form["type"] == "json_schema" and not (isinstance(schema, dict) and isinstance(schema.get("name"), str)):
         message = "response_format.json_schema must be an object with a name and a schema."
         raise ClientError("invalid_value", message, param="response_format")
+
+
+def _said_once(messages: list[Message]) -> list[Message]:
+    """The messages without the last one's repeats: Open WebUI leaves out an answer that broke off, so that the same
+    words typed again stand twice in a row (B8)."""
+    end = len(messages)
+    while end > 1 and messages[end - 1].get("role") == "user" and messages[end - 1] == messages[end - 2]:
+        end -= 1
+    return messages[:end]
 
 
 def is_chore(messages: list[Message], stream: bool, tools: bool) -> bool:

@@ -1,0 +1,131 @@
+"""Open WebUI's page in a headless Chromium. Owns: the browser, where things are on the page, and the pictures in `out`.
+Refuses to know: what is behind the page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.story.server import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator
+    from playwright.sync_api import Page as Tab
+
+OUT = Path(__file__).parent / "out"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SLOW_S = 60.0
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser with a profile of its own, that is thrown away."""
+    from playwright.sync_api import sync_playwright
+
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found, "Chromium is missing: apt-get install chromium"
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=found, headless=True, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Page:
+    """One tab of one user."""
+
+    def __init__(self, tab: Tab, url: str, name: str) -> None:
+        self.tab, self._url, self._name, self._pictures = tab, url, name, 0
+        tab.set_default_timeout(SLOW_S * 1000)
+
+    def new_chat(self, model: str) -> None:
+        """An empty chat with a model."""
+        self.tab.goto(f"{self._url}/?models={model}")
+        self.tab.locator("#chat-input").wait_for()
+
+    def say(self, text: str) -> None:
+        """Type and send."""
+        self.tab.locator("#chat-input").click()
+        self.tab.keyboard.insert_text(text)
+        self.tab.locator("#send-message-button").click()
+
+    def picture(self, what: str) -> Path:
+        """What can be seen now, as a file."""
+        OUT.mkdir(exist_ok=True)
+        self._pictures += 1
+        path = OUT / f"{self._name}-{self._pictures}-{what}.png"
+        self.tab.screenshot(path=path)
+        return path
+
+    @property
+    def _answer(self) -> Locator:
+        return self.tab.locator(".chat-assistant").last
+
+    def text(self) -> str:
+        """The text of the last answer, as it is shown: cards and errors with it, status lines without."""
+        shown = self._answer.locator("#response-content-container")
+        return str(shown.inner_text()) if shown.count() else ""
+
+    def wait_for(self, text: str, seconds: float = SLOW_S) -> None:
+        """Until the last answer holds the text."""
+        wait_until(lambda: text in self.text(), f"{text!r} in the answer", seconds, every=0.1)
+
+    @property
+    def busy(self) -> bool:
+        """Does the page offer to stop?"""
+        return bool(self.tab.locator('button[aria-label="Stop"]').count())
+
+    def wait_for_the_end(self, answers: int = 1) -> None:
+        """Until so many answers are there and the page takes the last one for finished."""
+        done = self.tab.locator('button[aria-label="Regenerate"]')
+        wait_until(lambda: done.count() >= answers and not self.busy, "the answer ends", SLOW_S, every=0.1)
+
+    def status(self) -> str:
+        """The status line of the last answer; empty where it has none."""
+        line = self._answer.locator(".status-description").last
+        return str(line.inner_text()) if line.count() else ""
+
+    def status_history(self) -> list[str]:
+        """All status lines of the last answer, after a click on the one that is shown."""
+        self._answer.locator('button[aria-label="Toggle status history"]').click()
+        lines = self._answer.locator(".status-description")
+        wait_until(lambda: lines.count() > 1, "the history opens", SLOW_S, every=0.1)
+        return [str(line) for line in lines.all_inner_texts()]
+
+    @property
+    def cards(self) -> Locator:
+        """The tool cards of the last answer."""
+        return self._answer.locator('[id$="-tool-call"]')
+
+    def open_card(self, n: int) -> str:
+        """What the card says once it is open."""
+        card = self.cards.nth(n)
+        card.locator('[role="button"]').first.click()
+        wait_until(lambda: "OUTPUT" in card.inner_text().upper(), "the card opens", SLOW_S, every=0.1)
+        return str(card.inner_text())
+
+    def stop(self) -> None:
+        """Press Stop."""
+        self.tab.locator('button[aria-label="Stop"]').click()
+
+    def try_again(self) -> None:
+        """Regenerate the last answer."""
+        self.tab.locator('button[aria-label="Regenerate"]').last.click()
+        self.tab.get_by_text("Try Again").click()
+
+    def reload(self) -> None:
+        """Load the page again, as a user does."""
+        self.tab.reload()
+        self._answer.wait_for()

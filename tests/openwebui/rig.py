@@ -1,0 +1,155 @@
+"""The real Open WebUI in front of the real server in front of the scripted upstream, each a process of its own. Owns:
+the start of all three, Open WebUI's settings, and killing and starting the server again at its port. Refuses to know:
+the page.
+
+Open WebUI has two connections to the one server: its models are `chat.NAME` over Chat Completions and `responses.NAME`
+over Responses. NAME is hermes-agent, or durable, a profile with durable_chat."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from tests.story.server import KEY, ROOT, Client, Server, Upstream, start_server, start_upstream, wait_until
+
+VENV = ROOT / ".venv-openwebui"
+START_S = 300.0
+PROFILES = "[profiles.durable]\ndurable_chat = true\n"
+Json = dict[str, Any]
+
+WEBUI_SETTINGS = {
+    "WEBUI_AUTH": "False",
+    "WEBUI_SECRET_KEY": "a secret of this test",
+    "ENABLE_FORWARD_USER_INFO_HEADERS": "True",
+    "ENABLE_OLLAMA_API": "False",
+    "OFFLINE_MODE": "True",
+    "HF_HUB_OFFLINE": "1",
+    "RAG_EMBEDDING_ENGINE": "openai",
+    "RAG_EMBEDDING_MODEL": "",
+    "AUDIO_STT_ENGINE": "openai",
+    "ENABLE_VERSION_UPDATE_CHECK": "False",
+    "ANONYMIZED_TELEMETRY": "False",
+    "DO_NOT_TRACK": "True",
+    "SCARF_NO_ANALYTICS": "True",
+}
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Rig:
+    """All three. `server` is another process after a kill, at the same port and over the same data."""
+
+    folder: Path
+    upstream: Upstream
+    server: Server
+    webui: subprocess.Popen[bytes]
+    url: str
+
+    def kill(self) -> None:
+        """kill -9 of the server, and wait until it is gone."""
+        os.kill(self.server.process.pid, signal.SIGKILL)
+        self.server.process.child.wait(10)
+
+    def restart(self) -> None:
+        """The server again: same port, same data."""
+        self.server = _holdfast(self.folder, self.upstream, self.server.port)
+
+    def runs(self) -> list[Json]:
+        """The stored runs, newest first."""
+        return list(self.server.client.get("/v1/runs?limit=100&order=desc").json()["data"])
+
+    def agent_calls(self, mark: str) -> list[Json]:
+        """Model calls of agent runs about `mark`: they carry the agent's tools."""
+        return [call for call in self.upstream.asked(mark) if call.get("tools")]
+
+    def plain_calls(self, mark: str) -> list[Json]:
+        """Model calls about `mark` that carry no tools: Open WebUI's own errands."""
+        return [call for call in self.upstream.asked(mark) if not call.get("tools")]
+
+    def stop(self) -> None:
+        """End all three."""
+        self.webui.send_signal(signal.SIGTERM)
+        try:
+            self.webui.wait(20)
+        except subprocess.TimeoutExpired:
+            self.webui.kill()
+            self.webui.wait(10)
+        self.server.stop()
+        self.upstream.process.stop()
+
+
+def start(folder: Path) -> Rig:
+    """All three, ready."""
+    upstream = start_upstream(folder / "upstream")
+    server = _holdfast(folder, upstream, free_port())
+    port = free_port()
+    webui = _open_webui(folder / "webui", port)
+    rig = Rig(folder, upstream, server, webui, f"http://127.0.0.1:{port}")
+    try:
+        _ready(rig, port)
+        _connect(Client(port, {}), server)
+    except BaseException:
+        rig.stop()
+        raise
+    return rig
+
+
+def _holdfast(folder: Path, upstream: Upstream, port: int) -> Server:
+    where = folder / "holdfast"
+    where.mkdir(parents=True, exist_ok=True)
+    config = where / "holdfast.toml"
+    config.write_text(PROFILES)
+    return start_server(where, upstream.url, at=port, HOLDFAST_CONFIG=str(config))
+
+
+def _open_webui(where: Path, port: int) -> subprocess.Popen[bytes]:
+    where.mkdir(parents=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(where), "DATA_DIR": str(where / "data"), **WEBUI_SETTINGS}
+    args = [str(VENV / "bin/open-webui"), "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with (where / "log").open("wb") as log:
+        return subprocess.Popen(args, cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _ready(rig: Rig, port: int) -> None:
+    def healthy() -> bool:
+        assert rig.webui.poll() is None, (rig.folder / "webui/log").read_text()[-2000:]
+        try:
+            return Client(port, {}).get("/health").status == 200
+        except (OSError, HTTPException):
+            return False
+
+    wait_until(healthy, "Open WebUI listens", START_S, every=0.5)
+
+
+def _connect(webui: Client, server: Server) -> None:
+    """What an admin does by hand under Settings, Connections."""
+    signed = webui.post("/api/v1/auths/signin", {"email": "", "password": ""}).json()
+    admin = {"authorization": f"Bearer {signed['token']}"}
+    settings = {
+        "ENABLE_OPENAI_API": True,
+        "OPENAI_API_BASE_URLS": [f"{server.url}/v1"] * 2,
+        "OPENAI_API_KEYS": [KEY] * 2,
+        "OPENAI_API_CONFIGS": {
+            "0": {"enable": True, "prefix_id": "chat"},
+            "1": {"enable": True, "prefix_id": "responses", "api_type": "responses"},
+        },
+    }
+    told = webui.post("/openai/config/update", settings, admin)
+    assert told.status == 200, told.body
+    seen = {"ui": {"showChangelog": False, "version": webui.get("/api/config").json()["version"]}}
+    assert webui.post("/api/v1/users/user/settings/update", seen, admin).status == 200, "no news of its releases"
+    known = [model["id"] for model in webui.get("/api/models?refresh=true", admin).json()["data"]]
+    wanted = {f"{prefix}.{name}" for prefix in ("chat", "responses") for name in ("hermes-agent", "durable")}
+    assert wanted <= set(known), known
