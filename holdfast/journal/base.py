@@ -75,6 +75,14 @@ class Opening(Struct, frozen=True, kw_only=True):
     holder: str | None = None
     """Who claims it at once; None leaves it queued."""
     metadata: bytes = b"{}"
+    times: tuple[int, ...] = ()
+    """When each of the first records happened, where that was before now (a run that was kept elsewhere): what readers
+    were told of it must not change. Empty: all at `at`."""
+
+    def first_records(self, data: Sequence[bytes], attempt: int) -> list[Record]:
+        """The records that `accept` made."""
+        times = self.times or (self.at,) * len(data)
+        return [Record(seq, min(seq, attempt), times[seq], item) for seq, item in enumerate(data)]
 
 
 class Opened(Struct, frozen=True):
