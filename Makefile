@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: serve test check bench drill clean docs sandbox
+.PHONY: serve test check bench drill sim clean docs sandbox
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +41,9 @@ bench: $(STAMP)
 
 drill: $(STAMP)
 	$(BIN)/python -m tests.crash.drill --kills 500 $(ARGS)
+
+sim: $(STAMP)
+	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
