@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.journal.base import StoreUnavailable
+from holdfast.journal.base import Deliveries, StoreUnavailable
 from holdfast.journal.memory import MemoryStore
 from tests.sim.watch import Watch
 
@@ -74,6 +74,12 @@ class Door:
 
         self.__dict__[name] = call
         return call
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """Who waits for which answer: at once, and only while this life lasts."""
+        self._alive()
+        return self._inner.deliveries
 
     async def _read(self, call: Call) -> Any:
         self._alive()
