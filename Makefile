@@ -10,7 +10,7 @@ BROWSER_STAMP := $(VENV)/.playwright
 # Open WebUI needs torch, and takes the build with several GB of CUDA where no other one is there first.
 TORCH ?= torch==2.13.0
 
-.PHONY: serve test check bench drill clean docs sandbox test-schema chromium test-openwebui
+.PHONY: serve test check bench drill sim clean docs sandbox test-schema chromium test-openwebui
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,9 @@ bench: $(STAMP)
 
 drill: $(STAMP)
 	$(BIN)/python -m tests.crash.drill --kills 500 $(ARGS)
+
+sim: $(STAMP)
+	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out

@@ -324,7 +324,8 @@ def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phas
     known = facts.due.get(event.call_id)
     if known is None or known.attempt == 0:
         raise IllegalEvent(f"call {event.call_id} finished without a start")
-    if facts.asked is not None and facts.asked.call.id == event.call_id:
+    asked = facts.asked is not None and facts.asked.call.id == event.call_id
+    if asked and state.phase is not Phase.STOPPING:  # a stop makes the question idle: the call is given up with the run
         raise IllegalEvent(f"call {event.call_id} waits for an approval")
     due = {key: value for key, value in facts.due.items() if key != event.call_id}
     facts = replace(

@@ -10,12 +10,13 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from holdfast.core import codec
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError
 from holdfast.core.events import ApprovalGiven
 from holdfast.core.state import RunState
 from holdfast.engine.live import Live
-from holdfast.journal.base import Opening, Signal, Store
+from holdfast.journal.base import Opening, Record, Signal, Store
 
 Choice = Literal["once", "session", "always", "deny"]
 
@@ -42,6 +43,13 @@ def answer_to(state: RunState, signals: Sequence[Signal], now_ms: int) -> Approv
     return None
 
 
+def concerns(state: RunState, signals: Sequence[Signal]) -> bool:
+    """Is there a wish that a waiting run must be woken for? Answers to its earlier questions stay with the store until
+    it ends: they are none, or it would be woken for ever."""
+    asked = state.facts.asked
+    return any(signal.kind != "approval" or (asked is not None and signal.key == asked.code) for signal in signals)
+
+
 def not_pending() -> ClientError:
     """The one answer where there is nothing to approve."""
     return ClientError(
@@ -59,15 +67,26 @@ async def give(store: Store, owner: str, state: RunState, answer: Answer) -> Non
     if not await store.signal(owner, wish):
         raise not_pending()
     kept = [s for s in await store.signals(run) if s.kind == "approval" and s.key == asked.code]
-    if kept and kept[0].payload != wish.payload:
+    if kept[0].payload != wish.payload if kept else not await _was_taken(store, owner, state, answer):
         raise not_pending()
+
+
+async def _was_taken(store: Store, owner: str, state: RunState, answer: Answer) -> bool:
+    """The run ended before its signals were read: what does its journal say?"""
+    asked, after = state.facts.asked, state.seq
+    while asked is not None and (page := await store.read(owner, state.facts.run, after)):
+        for event in (codec.decode(record.data) for record in page):
+            if isinstance(event, ApprovalGiven) and event.call_id == asked.call.id:
+                return (event.choice, event.by) == (answer.choice, answer.by)
+        after = page[-1].seq
+    return False
 
 
 async def adopt(memory: Store, durable: Store, live: Live, holder: str) -> None:
     """Write a run that was in memory only to the durable store, with all its records and under the same id."""
-    data: list[bytes] = []
-    while page := await memory.read(live.owner, live.run, len(data) - 1):
-        data += [record.data for record in page]
+    kept: list[Record] = []
+    while page := await memory.read(live.owner, live.run, len(kept) - 1):
+        kept += page
     facts = live.committed.facts
     spec, resolved = facts.accepted.spec, facts.accepted.resolved
     await durable.open(
@@ -77,9 +96,10 @@ async def adopt(memory: Store, durable: Store, live: Live, holder: str) -> None:
             dialect=spec.dialect,
             model=spec.model,
             asked=Asked(owner=live.owner, fingerprint="", derived_session=resolved.session or ""),
-            accept=lambda _: data,
+            accept=lambda _: [record.data for record in kept],
             holder=holder,
             metadata=msgspec.json.encode(spec.metadata),
+            times=tuple(record.at for record in kept),
         )
     )
 

@@ -5,6 +5,7 @@ shutdown. Refuses to know: how a run was admitted and who asks about it."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,7 +13,7 @@ import msgspec
 
 from holdfast.agents.base import Agent
 from holdfast.core.state import waiting
-from holdfast.engine.approvals import Waiting, adopt, answer_to
+from holdfast.engine.approvals import Waiting, adopt, answer_to, concerns
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
@@ -50,6 +51,8 @@ class Drivers:
         self._workers: dict[str, Worker] = {}
         self._orphans: set[str] = set()
         """Owned runs whose caller is gone."""
+        self.wished: Counter[str] = Counter()
+        """Runs that somebody wants to stop and nobody drives yet: a wish can be durable before a worker is there."""
         self._quiet = asyncio.Event()
         """Set when the last worker lets go."""
         self._draining = False
@@ -69,6 +72,8 @@ class Drivers:
         self._workers[live.run] = worker
         if self._draining:
             worker.drain()
+        if self.wished[live.run]:
+            worker.stop(Stop.CANCEL)
 
     def stop(self, run: str) -> None:
         """Cancel a run that is driven here."""
@@ -118,7 +123,7 @@ class Drivers:
         asked = live.committed.facts.asked
         if asked is not None and self.asking is not None:
             self.asking.add(live.owner, live.run, asked.expires_at)
-            if await self._parts.durable.signals(live.run):
+            if concerns(live.committed, await self._parts.durable.signals(live.run)):
                 self.asking.wake(live.run)
 
     async def drain(self, seconds: float, urgent: Callable[[str, str], None]) -> None:

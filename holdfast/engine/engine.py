@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import msgspec
@@ -21,18 +20,17 @@ from holdfast.core.spec import Resolved
 from holdfast.core.state import RunState, fold
 from holdfast.engine.approvals import Answer, Choice, give, not_pending
 from holdfast.engine.base import Order, Projection, Ticket
+from holdfast.engine.callers import Callers, CutOff
 from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.handover import Handover
 from holdfast.engine.keeper import Keeper, entry_of, read_state
 from holdfast.engine.live import Live
 from holdfast.engine.subscription import Subscription
+from holdfast.engine.writer import RETRY_S
 from holdfast.journal.base import Attached, Opened, Opening, Query, Row, Signal, StoreUnavailable
 
 CANCEL_WAIT_S = 10.0
-
-
-class CutOff(Exception):
-    """The server stops: whoever waits is cut without an answer, so that it comes back."""
+__all__ = ["CutOff", "Engine"]
 
 
 class Engine:
@@ -53,9 +51,7 @@ class Engine:
         self._chores = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._callers: Counter[str] = Counter()
-        """Who waits for the end of a run, by run: such a caller has not left (C4)."""
+        self._callers = Callers(self._drivers.hub_of, self.look, parts.bell)
         self.draining = False
 
     # life
@@ -101,9 +97,7 @@ class Engine:
     def cut(self) -> None:
         """Break off every stream and every wait."""
         self._hubs[True].cut_all()
-        for waiter in list(self._waiters):
-            if not waiter.done():
-                waiter.set_exception(CutOff())
+        self._callers.cut()
 
     async def stop(self) -> None:
         """End all tasks."""
@@ -114,7 +108,33 @@ class Engine:
     # doors
 
     async def submit(self, order: Order) -> Ticket:
-        """Admit a run, or attach to the one that its key names."""
+        """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
+        the store has begun: an admitted run is driven, and its caller has left it."""
+        answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
+        self._spawn(self._answer(order, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._spawn(self.left(order.owner, answer.result().run))
+            raise
+
+    async def _answer(self, order: Order, answer: asyncio.Future[Ticket]) -> None:
+        try:
+            ticket = await self._admit(order)
+        except Exception as error:  # the caller's, if there still is one
+            if not answer.done():
+                answer.set_exception(error)
+        except BaseException:
+            answer.cancel()
+            raise
+        else:
+            if answer.done():
+                await self.left(order.owner, ticket.run)
+            else:
+                answer.set_result(ticket)
+
+    async def _admit(self, order: Order) -> Ticket:
         stored = order.spec.store
         self.refuse_if_unable(stored=stored)
         if order.spec.chore:
@@ -245,7 +265,7 @@ class Engine:
         """The committed state of a run now."""
         for hub in self._hubs.values():
             live = hub.live(run)
-            if live is not None:
+            if live is not None and not live.lost:  # what was lost goes on elsewhere, or is gone
                 return live.committed if live.owner == owner else None
         return await read_state(self._parts.memory, owner, run) or await read_state(self.durable, owner, run)
 
@@ -268,56 +288,31 @@ class Engine:
         return None
 
     async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
-        """The state of a run once it has ended or waits for a person (with a question other than the one just
-        `answered`); None where the owner has none. CutOff when the server stops."""
-        self._callers[run] += 1
-        try:
-            return await self._wait(owner, run, answered)
-        finally:
-            self._callers[run] -= 1
-            if not self._callers[run]:
-                del self._callers[run]
-
-    async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
-        while True:
-            live = self._drivers.hub_of(run).live(run)
-            if live is not None and live.committed.ended:
-                return live.committed if live.owner == owner else None
-            heard, unlisten = self._news_of(run, live)
-            self._waiters.add(heard)
-            try:
-                state = await self.look(owner, run)
-                asked = state.facts.asked if state is not None else None
-                if state is None or state.ended or (asked is not None and asked.code != answered):
-                    return state
-                await heard
-            finally:
-                unlisten()
-                self._waiters.discard(heard)
-
-    def _news_of(self, run: str, live: Live | None) -> tuple[asyncio.Future[None], Callable[[], None]]:
-        """A future for the end of a run that is driven here, else for the next ring of its bell."""
-        if live is not None:
-            return live.until_over(), lambda: None
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        return heard, self._parts.bell.listen(run, lambda: _done(heard))
+        """See Callers.wait."""
+        return await self._callers.wait(owner, run, answered)
 
     async def cancel(self, owner: str, run: str) -> RunState | None:
         """Ask the holder to stop, wait (bounded) until it has; the state then. None: no such run."""
         hub = self._drivers.hub_of(run)
         wish = Signal(run, "cancel", "cancel")
         if await hub.journal.signal(owner, wish):
+            self._drivers.wished[run] += 1
             live = hub.live(run)
             if live is not None:
                 live.poke()
-            else:
+            if live is None or self.keeper.queues(run):  # one that waits for a slot need not wait to be stopped
                 self.keeper.urgent(owner, run)
+            if live is None:
                 self._parts.bell.ring([f"signal:{run}"])
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(CANCEL_WAIT_S):
                     state = await self.look(owner, run)
                     asked = state.facts.asked if state is not None else None
                     return await self.wait(owner, run, asked.code if asked is not None else "")
+            except TimeoutError:
+                return await self.look(owner, run)
+            finally:
+                self._drivers.wished -= Counter([run])
         return await self.look(owner, run)
 
     async def delete(self, owner: str, run: str) -> bool:
@@ -355,8 +350,15 @@ class Engine:
 
     async def _cancel_unread(self, owner: str, run: str) -> None:
         await asyncio.sleep(self.limits.grace_s)
-        if not self.readers(run) and not self._callers[run] and not self.draining:
-            await self.cancel(owner, run)
+        while not self.readers(run) and not self._callers.wait_for(run) and not self.draining:
+            try:
+                await self.cancel(owner, run)
+                return
+            except StoreUnavailable as error:
+                self._parts.log.warning("cancel_not_stored", run=run, reason=str(error))
+                if not error.full:
+                    return
+                await asyncio.sleep(RETRY_S)
 
     async def _fresh(self, live: Live) -> None:
         try:
@@ -389,7 +391,3 @@ class Engine:
             "degraded": self._writers[True].degraded,
         }
 
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -17,11 +17,11 @@ from holdfast.core import codec
 from holdfast.core.errors import Damaged
 from holdfast.core.events import AttemptStarted, Entry, RunFailed
 from holdfast.core.state import RunState, apply, start, waiting
-from holdfast.engine.approvals import Waiting
+from holdfast.engine.approvals import Waiting, concerns
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.lineup import Lineup
 from holdfast.engine.live import Live
-from holdfast.engine.writer import ClaimLost, Writer
+from holdfast.engine.writer import RETRY_S, ClaimLost, Writer
 from holdfast.journal.base import Record, Store, StoreUnavailable
 
 Drive = Callable[[Live], Awaitable[None]]
@@ -144,6 +144,20 @@ class Keeper:
 
     async def _take(self, owner: str, run: str) -> None:
         try:
+            await self._try(owner, run)
+        except StoreUnavailable as error:
+            self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.full)
+            full = error.full
+        else:
+            full = False
+        finally:
+            self.release()
+        if full:  # space may come back, and then the run must not wait for a restart (P13)
+            await asyncio.sleep(RETRY_S)
+            self.enqueue(owner, run)
+
+    async def _try(self, owner: str, run: str) -> None:
+        try:
             state = await self._look(owner, run)
             if state is not None and not state.ended and not await self.must_wait(owner, state):
                 struck = state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1
@@ -151,10 +165,8 @@ class Keeper:
                     await self._take_alone(owner, state)
                 else:
                     await self._claim_and_drive(owner, state)
-        except (Damaged, StoreUnavailable) as error:
+        except Damaged as error:
             self._log.error("run_not_recovered", run=run, reason=str(error))
-        finally:
-            self.release()
 
     async def _look(self, owner: str, run: str) -> RunState | None:
         try:
@@ -168,8 +180,8 @@ class Keeper:
         if not waiting(state) or asked is None:
             return False
         self.waiting.add(owner, run, asked.expires_at)
-        signals = await self._store.signals(run)
-        if signals or self.now_ms() >= asked.expires_at:
+        wished = concerns(state, await self._store.signals(run))
+        if wished or self.now_ms() >= asked.expires_at:
             return not self.waiting.forget(run)
         return True
 

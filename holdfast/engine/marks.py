@@ -31,3 +31,8 @@ def mark_for(state: RunState, *, stored: bool) -> Mark:
 def parked_mark(at: int, status: str = "queued") -> Mark:
     """The run waits for the next holder, or for a person, and that is nobody's fault."""
     return Mark(status=status, at=at, parked=True)
+
+
+def asking_mark(at: int) -> Mark:
+    """A person is asked: whoever lists the runs must find the question, also where the server dies before it parks."""
+    return Mark(status="waiting_for_approval", at=at)

@@ -33,7 +33,7 @@ from holdfast.engine.base import Limits, Log
 from holdfast.engine.earlier import earlier_messages
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer
-from holdfast.journal.base import Catalog
+from holdfast.journal.base import Catalog, StoreUnavailable
 
 
 class Stop(Enum):
@@ -158,7 +158,12 @@ class Worker:
         if self.adopt is None:
             raise RuntimeError("nobody can make this run durable")
         await self._writer.committed(self.live, self.live.staged.seq)
-        self._writer = await self.adopt(self.live)
+        moving = asyncio.ensure_future(self.adopt(self.live))
+        try:
+            self._writer = await asyncio.shield(moving)
+        except asyncio.CancelledError:
+            self._writer = await moving  # a stop must be written where the run is: half moved, it would come back
+            raise
 
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
@@ -177,7 +182,8 @@ class Worker:
     async def _write_stop(self, why: Stop) -> None:
         match why:
             case Stop.PARK:
-                await self._writer.park(self.live)
+                asks = waiting(self.live.staged)  # the question came first: it must be found, drain or not
+                await self._writer.park(self.live, "waiting_for_approval" if asks else "queued")
             case Stop.WAIT:
                 await self._writer.park(self.live, "waiting_for_approval")
             case Stop.SHUTDOWN:
@@ -198,6 +204,10 @@ class Worker:
                 self._log.warning("run_failed", run=self.live.run, code=error.code, reason=error.message)
                 code = "rate_limit_exceeded" if error.status == 429 else "server_error"
                 await self._fail(code, error.message, error.code, error.status)
+            case StoreUnavailable():
+                self._log.warning("run_not_stored", run=self.live.run, reason=str(error))
+                message = "A person must be asked, and the question cannot be stored now. Try again."
+                await self._fail("server_error", message, "storage_full", 503)
             case Damaged():
                 self._log.error("history_damaged", run=self.live.run, reason=str(error))
                 await self._fail("server_error", f"The history of this run cannot be read: {error}", "damaged", 500)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 from holdfast.core import codec
 from holdfast.core.errors import ServerError
-from holdfast.core.events import AnyEvent, Entry
+from holdfast.core.events import AnyEvent, ApprovalRequested, Entry
 from holdfast.core.state import RunState
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
-from holdfast.engine.marks import mark_for, parked_mark
+from holdfast.engine.marks import asking_mark, mark_for, parked_mark
 from holdfast.journal.base import Bell, Journal, Slice, StoreUnavailable, Verdict
 
 RETRY_S = 0.25
@@ -56,6 +56,8 @@ class Writer:
         after = live.stage(event, codec.encode(event), self._now_ms())
         if after.ended:
             live.stage_mark(mark_for(after, stored=not live.owned))
+        elif isinstance(event, ApprovalRequested):
+            live.stage_mark(asking_mark(self._now_ms()))
         self._enqueue(live)
         return after
 

@@ -80,6 +80,14 @@ class Opening(Struct, frozen=True, kw_only=True):
     ended: Mark | None = None
     """The run is over in the transaction that opens it (its records tell so): there is nothing to carry out. Only
     with a holder."""
+    times: tuple[int, ...] = ()
+    """When each of the first records happened, where that was before now (a run that was kept elsewhere): what readers
+    were told of it must not change. Empty: all at `at`."""
+
+    def first_records(self, data: Sequence[bytes], attempt: int) -> list[Record]:
+        """The records that `accept` made."""
+        times = self.times or (self.at,) * len(data)
+        return [Record(seq, min(seq, attempt), times[seq], item) for seq, item in enumerate(data)]
 
 
 class Opened(Struct, frozen=True):

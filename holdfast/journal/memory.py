@@ -148,7 +148,7 @@ class MemoryStore:
         resolved = decision.resolved
         attempt = 1 if opening.holder else 0
         data = opening.accept(resolved)
-        records = [Record(seq, min(seq, attempt), opening.at, item) for seq, item in enumerate(data)]
+        records = opening.first_records(data, attempt)
         status = "running" if attempt else "queued"
         run = _Run(asked.owner, opening, resolved, status, opening.at, opening.metadata, records)
         run.waits = bool(asked.credential)

@@ -134,7 +134,7 @@ def open_run(
     resolved = decision.resolved
     data = opening.accept(resolved)
     attempt = 1 if opening.holder else 0
-    records = [Record(seq, min(seq, attempt), opening.at, item) for seq, item in enumerate(data)]
+    records = opening.first_records(data, attempt)
     n = _insert_run(db, opening, resolved, len(records) - 1)
     if asked.key is not None:
         db.execute(SQL["insert_key"], (asked.owner, asked.key, asked.fingerprint, opening.run))

@@ -5,11 +5,12 @@ frames are made; it reads bytes off the wire."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 Kind = Literal["lost", "changed", "numbers", "end", "resume", "rerun", "outcome", "ask", "stuck"]
 Json = dict[str, Any]
@@ -84,7 +85,7 @@ def payload(frame: bytes) -> Json:
         return {}
     for line in frame.split(b"\n"):
         if line.startswith(b"data: {"):
-            found: Json = json.loads(line[6:])
+            found: Json = msgspec.json.decode(line[6:])
             return found
     return {}
 

@@ -1,0 +1,192 @@
+"""What must be true when all is calm. Owns: the end of a seed: the rows beside the journal, conversations and keys,
+slots and tasks that must have been given back, what deleted runs left, and the whole evidence of each run for the judge
+of tests/crash. Refuses to know: what happened on the way (watch.py judged that)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from holdfast.core import codec
+from holdfast.core import events as e
+from holdfast.core.state import waiting
+from holdfast.dialects import runs
+from holdfast.dialects.responses import body
+from holdfast.engine.base import Chunk, Ended
+from holdfast.models.scripted import text_of
+from tests.crash.checks import Evidence, Told, frames_of, judge, next_turn, position
+from tests.sim.dice import EFFECTS
+from tests.sim.watch import Track
+from tests.sim.world import OWNER, PROJECTIONS, Life, World
+
+
+async def check_end(world: World) -> None:
+    """All of it."""
+    life = world.life
+    if life is None:
+        world.watch.wrong("stuck", "", "there is no server at the end")
+        return
+    _references(world)
+    _given_back(world, life)
+    for track in list(world.watch.tracks.values()):
+        if not track.stored:
+            continue
+        await _row(world, track)
+        if track.state.ended and not track.deleted:
+            await _judged(world, life, track)
+    for reader in [reader for each in world.lives for reader in each.readers]:
+        track_of = world.watch.tracks.get(reader.run)
+        if reader.end.startswith("broken") and (track_of is None or not track_of.deleted):
+            world.watch.wrong("reader", reader.run, f"a {reader.reading.dialect} stream ended: {reader.end}")
+
+
+async def _row(world: World, track: Track) -> None:
+    """The catalog agrees with the log, and a deleted run is gone."""
+    watch, store = world.watch, world.store
+    row = await store.find(OWNER, track.run)
+    if track.deleted:
+        if row is not None or await store.read(OWNER, track.run, -1):
+            watch.wrong("deleted", track.run, "it is there again")
+        return
+    if row is None:
+        watch.wrong("deleted", track.run, "it is gone, and nobody deleted it")
+        return
+    state = track.state
+    expected = state.status if state.ended else "waiting_for_approval" if waiting(state) else row.status
+    if waiting(state) and world.plan.clock_jump_ms < 0:  # claimed for its expiry, killed, and then it was yesterday
+        expected = row.status
+    if (row.ended, row.status, row.last_seq) != (state.ended, expected, state.seq):
+        watch.wrong("references", track.run, f"its row says {row.status} at {row.last_seq}: {expected} at {state.seq}")
+    kept = []
+    while page := await store.read(OWNER, track.run, len(kept) - 1):
+        kept += page
+    if [record.data for record in kept] != [codec.encode(entry.event) for entry in track.entries]:
+        watch.wrong("told", track.run, f"the journal holds {len(kept)} records, committed were {len(track.entries)}")
+
+
+def _references(world: World) -> None:
+    """Conversations and keys point to runs that are there, and nobody holds what has ended."""
+    store, watch, tracks = world.store, world.watch, world.watch.tracks
+    for (_, name), talk in store._conversations.items():
+        active = tracks.get(talk.active or "")
+        if talk.active and (active is None or not active.open):
+            watch.wrong("references", talk.active, f"it holds the conversation {name} and is over")
+        latest = tracks.get(talk.latest or "")
+        if talk.latest and (latest is None or latest.deleted or not latest.state.ended):
+            watch.wrong("references", talk.latest, f"it is the latest of {name} and is not there")
+    for (_, key), found in store._keys.items():
+        track = tracks.get(found.run)
+        if track is None or track.deleted or track.key != key:
+            watch.wrong("references", found.run, f"the key {key} points to it")
+    for track in tracks.values():
+        if track.stored and not track.deleted and track.key and (OWNER, track.key) not in store._keys:
+            watch.wrong("references", track.run, f"its key {track.key} is forgotten")
+    for run, signals in store._signals.items():
+        if signals and not tracks[run].open:
+            watch.wrong("references", run, "signals wait for a run that is over")
+
+
+def _given_back(world: World, life: Life) -> None:
+    """A server with nothing to do holds nothing."""
+    engine, watch = life.engine, world.watch
+    standing = [track.run for track in watch.tracks.values() if track.open]
+    stats = engine.stats()
+    if stats["active"] or stats["queued"] or engine._chores:
+        watch.wrong("leak", "", f"slots: {stats['active']} active, {stats['queued']} queued, {engine._chores} chores")
+    lives = [live.run for hub in engine._hubs.values() for live in hub.lives()]
+    if lives:
+        watch.wrong("leak", lives[0], "a worker's place is not given back")
+    if stats["degraded"]:
+        watch.wrong("stuck", "", f"the store is fine and the writer says: {stats['degraded']}")
+    held = [run for run, kept in world.store._runs.items() if world.store._held(kept) and not kept.ended]
+    for run in held:
+        watch.wrong("leak", run, "its claim was not given back")
+    if life.side._runs:
+        watch.wrong("leak", next(iter(life.side._runs)), "a run that nobody reads stays in memory")
+    asked = {run for run in standing if waiting(watch.tracks[run].state)}
+    if len(engine.keeper.waiting) != len(asked):
+        watch.wrong("leak", "", f"{len(engine.keeper.waiting)} wait for a person, and {len(asked)} questions are open")
+
+
+async def _read(life: Life, run: str, dialect: str, after: int = -1) -> bytes:
+    subscription = life.engine.attach(OWNER, run, PROJECTIONS[dialect](), after)
+    data = b""
+    try:
+        while isinstance(news := await subscription.next(), Chunk):
+            data += news.data
+        if not isinstance(news, Ended):
+            life.world.watch.wrong("reader", run, f"the replay in {dialect} ended with {news}")
+    finally:
+        subscription.close()
+    return data
+
+
+async def _judged(world: World, life: Life, track: Track) -> None:
+    watch, run = world.watch, track.run
+    state = await life.engine.look(OWNER, run)
+    if state is None or state.seq != track.state.seq or state.status != track.state.status:
+        watch.wrong("body", run, f"GET shows {state and state.status}, committed is {track.state.status}")
+        return
+    shown = runs.body(state)
+    found = Evidence(run, "responses", str(shown["status"]), str(shown["output"]))
+    chat = state.facts.accepted.spec.store  # else its chunks have no numbers by which drafts could be told apart
+    found.told = [told for name, told in world.told if name == run and (chat or told.dialect != "chat")]
+    for dialect in PROJECTIONS:
+        found.replay[dialect] = await _read(life, run, dialect)
+        if dialect != "chat":
+            await _resumes(world, life, found, dialect)
+    for dialect, rendering in track.renderings.items():
+        if found.replay[dialect] != rendering.data:
+            watch.wrong("told", run, f"the replay in {dialect} is not what is committed")
+    found.body = msgspec.json.decode(msgspec.json.encode(body.body(state)))
+    found.asks = _asks(world, track)
+    _deeds(world, track, found)
+    wrong = judge(found)
+    if state.status == "completed":
+        for messages in _asked_with(world, f"next.{run}")[:1]:
+            wrong += next_turn(found, messages)
+    for finding in wrong:
+        watch.wrong("judge", run, f"{finding.kind}: {finding.text}")
+
+
+async def _resumes(world: World, life: Life, found: Evidence, dialect: str) -> None:
+    places = [position(dialect, frame) for frame in frames_of(found.replay[dialect])]
+    known = sorted({place for place in places if place is not None})
+    for k in world.chance.sample(known, min(2, len(known))):
+        found.tails.append(Told(dialect, k, await _read(life, found.run, dialect, k)))
+
+
+def _asked_with(world: World, text: str) -> list[list[dict[str, object]]]:
+    """The asks whose last word of a user is this."""
+    asks = (list(ask.messages) for ask in world.model.asks)
+    return [messages for messages in asks if _last_words(messages) == text]
+
+
+def _last_words(messages: list[dict[str, object]]) -> str:
+    return next((text_of(m) for m in reversed(messages) if m["role"] == "user"), "")
+
+
+def _asks(world: World, track: Track) -> list[list[dict[str, object]]]:
+    """What the model was asked for this run; nothing where that cannot be told: a zombie asks too, and a deleted run
+    may have had the same words."""
+    text = text_of(track.state.facts.accepted.spec.input[-1])
+    same = [t for t in world.watch.tracks.values() if text_of(t.state.facts.accepted.spec.input[-1]) == text]
+    if len(same) > 1 or world.watch.counts["zombie"]:
+        return []
+    return _asked_with(world, text)
+
+
+def _deeds(world: World, track: Track, found: Evidence) -> None:
+    """The deeds of this run, as the judge counts them. Calls that a person did not allow count as done: nothing was to
+    be done. Writes that a person may have had repeated are judged by the watch."""
+    own = f"call_{track.run}"
+    found.effects = Counter({call: n for call, n in world.watch.deeds.items() if call.startswith(own)})
+    for entry in track.entries:
+        if not isinstance(entry.event, e.ApprovalGiven) or entry.event.call_id not in track.started:
+            continue
+        if entry.event.choice in ("deny", "expired"):
+            found.effects[entry.event.call_id] = max(1, found.effects[entry.event.call_id])
+    repeatable = {name for name, effect in EFFECTS.items() if effect != "write"}
+    found.repeatable = frozenset(repeatable)
+    found.counted = frozenset(repeatable if world.plan.on_unknown == "ask" else EFFECTS)

@@ -1,0 +1,291 @@
+"""Those who call the server, and those who meddle. Owns: a Client (submits, reads, waits, comes back when its server
+died), the persons who answer questions, who cancel and who delete. Refuses to know: faults of the server; it only sees
+that nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from holdfast.core import events as e
+from holdfast.core.admission import Asked
+from holdfast.core.errors import ClientError, ServerError
+from holdfast.core.spec import Spec
+from holdfast.core.state import RunState
+from holdfast.engine.base import Order
+from holdfast.engine.engine import CutOff
+from holdfast.journal.base import StoreUnavailable
+from tests.crash.checks import frames_of, position
+from tests.sim.dice import Calling, Reading
+from tests.sim.watch import Track
+from tests.sim.world import OWNER, Life, World
+
+T = TypeVar("T")
+TRIES = 12
+
+
+class Unanswered(Exception):
+    """The server died, was stopping or had no room: come back later."""
+
+
+class Conflict(Exception):
+    """The server says no, and rightly."""
+
+
+async def ask(world: World, work_of: Any) -> Any:
+    """One request to whatever server is there; Unanswered where none answers."""
+    life = world.life
+    if life is None or life.leaving:
+        raise Unanswered
+    return await answered(life, work_of(life))
+
+
+async def answered(life: Life, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which dies with its life."""
+    task = life.spawn(work)
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise Unanswered
+    try:
+        return task.result()
+    except (CutOff, StoreUnavailable, ServerError) as error:
+        raise Unanswered from error
+    except ClientError as error:
+        if error.code in ("too_many_runs", "conversation_response_not_completed"):
+            raise Unanswered from error
+        raise Conflict(error.code) from error
+
+
+class Client:
+    """One caller and its request."""
+
+    def __init__(self, world: World, calling: Calling) -> None:
+        self.world = world
+        self.calling = calling
+        self.run = ""
+        self.known = asyncio.Event()
+        self.gone = False
+        self._tries = 0
+
+    async def live(self) -> None:
+        """Call, and call again while nobody answers."""
+        calling = self.calling
+        await asyncio.sleep(calling.start_s)
+        for _ in range(TRIES):
+            try:
+                await ask(self.world, self._call)
+                break
+            except Unanswered:
+                await asyncio.sleep(self.world.chance.choice((0.01, 0.5, 2.0)))
+            except Conflict as conflict:
+                self.world.watch.note(f"client {calling.name}: {conflict}")
+                break
+            if self.gone:
+                break
+        if calling.follows and self.run:
+            await self._follow()
+
+    def _order(self) -> Order:
+        calling = self.calling
+        text = calling.name if "key" in calling.joins else f"{calling.name}.{self._tries}"
+        spec = Spec(
+            dialect=calling.dialect,  # type: ignore[arg-type]
+            model="m",
+            input=({"role": "user", "content": text},),
+            store=calling.store,
+            chore=calling.chore,
+            on_disconnect=calling.on_disconnect,
+        )
+        return order_of(spec, text, calling.joins)
+
+    async def _call(self, life: Life) -> None:
+        self._tries += 1
+        order = self._order()
+        run = await self._submitted(life, order)
+        if not run:
+            return
+        if self.run and self.run != run and "key" in self.calling.joins and not self._deleted(self.run):
+            self.world.watch.wrong("key", run, f"the key gave {self.run} before")
+        self.run = run
+        self.known.set()
+        if not self.calling.store:
+            await self._owned(life, run)
+            return
+        readers = [life.watch_run(run, reading, self._after(reading)) for reading in self.calling.readers]
+        if self.calling.waits:
+            await self._wait(life, run)
+        for reader in readers:
+            await asyncio.wait([reader.task])
+
+    def _deleted(self, run: str) -> bool:
+        track = self.world.watch.tracks.get(run)
+        return track is not None and track.deleted
+
+    def _after(self, reading: Reading) -> int:
+        """Who comes back reads on from something that was there to be seen."""
+        track = self.world.watch.tracks[self.run]
+        if self._tries == 1 or reading.dialect == "chat" or self.world.chance.random() < 0.5:
+            return -1
+        frames = frames_of(bytes(track.renderings[reading.dialect].data))
+        places = [place for frame in frames if (place := position(reading.dialect, frame)) is not None]
+        return self.world.chance.choice(places) if places else -1
+
+    async def _submitted(self, life: Life, order: Order) -> str:
+        """The run; empty where the caller is gone before it heard of one."""
+        task = life.spawn(life.engine.submit(order))
+        if self.calling.gone_after and self._tries == 1:
+            for _ in range(self.calling.gone_after):
+                await asyncio.sleep(0)
+            if not task.done():
+                self.world.watch.note(f"client {self.calling.name} is gone in the middle of its request")
+                self.world.watch.counts["gone_in_submit"] += 1
+                self.gone = True
+                task.cancel()
+                await asyncio.wait([task])
+                return ""
+        ticket = await task
+        return ticket.run
+
+    async def _wait(self, life: Life, run: str) -> None:
+        state = await life.engine.wait(OWNER, run)
+        while state is not None and not state.ended and state.facts.asked is not None:
+            state = await life.engine.wait(OWNER, run, state.facts.asked.code)
+        await life.engine.left(OWNER, run)
+        final(self.world, run, state)
+
+    async def _owned(self, life: Life, run: str) -> None:
+        """A run that the connection owns has one caller: it reads, or it waits for the body."""
+        if self.calling.readers:
+            await asyncio.wait([life.watch_run(run, self.calling.readers[0]).task])
+            return
+        state = await life.engine.wait(OWNER, run)
+        await life.engine.left(OWNER, run)
+        if state is None:
+            self.world.watch.wrong("client", run, "its caller waited, and it was gone")
+
+    async def _follow(self) -> None:
+        """The next turn, by the chain."""
+        track = self.world.watch.tracks.get(self.run)
+        if track is None or not track.stored:
+            return
+        text = f"next.{self.run}"
+        spec = Spec(dialect="responses", model="m", input=({"role": "user", "content": text},))
+        order = order_of(spec, text, {"previous": self.run})
+        for _ in range(TRIES):
+            try:
+                await ask(self.world, lambda life: self._next(life, order))
+                return
+            except Unanswered:
+                await asyncio.sleep(1.0)
+            except Conflict:
+                return
+
+    async def _next(self, life: Life, order: Order) -> None:
+        ticket = await life.engine.submit(order)
+        await life.engine.wait(OWNER, ticket.run)
+        await life.engine.left(OWNER, ticket.run)
+
+
+def order_of(spec: Spec, text: str, joins: dict[str, str]) -> Order:
+    """A request; `joins` says what it joins (key, previous, conversation, session)."""
+    joined: dict[str, Any] = dict(joins)
+    asked = Asked(
+        owner=OWNER, fingerprint=f"of {text} {sorted(joins)}", derived_session="derived", store=spec.store, **joined
+    )
+    return Order(owner=OWNER, spec=spec, asked=asked)
+
+
+def final(world: World, run: str, state: RunState | None) -> None:
+    """Somebody was told that a run has ended so: that is final."""
+    track = world.watch.tracks.get(run)
+    if track is None or (state is None and track.deleted):
+        return
+    if state is None:
+        world.watch.wrong("client", run, "it was not found, and nobody deleted it")
+    elif state.ended and (not track.state.ended or track.state.seq != state.seq):
+        world.watch.wrong("end", run, f"told as {state.status} at {state.seq}, committed {track.state.status}")
+
+
+async def cancels(world: World, client: Client, after_s: float) -> None:
+    """Somebody stops a run."""
+    run = await _begun(client, after_s)
+    if run:
+        await cancels_now(world, run)
+
+
+async def cancels_now(world: World, run: str) -> None:
+    """Somebody stops a run at once."""
+    world.watch.counts["cancels"] += 1
+    world.watch.note(f"cancel {run[-4:]}")
+    try:
+        state = await ask(world, lambda life: life.engine.cancel(OWNER, run))
+    except (Unanswered, Conflict):
+        return
+    track = world.watch.tracks.get(run)
+    if state is not None and track is not None:
+        if state.ended:
+            final(world, run, state)
+        elif not world.watch.trouble() and not track.deleted and track.stored:
+            world.watch.wrong("cancel", run, f"not ended after 10 s: {track.state.phase.name}")
+
+
+async def deletes(world: World, client: Client, after_s: float) -> None:
+    """Somebody deletes a run."""
+    run = await _begun(client, after_s)
+    if not run:
+        return
+    world.watch.counts["deletes"] += 1
+    world.watch.note(f"delete {run[-4:]}")
+    try:
+        gone = await ask(world, lambda life: life.engine.delete(OWNER, run))
+        found = await ask(world, lambda life: life.engine.look(OWNER, run)) if gone else None
+    except (Unanswered, Conflict):
+        return
+    if found is not None:
+        world.watch.wrong("deleted", run, f"it is still shown as {found.status}")
+
+
+async def _begun(client: Client, after_s: float) -> str:
+    """The client's run, a while after it was told; empty where it never was."""
+    try:
+        async with asyncio.timeout(30.0):
+            await client.known.wait()
+    except TimeoutError:
+        return ""
+    await asyncio.sleep(after_s)
+    return client.run
+
+
+async def answers(world: World, track: Track, question: e.ApprovalRequested) -> None:
+    """A person answers a question, late, twice or never."""
+    chance = world.chance
+    if chance.random() < 0.2:
+        return
+    world.watch.counts["answers"] += 1
+    await asyncio.sleep(chance.choice((0.0, 0.01, 1.0, 4.0)))
+    people = [_answer(world, track.run, question.code, f"person {n}") for n in range(chance.choice((1, 1, 2)))]
+    given = await asyncio.gather(*people)
+    if sum(given) > 1:
+        world.watch.wrong("client", track.run, "two answers to one question were taken")
+
+
+async def _answer(world: World, run: str, code: str, who: str) -> bool:
+    choice = world.chance.choice(("once", "once", "deny", "session", "always"))
+    for _ in range(TRIES):
+        try:
+            return bool(await ask(world, lambda life: _approve(life, run, code, choice, who)))
+        except Unanswered:
+            await asyncio.sleep(0.5)
+        except Conflict:
+            return False
+    return False
+
+
+async def _approve(life: Life, run: str, code: str, choice: Any, who: str) -> bool:
+    state = await life.engine.look(OWNER, run)
+    if state is None or state.facts.asked is None or state.facts.asked.code != code:
+        return False
+    await life.engine.approve(OWNER, state, choice, who)
+    life.world.watch.note(f"answer {run[-4:]} {choice} by {who}")
+    return True

@@ -1,0 +1,334 @@
+"""What a seed happens in. Owns: the World (the journal's content, the deeds of tools, what the model was asked: all
+that outlives a process) and a Life (one engine with its readers, from its start to its death). Refuses to know: what is
+right (watch.py, checks.py) and what is to happen (play.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.agents.approval import Approvals, Rule
+from holdfast.agents.loop import LoopAgent, LoopSettings
+from holdfast.core.state import RunState
+from holdfast.dialects import runs
+from holdfast.dialects.chat.frames import ChatProjection
+from holdfast.dialects.responses.frames import ResponsesProjection
+from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, Projection
+from holdfast.engine.drivers import Parts
+from holdfast.engine.engine import Engine
+from holdfast.engine.subscription import Subscription
+from holdfast.journal.bell import LocalBell
+from holdfast.journal.memory import MemoryStore
+from holdfast.models.base import Ask, Part
+from holdfast.models.scripted import PlaybookModel, Step, said, text_of
+from holdfast.tools.base import Output, Place
+from holdfast.tools.function import FunctionTool
+from holdfast.tools.registry import Toolbox
+from tests.crash.checks import Told
+from tests.sim.dice import EFFECTS, Plan, Reading
+from tests.sim.loop import SimLoop, SimTask
+from tests.sim.store import Door, Side
+from tests.sim.watch import Watch
+
+T = TypeVar("T")
+OWNER = "owner"
+NOWHERE = Path("/nonexistent")
+LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+PROJECTIONS: dict[str, Callable[[], Projection]] = {
+    "responses": ResponsesProjection,
+    "runs": runs.RunsProjection,
+    "chat": ChatProjection,
+}
+EXPECTED = frozenset({"store_unavailable", "store_failed", "run_sealed", "run_not_recovered"})
+"""Errors that a log may tell of: they are what was done to it."""
+KNOWN: dict[str, object] = {
+    "n": {"type": "integer"},
+    "s": {"type": "number"},
+    "tells": {"type": "integer"},
+    **{name: {"type": "boolean"} for name in ("ask", "fails", "dies")},
+}
+
+
+class SimLog:
+    """Whatever the engine calls an error is one, unless it was done to it."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def info(self, name: str, **fields: object) -> None:
+        """See Log.info."""
+
+    def warning(self, name: str, **fields: object) -> None:
+        """See Log.warning."""
+        self._watch.note(f"warning {name} {fields}")
+
+    def error(self, name: str, **fields: object) -> None:
+        """See Log.error."""
+        self._watch.note(f"error {name} {fields}")
+        if name not in EXPECTED:
+            self._watch.wrong("logged", str(fields.get("run", "")), f"{name} {fields}")
+
+
+class SimModel(PlaybookModel):
+    """Says what the books hold for the user's last words, at a pace that the dice give."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__([])
+        self._world = world
+        self.books: dict[str, list[list[Step]]] = {}
+
+    async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
+        """See Model.stream."""
+        text = next((text_of(m) for m in reversed(ask.messages) if m["role"] == "user"), "")
+        self.asks.append(ask)
+        self._world.watch.note(f"ask {text}")
+        player = PlaybookModel(self.books.get(text.split(".")[0], [said("ok ", "then")]))
+        async for parts in player.stream(ask):
+            await self._world.pause()
+            yield parts
+
+
+class World:
+    """All that outlives a process."""
+
+    def __init__(self, plan: Plan, loop: SimLoop) -> None:
+        self.plan = plan
+        self.loop = loop
+        self.chance = random.Random(f"world {plan.seed}")
+        self.watch = Watch(loop.time)
+        self.lapsed = 0.0
+        self.jumped_ms = 0
+        self.store = MemoryStore(lambda: loop.now + self.lapsed)
+        self.model = SimModel(self)
+        self.life: Life | None = None
+        self.lives: list[Life] = []
+        self.told: list[tuple[str, Told]] = []
+        self.make_engine: Callable[[Parts], Engine] = Engine
+        self.make_agent: Callable[..., LoopAgent] = LoopAgent
+        self.make_door: Callable[..., Any] = Door
+        self.toolbox = Toolbox([self._tool(name) for name in EFFECTS])
+        self._ids = 0
+        self._died: set[str] = set()
+        loop.made = _tag
+
+    def now_ms(self) -> int:
+        """The wall's clock, which may jump."""
+        return int(self.loop.now * 1000) + self.jumped_ms
+
+    def new_id(self) -> str:
+        """A fresh id."""
+        self._ids += 1
+        return f"{self._ids:024d}"
+
+    async def pause(self) -> None:
+        """A moment, by the dice."""
+        kind = self.chance.random()
+        if kind < 0.4:
+            return
+        await asyncio.sleep(0 if kind < 0.7 else 0.01 if kind < 0.96 else self.chance.uniform(0.2, 3.0))
+
+    async def begin(self) -> Life:
+        """A process starts on what is there. The leases of the one before are over with it."""
+        self.lapsed += 3600.0
+        life = Life(self, len(self.lives) + 1)
+        self.lives.append(life)
+        self.watch.note(f"life {life.n} begins")
+        self.watch.calm_since = self.loop.now
+        self.watch.counts["lives"] += 1
+        await asyncio.wait([life.spawn(life.start())])
+        if not life.dead:
+            self.life = life
+        return life
+
+    def _tool(self, name: str) -> FunctionTool:
+        async def work(arguments: dict[str, Any], place: Place) -> Output:
+            life = LIFE.get()
+            if life is None or life.dead:
+                raise asyncio.CancelledError
+            self.watch.did(place.call_id, name, fenced=life is not self.life)
+            for n in range(int(arguments.get("tells", 0))):
+                place.progress(f"{n} done")
+                await self.pause()
+            if arguments.get("s"):
+                await asyncio.sleep(float(arguments["s"]))
+            if arguments.get("dies") and place.call_id not in self._died:
+                self._died.add(place.call_id)
+                life.crash("by a tool")
+                await asyncio.sleep(0)
+            if arguments.get("fails"):
+                raise RuntimeError("the tool is broken")
+            return Output(f"{name} gave {arguments['n']}")
+
+        schema: dict[str, object] = {"type": "object", "properties": KNOWN}
+        return FunctionTool(name=name, description=name, schema=schema, fn=work, effect=EFFECTS[name])
+
+
+def _tag(task: SimTask) -> None:
+    life = LIFE.get()
+    if life is not None:
+        life.tasks.append(task)
+        if life.dead:
+            task.cancel()
+
+
+class Life:
+    """One engine, from its start to its death."""
+
+    def __init__(self, world: World, n: int) -> None:
+        self.world = world
+        self.n = n
+        self.dead = False
+        self.leaving = False
+        """It drains: no new caller comes to it."""
+        self.tasks: list[SimTask] = []
+        self.readers: list[Reader] = []
+        self.over = asyncio.Event()
+        self._context = contextvars.copy_context()
+        self._context.run(LIFE.set, self)
+        self.door: Any = world.make_door(self, world.store, random.Random(f"door {world.plan.seed} {n}"))
+        self.side = MemoryStore(lambda: world.loop.now, sessions=self.door)
+        plan = world.plan
+        rules = [Rule("*", "always", '"ask": true')]
+        approvals = Approvals("never", rules, self.door.granted, world.new_id, world.now_ms, plan.ttl_s)
+        settings = LoopSettings(max_rounds=6, on_unknown=plan.on_unknown)
+        agent = world.make_agent(world.model, world.toolbox, settings, _place, _no_leftover, approvals)
+        parts: Any = (self.door, Side(self, self.side), LocalBell(), agent)
+        self.parts = Parts(*parts, plan.limits, SimLog(world.watch), world.now_ms, world.new_id)
+        self.engine: Engine
+
+    async def start(self) -> None:
+        """Start the engine."""
+        self.engine = self.world.make_engine(self.parts)
+        await self.engine.start()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that dies with this life."""
+        task = self.world.loop.create_task(work, context=self._context.copy())
+        self.tasks.append(task)  # type: ignore[arg-type]
+        if self.dead:
+            task.cancel()
+        return task
+
+    def crash(self, how: str) -> None:
+        """kill -9: nothing of this life runs on, nothing that it had not committed is there."""
+        if self.dead:
+            return
+        self.world.watch.note(f"life {self.n} dies {how}")
+        self.world.watch.counts["crashes"] += 1
+        self._end()
+
+    def _end(self) -> None:
+        self.dead = True
+        for reader in self.readers:
+            reader.died()
+        for task in self.tasks:
+            task.cancel()
+        if self.world.life is self:
+            self.world.life = None
+        self.over.set()
+
+    async def leave(self, seconds: float) -> None:
+        """SIGTERM: drain, then stop."""
+        self.leaving = True
+        self.world.watch.note(f"life {self.n} drains")
+        draining = self.spawn(self.engine.drain(seconds))
+        await asyncio.wait([draining])
+        if self.dead:
+            return
+        for reader in list(self.readers):
+            reader.done_with()
+        self.world.watch.note(f"life {self.n} stops")
+        self._end()
+
+    async def buried(self) -> None:
+        """Wait until the last task of a dead life is gone."""
+        for _ in range(50):
+            left = [task for task in self.tasks if not task.done()]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.sleep(0.05)
+        names = [repr(task.get_coro())[:120] for task in self.tasks if not task.done()]
+        self.world.watch.wrong("leak", "", f"tasks outlive their process: {names}")
+
+    def watch_run(self, run: str, reading: Reading, after: int = -1) -> Reader:
+        """A client begins to read."""
+        reader = Reader(self, run, reading, after)
+        self.readers.append(reader)
+        reader.task = self.spawn(reader.read())
+        return reader
+
+
+class Reader:
+    """A client that keeps every byte."""
+
+    def __init__(self, life: Life, run: str, reading: Reading, after: int) -> None:
+        self.run = run
+        self.reading = reading
+        self.after = after
+        self.end = ""
+        """How its stream ended; empty while it goes on."""
+        self.subscription: Subscription = life.engine.attach(OWNER, run, PROJECTIONS[reading.dialect](), after)
+        self.task: asyncio.Task[None]
+        self._life = life
+        self._data = bytearray()
+        self._chance = life.world.chance
+
+    async def read(self) -> None:
+        """Until the end, or until it has had enough."""
+        pieces = 0
+        while not self.end:
+            news = await self.subscription.next()
+            match news:
+                case Chunk(data):
+                    self._hear(data)
+                    pieces += 1
+                    if pieces == self.reading.leaves_after:
+                        self.end = "left"
+                case Idle():
+                    continue
+                case Ended() | Cut():
+                    self.end = type(news).__name__.lower()
+                case Broken(reason):
+                    self.end = f"broken: {reason}"
+            if self.reading.pause_s and self._chance.random() < 0.5:
+                await asyncio.sleep(self.reading.pause_s)
+        self.done_with()
+        await self._life.engine.left(OWNER, self.run)
+
+    def _hear(self, data: bytes) -> None:
+        if self.after < 0:
+            self._life.world.watch.heard(self.run, self.reading.dialect, len(self._data), data)
+        self._data += data
+
+    def died(self) -> None:
+        """The server is gone; what was on its way arrives, or does not."""
+        if not self.end:
+            if self.subscription.backlog() and self._chance.random() < 0.5:
+                data = b"".join(self.subscription._buffer)
+                self._hear(data)
+            self.end = "died"
+            self.done_with()
+
+    def done_with(self) -> None:
+        """Nothing more comes."""
+        self.end = self.end or "cut"
+        self.subscription.close()
+        told = Told(self.reading.dialect, self.after, bytes(self._data))
+        self._life.world.told.append((self.run, told))
+        self._data = bytearray()
+        if self in self._life.readers and not self._life.dead:
+            self._life.readers.remove(self)
+
+
+def _place(state: RunState, call: str) -> Place:
+    return Place(owner=OWNER, session="s", call_id=call, workspace=NOWHERE)
+
+
+async def _no_leftover(process: Any, call: str) -> bool:
+    return True
