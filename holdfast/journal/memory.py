@@ -16,6 +16,7 @@ from holdfast.journal.base import (
     Attached,
     Catalog,
     Claim,
+    Gone,
     Mark,
     Opened,
     Opening,
@@ -24,8 +25,10 @@ from holdfast.journal.base import (
     Row,
     Signal,
     Slice,
+    Upkeep,
     Verdict,
 )
+from holdfast.journal.memory_upkeep import MemoryUpkeep
 
 
 class _Run(Struct):
@@ -46,6 +49,12 @@ class _Run(Struct):
     remembered: bool = False
     """Its turn is in the session already: a batch that is tried again must not add it twice."""
     turn: bytes | None = None
+    used_at: int = 0
+    pinned: bool = False
+
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return sum(len(record.data) for record in self.records) + len(self.turn or b"")
 
     def row(self) -> Row:
         return Row(
@@ -79,8 +88,11 @@ class MemoryStore:
     def __init__(self, clock: Callable[[], float], lease_s: float = 15.0, sessions: Catalog | None = None) -> None:
         self._clock = clock
         self._elsewhere = sessions
+        self.upkeep: Upkeep = MemoryUpkeep(self)
         self._lease_s = lease_s
-        self._runs: dict[str, _Run] = {}
+        self.runs: dict[str, _Run] = {}
+        self.tombs: dict[Gone, int] = {}
+        """Runs that retention took, and when."""
         self._keys: dict[tuple[str, str], admission.KeyFound] = {}
         self._conversations: dict[tuple[str, str], _Conversation] = {}
         self._sessions: dict[tuple[str, str], list[bytes]] = {}
@@ -104,7 +116,7 @@ class MemoryStore:
         if opening.holder:
             run.attempt, run.holder, run.parked = 1, opening.holder, False
             run.lease_until = self._clock() + self._lease_s
-        self._runs[opening.run] = run
+        self.runs[opening.run] = run
         if asked.key is not None:
             self._keys[asked.owner, asked.key] = admission.KeyFound(opening.run, asked.fingerprint)
         if resolved.conversation:
@@ -127,7 +139,7 @@ class MemoryStore:
         return [self._append(part) for part in slices]
 
     def _writable(self, part: Slice) -> _Run | None:
-        run = self._runs.get(part.run)
+        run = self.runs.get(part.run)
         if run is None or run.ended or run.hidden or run.attempt != part.attempt or run.holder is None:
             return None
         first, last = (part.records[0].seq, part.records[-1].seq) if part.records else (len(run.records), 0)
@@ -144,7 +156,7 @@ class MemoryStore:
         return Verdict.WRITTEN
 
     def _mark(self, run: _Run, mark: Mark) -> None:
-        run.status, run.updated_at = mark.status, mark.at
+        run.status, run.updated_at, run.used_at = mark.status, mark.at, mark.at
         if mark.parked:
             run.parked, run.holder = True, None
         if not mark.ended:
@@ -162,7 +174,7 @@ class MemoryStore:
 
     async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
         """See Journal.claim."""
-        found = self._runs.get(run)
+        found = self.runs.get(run)
         if found is None or found.ended or found.hidden or self._held(found):
             return None
         attempt = found.attempt + 1
@@ -179,13 +191,13 @@ class MemoryStore:
     async def beat(self, holder: str) -> None:
         """See Journal.beat."""
         until = self._clock() + self._lease_s
-        for run in self._runs.values():
+        for run in self.runs.values():
             if run.holder == holder and self._held(run):
                 run.lease_until = until
 
     async def read(self, owner: str, run: str, after: int) -> list[Record]:
         """See Journal.read."""
-        found = self._runs.get(run)
+        found = self.runs.get(run)
         if found is None or found.hidden or found.owner != owner:
             return []
         page, size = [], 0
@@ -198,7 +210,7 @@ class MemoryStore:
 
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""
-        found = self._runs.get(signal.run)
+        found = self.runs.get(signal.run)
         if found is None or found.owner != owner or found.ended or found.hidden:
             return False
         waiting = self._signals.setdefault(signal.run, [])
@@ -208,7 +220,7 @@ class MemoryStore:
 
     async def delete(self, owner: str, run: str) -> bool:
         """See Journal.delete."""
-        found = self._runs.get(run)
+        found = self.runs.get(run)
         if found is None or found.owner != owner or found.hidden:
             return False
         found.hidden, found.records, found.holder = True, [], None
@@ -221,24 +233,24 @@ class MemoryStore:
         if conversation and conversation.latest == run:
             conversation.latest = self._visible_ancestor(found.resolved.previous)
         if not found.chains:
-            del self._runs[run]
+            del self.runs[run]
         return True
 
     def _visible_ancestor(self, run: str | None) -> str | None:
-        while run is not None and (run not in self._runs or self._runs[run].hidden):
-            run = self._runs[run].resolved.previous if run in self._runs else None
+        while run is not None and (run not in self.runs or self.runs[run].hidden):
+            run = self.runs[run].resolved.previous if run in self.runs else None
         return run
 
     # Catalog
 
     async def find(self, owner: str, run: str) -> Row | None:
         """See Catalog.find."""
-        found = self._runs.get(run)
+        found = self.runs.get(run)
         return found.row() if found and found.owner == owner and not found.hidden else None
 
     async def rows(self, query: Query) -> list[Row]:
         """See Catalog.rows."""
-        runs = [run for run in self._runs.values() if run.owner == query.owner]
+        runs = [run for run in self.runs.values() if run.owner == query.owner]
         if not query.ascending:
             runs.reverse()
         if query.after is not None:
@@ -256,16 +268,22 @@ class MemoryStore:
 
     def _found(self, asked: admission.Asked) -> admission.Found:
         conversation = self._conversations.get((asked.owner, asked.conversation or ""))
-        previous = self._runs.get(asked.previous or "")
-        if previous and (previous.owner != asked.owner or previous.hidden):
-            previous = None
+        previous = self._previous(asked)
         talk = conversation
         return admission.Found(
             key=self._keys.get((asked.owner, asked.key)) if asked.key is not None else None,
-            previous=admission.RunFound(previous.chains, previous.resolved.session or "") if previous else None,
+            previous=previous,
             conversation=admission.ConversationFound(talk.id, talk.latest, talk.active) if talk else None,
             session_turns=len(self._sessions.get((asked.owner, asked.session or ""), [])),
         )
+
+    def _previous(self, asked: admission.Asked) -> admission.RunFound | None:
+        found = self.runs.get(asked.previous or "")
+        if (asked.owner, asked.previous) in self.tombs:
+            return admission.RunFound(False, "", expired=True)
+        if found is None or found.owner != asked.owner or found.hidden:
+            return None
+        return admission.RunFound(found.chains, found.resolved.session or "")
 
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""
@@ -277,7 +295,7 @@ class MemoryStore:
         turns: list[bytes] = []
         run = resolved.previous
         while run is not None:
-            found = self._runs.get(run)
+            found = self.runs.get(run)
             if found is None or found.owner != owner or found.turn is None:
                 raise Damaged(f"an earlier turn ({run}) of this chain is gone")
             turns.append(found.turn)
@@ -291,12 +309,12 @@ class MemoryStore:
 
     async def claimable(self, limit: int) -> list[tuple[str, str]]:
         """See Catalog.claimable."""
-        free = [(r.owner, name) for name, r in self._runs.items() if not (r.ended or r.hidden or self._held(r))]
+        free = [(r.owner, name) for name, r in self.runs.items() if not (r.ended or r.hidden or self._held(r))]
         return free[:limit]
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
         """See Catalog.annotate."""
-        found = self._runs.get(run)
+        found = self.runs.get(run)
         if found is None or found.owner != owner or found.hidden:
             return False
         found.metadata = metadata

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,9 +23,8 @@ import apsw
 from msgspec.structs import replace
 
 from holdfast.core import admission
-from holdfast.core.errors import Damaged
 from holdfast.core.spec import Resolved
-from holdfast.journal import sqlite_rows
+from holdfast.journal import sqlite_rows, sqlite_segments
 from holdfast.journal.base import (
     Attached,
     Claim,
@@ -39,17 +39,21 @@ from holdfast.journal.base import (
     Verdict,
 )
 from holdfast.journal.desk import Desk, told
-from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
-from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
+from holdfast.journal.segments import origin
+from holdfast.journal.sqlite_load import Loaded, compare, connect, migrate, pragma, refuse_newer, verify
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
+from holdfast.journal.sqlite_upkeep import SqliteUpkeep
 from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest
+from holdfast.journal.watermark import Watermark
 
 T = TypeVar("T")
 Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 HOT_ROWS = 200_000
 UPKEEP_S = 0.25
+CHECK_BYTES = 64 * 1024 * 1024
+"""A bigger database is not looked through after an unclean stop: `holdfast store check` does it."""
 
 
 class SqliteStore:
@@ -61,6 +65,9 @@ class SqliteStore:
         self._clock = clock
         self._lease_s = lease_s
         self._fences = Fences()
+        self._mark = Watermark(path.with_suffix(".mark"))
+        self.lost = 0
+        """Entries of the last process that the machine lost with its power."""
         self._tails: dict[str, Tail] = {}
         self._end_id = 1
         self._trimmed = 0
@@ -77,6 +84,7 @@ class SqliteStore:
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
         self.sessions = SqliteSessions(self._write, self._query)
+        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, lambda run: self._tails.pop(run, None) and None)
 
     @classmethod
     async def open_at(
@@ -89,6 +97,7 @@ class SqliteStore:
             await store._writer.ask(store._load)
         except BaseException:
             await store._writer.close()
+            store._mark.close()
             raise
         store._reader = Desk("holdfast-reader", store._connect_other, "BEGIN")
         store._keeping = Desk("holdfast-upkeep", store._connect_other, "")
@@ -102,8 +111,11 @@ class SqliteStore:
         """Commit what waits, stop the threads. What was not sealed is sealed at the next start."""
         self._upkeep.cancel()
         await asyncio.gather(self._upkeep, return_exceptions=True)
+        with suppress(StoreUnavailable):  # then the next start looks through the file
+            await self._writer.ask(lambda db: db.execute(SQL["set_clean"], ("1",)) and None)
         for desk in (self._writer, self._reader, self._keeping):
             await desk.close()
+        self._mark.close()
 
     # Journal
 
@@ -179,7 +191,7 @@ class SqliteStore:
             page = tail.page(after)
             if page is not None:
                 return page
-        return await self._query(lambda db: _read_segment(db, owner, run, after))
+        return await self._query(lambda db: sqlite_segments.read_segment(db, owner, run, after))
 
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""
@@ -193,7 +205,9 @@ class SqliteStore:
                 self._tails.pop(run, None)
             return gone
 
-        return await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at), deleted)
+        return await self._write(
+            lambda db: sqlite_rows.hide(db, self._fences, (owner, run), at, sqlite_rows.DELETED), deleted
+        )
 
     # Catalog and Pending
 
@@ -288,7 +302,9 @@ class SqliteStore:
         return db
 
     def _connect_other(self) -> apsw.Connection:
-        return connect(self._path)
+        db = connect(self._path)
+        db.execute(SQL["clean"]).fetchall()  # a connection that has read nothing does not know of the log: it checkpoints nothing
+        return db
 
     def _note_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -297,6 +313,8 @@ class SqliteStore:
     def _after_commit(self, db: apsw.Connection) -> None:
         """Must not raise: the batch is committed, whatever happens here."""
         self._fences.commit()
+        if self._fences.last_id > self._mark.last:
+            self._mark.note(self._fences.last_id)
         if self._wal_pages > WAL_PAGES:
             try:
                 self._checkpoint(db)
@@ -304,7 +322,10 @@ class SqliteStore:
                 self.trouble = f"the write-ahead log cannot be moved to the database: {error}"
 
     def _load(self, db: apsw.Connection) -> None:
+        verify(db, CHECK_BYTES)
         loaded = Loaded(db)
+        self.lost = compare(self._mark, loaded.end_id, self._durability)
+        self._mark.note(loaded.end_id - 1)
         self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
 
@@ -345,8 +366,8 @@ class SqliteStore:
             return
         records, crc, ended, end_id = list(tail.records), tail.crc, tail.ended, self._end_id
         if records:
-            segments = await self._keeping.ask(lambda db: _pack_all(records, crc))
-            await self._writer.ask(lambda db: _store_segments(db, tail.n, segments))
+            segments = await self._keeping.ask(lambda db: sqlite_segments.pack_all(records, crc))
+            await self._writer.ask(lambda db: sqlite_segments.store_segments(db, tail.n, segments))
             tail.forget(len(records), segments[-1][3], end_id)
         if ended and not tail.records and self._tails.get(run) is tail:
             del self._tails[run]
@@ -354,46 +375,10 @@ class SqliteStore:
     async def _trim(self) -> None:
         floor = needed_from(self._tails, self._end_id)
         while floor > self._trimmed:
-            gone = await self._writer.ask(lambda db: _trim_slice(db, floor))
+            gone = await self._writer.ask(lambda db: sqlite_segments.trim_slice(db, floor))
             if gone < 2000:
                 self._trimmed = floor
 
     def _checkpoint(self, db: apsw.Connection) -> None:
         with self._checkpointing:
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
-
-def _read_segment(db: apsw.Connection, owner: str, run: str, after: int) -> list[Record]:
-    """The records of the segment in which the place after `after` lies; Damaged where there must be one and is not."""
-    rows: list[tuple[Any, ...]] = db.execute(SQL["segment"], (owner, run, after)).fetchall()
-    if not rows or after >= rows[0][0]:
-        return []
-    sealed, crc, blob = rows[0]
-    page = [record for record in unpack(blob, crc, run) if record.seq > after] if blob is not None else []
-    if not page or page[0].seq != after + 1:
-        raise Damaged(f"run {run}: entry {after + 1} is gone, though {sealed} entries follow the first")
-    return page
-
-
-def _pack_all(records: list[Record], crc: int) -> list[tuple[int, int, int, int, bytes]]:
-    """(first seq, last seq, checksum before, checksum after, blob) for slices of about SEGMENT_BYTES."""
-    segments = []
-    start = size = 0
-    for place, record in enumerate(records):
-        size += len(record.data)
-        if size >= SEGMENT_BYTES or place == len(records) - 1:
-            blob, after = pack(records[start : place + 1], crc)
-            segments.append((records[start].seq, record.seq, crc, after, blob))
-            start, size, crc = place + 1, 0, after
-    return segments
-
-
-def _store_segments(db: apsw.Connection, n: int, segments: list[tuple[int, int, int, int, bytes]]) -> None:
-    for first, last, before, _after, blob in segments:
-        db.execute(SQL["insert_segment"], (n, first, last, before, blob))
-    db.execute(SQL["seal_run"], (n, segments[-1][1], segments[-1][3]))
-
-
-def _trim_slice(db: apsw.Connection, floor: int) -> int:
-    db.execute(SQL["trim"], (floor,))
-    return db.changes()

@@ -15,6 +15,7 @@ from holdfast.journal.base import Record
 from holdfast.journal.segments import link
 from holdfast.journal.sqlite_rows import SQL, Fence
 from holdfast.journal.tails import Tail
+from holdfast.journal.watermark import Watermark
 
 
 class NewerStore(Exception):
@@ -57,6 +58,30 @@ def migrate(db: apsw.Connection) -> None:
             db.execute(script)
             db.pragma("user_version", number)
             db.execute("COMMIT")
+
+
+def verify(db: apsw.Connection, bound: int) -> None:
+    """After an unclean stop, look through the whole file, where it is not bigger than `bound`; then call it unclean
+    until it is closed again."""
+    was_clean = rows(db, "clean")[0][0] == "1"
+    size: Any = db.pragma("page_count")
+    if not was_clean and size * int(db.pragma("page_size")) <= bound:
+        said: Any = db.execute("PRAGMA quick_check(1)").fetchall()[0][0]
+        if said != "ok":
+            raise Damaged(f"SQLite's own check says: {said}")
+    db.execute(SQL["set_clean"], ("0",))
+
+
+def compare(mark: Watermark, end_id: int, durability: str) -> int:
+    """How many entries the last process committed that are not there: 0, or what a machine that lost its power may
+    lose. Damaged where nothing may be lost."""
+    lost = max(0, mark.last - end_id + 1)
+    if lost and (mark.same_boot or durability == "full"):
+        raise Damaged(
+            f"the last {lost} entries that were committed are gone: the write-ahead log (holdfast.db-wal) is damaged "
+            "or missing (where you put an older copy of the database there yourself, remove holdfast.mark)"
+        )
+    return lost
 
 
 def rows(db: apsw.Connection, query: str) -> list[tuple[Any, ...]]:

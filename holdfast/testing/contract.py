@@ -19,9 +19,17 @@ from holdfast.testing.contract_delete import DeleteContract
 from holdfast.testing.contract_open import OpenContract
 from holdfast.testing.contract_owners import OwnerContract
 from holdfast.testing.contract_read import ReadContract
+from holdfast.testing.contract_upkeep import UpkeepContract
 
 
 class JournalContract(
-    OpenContract, AppendContract, ClaimContract, ReadContract, DeleteContract, CatalogContract, OwnerContract
+    OpenContract,
+    AppendContract,
+    ClaimContract,
+    ReadContract,
+    DeleteContract,
+    CatalogContract,
+    OwnerContract,
+    UpkeepContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""
