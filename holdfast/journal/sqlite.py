@@ -349,8 +349,6 @@ class SqliteStore:
             await asyncio.sleep(UPKEEP_S)
 
     async def _seal_all(self) -> None:
-        if self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
-            self._to_seal.append(oldest(self._tails))
         todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []
         try:
             while todo:
@@ -358,6 +356,8 @@ class SqliteStore:
                 todo.pop()
         finally:
             self._to_seal += todo
+        while self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
+            await self._seal(oldest(self._tails))
 
     async def _seal(self, run: str) -> None:
         """Pack what the tail holds; the tail forgets it once the segments are committed."""
