@@ -181,7 +181,10 @@ async def _build(loaded: Loaded, log: Log) -> tuple[Assembled, tuple[str, bool],
     except (DirectoryHeld, NewerStore, ConfigError) as error:
         raise Refused(str(error)) from error
     except Damaged as error:
-        raise Refused(f"the store in {data} is damaged: {error}. It was not changed; restore a backup.") from error
+        raise Refused(
+            f"the store in {data} is damaged: {error}. It was not changed. `holdfast store check` says more; then "
+            "`holdfast store restore BACKUP --replace`, or `holdfast store set-aside` to begin with an empty one."
+        ) from error
     except (OSError, StoreUnavailable) as error:
         raise Refused(f"the data directory {data} cannot be used: {error}") from error
     return built, key, spoken
@@ -238,10 +241,12 @@ def config_show(path: str | None, as_json: bool) -> None:
 def _register() -> None:
     from holdfast.cli_client import runs, status
     from holdfast.cli_doctor import doctor
+    from holdfast.cli_store import store
 
     main.add_command(doctor)
     main.add_command(status)
     main.add_command(runs)
+    main.add_command(store)
 
 
 _register()

@@ -121,6 +121,12 @@ class Drivers:
             if await self._parts.durable.signals(live.run):
                 self.asking.wake(live.run)
 
+    def park(self) -> None:
+        """Ask every stored run to give its claim back at its next safe point."""
+        for worker in list(self._workers.values()):
+            if not worker.live.owned:
+                worker.drain()
+
     async def drain(self, seconds: float, urgent: Callable[[str, str], None]) -> None:
         """Park stored runs at a safe point, end the others, flush. `urgent` starts those that still wait for a slot."""
         self._draining = True

@@ -24,6 +24,7 @@ from holdfast.engine.base import Order, Projection, Ticket
 from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.keeper import Keeper, entry_of, read_state
 from holdfast.engine.live import Live
+from holdfast.engine.retention import Retainer
 from holdfast.engine.subscription import Subscription
 from holdfast.journal.base import Attached, Opened, Opening, Query, Row, Signal, StoreUnavailable
 
@@ -50,6 +51,9 @@ class Engine:
         self.keeper.now_ms = parts.now_ms
         self.keeper.spawn = self._spawn
         self._drivers.asking = self.keeper.waiting
+        self.keeper.park = self._drivers.park
+        upkeep, being_read = parts.durable.upkeep, self._hubs[True].being_read
+        self.retainer = Retainer(upkeep, parts.limits.keep, parts.now_ms, being_read, parts.log)
         self._chores = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
@@ -76,6 +80,7 @@ class Engine:
             tasks.create_task(self.keeper.run(), name="keeper")
             tasks.create_task(self.keeper.beat(), name="beat")
             tasks.create_task(self.keeper.watch_clock(), name="clock")
+            tasks.create_task(self.retainer.run(), name="retention")
             begun.set()
             await self.keeper.recover()
 
@@ -117,7 +122,7 @@ class Engine:
         stored = order.spec.store
         self._refuse_when_stopping()
         if stored:
-            self._writers[True].refuse_if_degraded()
+            self._writers[True].refuse_if_degraded(self.durable.upkeep.short())
         if order.spec.chore:
             return await self._chore(order)
         slot = self.keeper.has_slot()
@@ -239,6 +244,7 @@ class Engine:
 
     async def find(self, owner: str, run: str) -> Row | None:
         """The catalog's row of a stored run."""
+        self.retainer.used(owner, run)
         return await self.durable.find(owner, run)
 
     async def look(self, owner: str, run: str) -> RunState | None:
@@ -391,7 +397,9 @@ class Engine:
             "entries": self._writers[True].entries + self._writers[False].entries,
             "flushes": self._writers[True].flushes + self._writers[False].flushes,
             "subscriptions": self.readers(),
-            "degraded": self._writers[True].degraded,
+            "evicted": self.retainer.evicted,
+            "degraded": self._writers[True].degraded or self.durable.upkeep.short() or self.durable.upkeep.trouble(),
+            "writable": self._writers[True].degraded is None,
         }
 
 

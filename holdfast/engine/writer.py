@@ -155,7 +155,7 @@ class Writer:
                 self.degraded = None
             return verdicts
 
-    def refuse_if_degraded(self) -> None:
-        """503 for new work while the store takes nothing."""
-        if self.degraded is not None:
-            raise ServerError("storage_full", f"Nothing can be stored now: {self.degraded}. Try again.", retry_after=5)
+    def refuse_if_degraded(self, short: str | None = None) -> None:
+        """503 for new work while the store takes nothing, or is about to (`short`)."""
+        if (why := self.degraded or short) is not None:
+            raise ServerError("storage_full", f"Nothing can be stored now: {why}. Try again later.", retry_after=5)

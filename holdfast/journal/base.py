@@ -331,6 +331,14 @@ class Upkeep(Protocol):
         """What each owner keeps, the biggest first."""
         ...
 
+    def short(self) -> str | None:
+        """Why nothing new should be stored, though it still could be: room is short."""
+        ...
+
+    def trouble(self) -> str | None:
+        """What the store's own upkeep cannot do at the moment, for health."""
+        ...
+
 
 class Bell(Protocol):
     """Says that there is news of a run; never what. A lost ring must cost time only."""
@@ -347,4 +355,7 @@ class Bell(Protocol):
 class Store(Journal, Catalog, Pending, Protocol):
     """A backend has all three, and looks after itself."""
 
-    upkeep: Upkeep
+    @property
+    def upkeep(self) -> Upkeep:
+        """Its bounds."""
+        ...

@@ -48,6 +48,14 @@ class MemoryUpkeep:
                 kept[run.owner] = Kept(run.owner, old.runs + 1, old.bytes + run.size(), old.pinned + run.pinned)
         return sorted(kept.values(), key=lambda one: -one.bytes)
 
+    def short(self) -> str | None:
+        """See Upkeep.short."""
+        return None
+
+    def trouble(self) -> str | None:
+        """See Upkeep.trouble."""
+        return None
+
     async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
         """See Upkeep.evict."""
         gone: list[Gone] = []

@@ -40,6 +40,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import origin
+from holdfast.journal.space import Space
 from holdfast.journal.sqlite_load import Loaded, compare, connect, migrate, pragma, refuse_newer, verify
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
@@ -52,6 +53,7 @@ Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 HOT_ROWS = 200_000
 UPKEEP_S = 0.25
+SPACE_S = 1.0
 CHECK_BYTES = 64 * 1024 * 1024
 """A bigger database is not looked through after an unclean stop: `holdfast store check` does it."""
 
@@ -75,22 +77,27 @@ class SqliteStore:
         self._checkpointing = threading.Lock()
         self._dirty = asyncio.Event()
         self._to_seal: list[str] = []
-        self.trouble: str | None = None
-        """Why sealing, trimming and checkpoints cannot go on now, for health."""
         self._writer: Desk[Any] = Desk(
             "holdfast-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self._fences.rollback
         )
         self._reader: Desk[Any]
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
+        self._watch: asyncio.Task[None] | None = None
         self.sessions = SqliteSessions(self._write, self._query)
-        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, lambda run: self._tails.pop(run, None) and None)
+        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, self._let_go)
 
     @classmethod
     async def open_at(
-        cls, path: Path, durability: Durability, clock: Callable[[], float], lease_s: float = 15.0
+        cls,
+        path: Path,
+        durability: Durability,
+        clock: Callable[[], float],
+        lease_s: float = 15.0,
+        space: Space | None = None,
     ) -> SqliteStore:
-        """Open or create the database, migrate it, verify and load what is hot, start the threads."""
+        """Open or create the database, migrate it, verify and load what is hot, start the threads. `space` is the
+        room that it minds."""
         store = cls(path, durability, clock, lease_s)
         try:
             await store._writer.ready()
@@ -105,12 +112,16 @@ class SqliteStore:
         await store._keeping.ready()
         store._dirty.set()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
+        if space is not None:
+            store._watch = asyncio.create_task(store._mind(space), name="journal space")
         return store
 
     async def close(self) -> None:
         """Commit what waits, stop the threads. What was not sealed is sealed at the next start."""
-        self._upkeep.cancel()
-        await asyncio.gather(self._upkeep, return_exceptions=True)
+        tasks = [task for task in (self._upkeep, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(StoreUnavailable):  # then the next start looks through the file
             await self._writer.ask(lambda db: db.execute(SQL["set_clean"], ("1",)) and None)
         for desk in (self._writer, self._reader, self._keeping):
@@ -209,6 +220,9 @@ class SqliteStore:
             lambda db: sqlite_rows.hide(db, self._fences, (owner, run), at, sqlite_rows.DELETED), deleted
         )
 
+    def _let_go(self, run: str) -> None:
+        self._tails.pop(run, None)
+
     # Catalog and Pending
 
     async def find(self, owner: str, run: str) -> Row | None:
@@ -303,7 +317,9 @@ class SqliteStore:
 
     def _connect_other(self) -> apsw.Connection:
         db = connect(self._path)
-        db.execute(SQL["clean"]).fetchall()  # a connection that has read nothing does not know of the log: it checkpoints nothing
+        db.execute(
+            SQL["clean"]
+        ).fetchall()  # a connection that has read nothing does not know of the log: it checkpoints nothing
         return db
 
     def _note_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
@@ -319,7 +335,7 @@ class SqliteStore:
             try:
                 self._checkpoint(db)
             except apsw.Error as error:  # the next batch tries again
-                self.trouble = f"the write-ahead log cannot be moved to the database: {error}"
+                self.upkeep.problem = f"the write-ahead log cannot be moved to the database: {error}"
 
     def _load(self, db: apsw.Connection) -> None:
         verify(db, CHECK_BYTES)
@@ -340,13 +356,21 @@ class SqliteStore:
                 await self._trim()
                 if self._wal_pages:
                     await self._keeping.ask(self._checkpoint)
-                self.trouble = None
+                self.upkeep.problem = None
             except StoreUnavailable as error:
-                self.trouble = str(error)
+                self.upkeep.problem = str(error)
                 if not error.full:  # what the disk did is unknown: nothing is moved or deleted until a restart
                     return
                 self._dirty.set()
             await asyncio.sleep(UPKEEP_S)
+
+    async def _mind(self, space: Space) -> None:
+        while True:
+            try:
+                self.upkeep.room = await asyncio.to_thread(space.look)
+            except OSError as error:
+                self.upkeep.room = f"the disk does not say how much room there is: {error.strerror}"
+            await asyncio.sleep(SPACE_S)
 
     async def _seal_all(self) -> None:
         todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []

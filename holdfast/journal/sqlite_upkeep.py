@@ -25,6 +25,17 @@ class SqliteUpkeep:
         self._query = query
         self._fences = fences
         self._forget = forget
+        self.room: str | None = None
+        self.problem: str | None = None
+        """Why sealing, trimming and checkpoints cannot go on now."""
+
+    def short(self) -> str | None:
+        """See Upkeep.short."""
+        return self.room
+
+    def trouble(self) -> str | None:
+        """See Upkeep.trouble."""
+        return self.problem
 
     async def touch(self, uses: Sequence[Use]) -> None:
         """See Upkeep.touch."""

@@ -9,7 +9,20 @@ from typing import Literal, TypeVar
 
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
-from holdfast.journal.base import Attached, Claim, Opened, Opening, Query, Record, Row, Signal, Slice, Store, Verdict
+from holdfast.journal.base import (
+    Attached,
+    Claim,
+    Opened,
+    Opening,
+    Query,
+    Record,
+    Row,
+    Signal,
+    Slice,
+    Store,
+    Upkeep,
+    Verdict,
+)
 
 T = TypeVar("T")
 
@@ -51,6 +64,11 @@ class CrashingStore:
     def _alive(self) -> None:
         if self.dead:
             raise Crash(f"died {self._when} call {self._die_at}")
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """See Store.upkeep: retention is no place to die at."""
+        return self._inner.upkeep
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""

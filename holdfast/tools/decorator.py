@@ -289,4 +289,3 @@ def _made(thing: object, origin: str, threads: Threads) -> Tool:
         return tool_of(thing, threads)
     except ToolsError as error:
         raise ToolsError(f"{origin}: {error}") from error
-

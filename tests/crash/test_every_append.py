@@ -48,9 +48,7 @@ def points() -> Iterator[Crash]:
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 @pytest.mark.parametrize("book", BOOKS)
-async def test_P1_to_P5_and_P7_hold_after_a_crash_at_every_append(
-    tmp_path: Path, book: str, backend: Backend
-) -> None:
+async def test_P1_to_P5_and_P7_hold_after_a_crash_at_every_append(tmp_path: Path, book: str, backend: Backend) -> None:
     ground = Ground(tmp_path, book, backend)
     stride = {"memory": 1, "sqlite": 4}[backend]  # resumed at every k, or at every fourth
     struck = []

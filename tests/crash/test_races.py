@@ -72,9 +72,7 @@ async def test_P7_one_key_starts_one_run_across_a_kill_and_a_restart(rig: Rig) -
         await rig.server.kill()
         await all_done(tasks)
         rig.server = await rig.start()
-        second = await all_done(
-            post(rig.server.port, "/v1/responses", given, Idempotency_Key=tag) for _ in range(20)
-        )
+        second = await all_done(post(rig.server.port, "/v1/responses", given, Idempotency_Key=tag) for _ in range(20))
         told = {shown_id(answer) for answer in (*first, *second) if b"\n\n" in answer.data}
         assert {answer.status for answer in second} == {200} and len(told) == 1
         assert len(await rows(rig, f"&idempotency_key={tag}")) == 1

@@ -29,7 +29,9 @@ def tell(server: Server) -> Json:
     failed = create(client, "[[status=400]]")
     with client.stream(f"{PATH}/{first['id']}?stream=true") as stream:
         frames = [frame.data for frame in stream.rest()]
-    chat = client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "chat"}], "store": True}).json()
+    chat = client.post(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "chat"}], "store": True}
+    ).json()
     gone = create(client, "deleted")
     client.delete(f"{PATH}/{gone['id']}")
     with client.stream(PATH, {"input": f"cut {SLOW}", "stream": True}) as stream:
@@ -58,7 +60,7 @@ def main() -> None:
         with sqlite3.connect(f"file:{shutil.copytree(server.data, place / 'look')}/holdfast.db", uri=True) as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
         with tarfile.open(HERE / f"schema_{version:04}.tar.gz", "w:gz") as archive:
-            for path in sorted(server.data.glob("holdfast.db*")) + [server.data / "secret"]:
+            for path in [*sorted(server.data.glob("holdfast.db*")), server.data / "secret"]:
                 archive.add(path, path.name)
         (HERE / f"schema_{version:04}.json").write_text(json.dumps(seen, indent=1) + "\n")
 

@@ -105,9 +105,7 @@ def assert_fixed(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE", "PUT", "HEAD"])
-@pytest.mark.parametrize(
-    "path", ["/v1/models", "/v1/responses", "/nowhere", "/health/", "/static/app.js", "//health"]
-)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/responses", "/nowhere", "/health/", "/static/app.js", "//health"])
 async def test_without_a_key_every_route_is_401_known_or_not(method: str, path: str) -> None:
     deeds = Deeds()
     answer = await call(deeds.app, method, path, HOST)
@@ -455,9 +453,7 @@ async def test_429_and_503_say_when_to_come_back(how: str, wait: str | None) -> 
     assert (await call(Deeds().app, "GET", f"/fail/{how}", AUTH)).header("retry-after") == wait
 
 
-@pytest.mark.parametrize(
-    ("how", "told"), [("conflict", "false"), ("busy", None), ("stopping", None), ("client", None)]
-)
+@pytest.mark.parametrize(("how", "told"), [("conflict", "false"), ("busy", None), ("stopping", None), ("client", None)])
 async def test_every_409_tells_sdks_not_to_retry(how: str, told: str | None) -> None:
     assert (await call(Deeds().app, "GET", f"/fail/{how}", AUTH)).header("x-should-retry") == told
 

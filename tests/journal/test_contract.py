@@ -35,5 +35,5 @@ class TestSqliteStoreThatSealsAtOnce(JournalContract):
         monkeypatch.setattr(sqlite_segments, "SEGMENT_BYTES", 2_000)
         one = await shelf()
         yield one.backend
-        assert one.store.trouble is None
+        assert one.store.upkeep.problem is None
         assert not one.store._upkeep.done()

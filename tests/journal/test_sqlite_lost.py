@@ -66,7 +66,7 @@ BLOWS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("blow", BLOWS)
 async def test_p14_a_log_that_lost_entries_is_damage(killed: Path, clock: VirtualClock, blow: str) -> None:
     BLOWS[blow](killed)
-    with pytest.raises(Damaged, match="committed are gone|damaged|malformed|check says"):
+    with pytest.raises(Damaged, match=r"committed are gone|damaged|malformed|check says"):
         await SqliteStore.open_at(killed, "normal", clock)
 
 
@@ -104,8 +104,11 @@ async def test_an_unclean_stop_is_followed_by_a_look_through_the_file_and_a_clea
     store = await SqliteStore.open_at(killed, "normal", clock)
     await store.close()
     # A row that breaks its table's own rule: nothing but a look through the file finds it.
-    edit(killed, "PRAGMA ignore_check_constraints = 1; PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = "
-         "replace(sql, 'model TEXT NOT NULL', 'model TEXT NOT NULL CHECK (model = ''x'')') WHERE name = 'runs'")
+    edit(
+        killed,
+        "PRAGMA ignore_check_constraints = 1; PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = "
+        "replace(sql, 'model TEXT NOT NULL', 'model TEXT NOT NULL CHECK (model = ''x'')') WHERE name = 'runs'",
+    )
     store = await SqliteStore.open_at(killed, "normal", clock)
     await store.close()
     edit(killed, "UPDATE meta SET value = '0' WHERE name = 'clean'")

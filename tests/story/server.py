@@ -336,7 +336,7 @@ def start_server(where: Path, model_url: str, **settings: str) -> Server:
     """A server that listens. `settings` are environment variables."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
     env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
-    env |= {"HOLDFAST_TOOLS_APPROVAL": "never", **settings}
+    env |= {"HOLDFAST_TOOLS_APPROVAL": "never", "HOLDFAST_STORE_BALLAST_BYTES": "0", **settings}
     data = where / "data"
     args = ["-m", "holdfast", "serve", "--port", "0", "--data-dir", str(data), "--sandbox", "off"]
     process = _start([*args, "--model-url", model_url, "--model", "m"], env, where, "server")

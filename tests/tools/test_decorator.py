@@ -298,9 +298,7 @@ async def test_tools_are_found_in_modules_objects_and_files(module: Path, thread
         ("", "cannot be loaded: ValueError"),
     ],
 )
-def test_what_cannot_be_loaded_is_named_with_the_reason(
-    module: Path, threads: Threads, name: str, says: str
-) -> None:
+def test_what_cannot_be_loaded_is_named_with_the_reason(module: Path, threads: Threads, name: str, says: str) -> None:
     (module.parent / "broken_of_a_test.py").write_text("1 / 0\n")
     (module.parent / "empty_of_a_test.py").write_text("")
     with pytest.raises(ToolsError, match=says):

@@ -520,5 +520,3 @@ def test_parts_that_are_no_text_are_named() -> None:
         "[hologram]",
     ]
     assert list(_parts({"content": []})) == []
-
-

@@ -82,9 +82,7 @@ async def test_a_wrong_todo_list_changes_nothing(call: Caller, items: object, sa
     assert (await call("todo")).text == SHOWN
 
 
-async def test_the_lists_of_old_sessions_go_first(
-    call: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_lists_of_old_sessions_go_first(call: Caller, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes, "MAX_LISTS", 3)
     for number in range(6):
         await call("todo", other(place, session=f"s{number}"), items=ITEMS)

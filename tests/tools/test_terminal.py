@@ -269,9 +269,7 @@ async def test_output_past_the_bound_is_counted_and_takes_no_memory(call: Caller
     before = _peak_from_now()
     output = await call("terminal", small, command=flood)
     assert _peak() - before < 8 * 1_048_576
-    assert output.text == (
-        "x" * 65_536 + "\n[output cut: the first 65536 bytes of 50000000 are shown]\n[exit code 4]"
-    )
+    assert output.text == ("x" * 65_536 + "\n[output cut: the first 65536 bytes of 50000000 are shown]\n[exit code 4]")
 
 
 def _peak_from_now() -> int:
