@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -54,6 +55,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_clock() -> Callable[[], int]:
+    """The wall clock as it was at the start, going on by itself: a clock that is set while the server runs lets
+    nothing expire too early and nothing be forgotten (P12)."""
+    begun = time.monotonic_ns() // 1_000_000
+    wall = now_ms()
+    return lambda: wall + time.monotonic_ns() // 1_000_000 - begun
+
+
 class Assembled(Struct):
     """A server, ready to be started."""
 
@@ -88,10 +97,11 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
     if store.lost:
         log.warning("power_loss", entries=store.lost, note="the machine lost what was not on its disk yet")
     sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
-    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, now_ms))
+    steady_ms = steady_clock()
+    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, steady_ms))
     memory = MemoryStore(time.monotonic, sessions=store)
     limits = _limits(settings)
-    engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id))
+    engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id, steady_ms))
     keyring = Keyring()
     keyring.add(key, "default", frozenset({"admin"}))
     log.secrets.update({key, *agents.secrets})

@@ -132,7 +132,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
         for each in drains:
             await each(drain_s)
 
-    serving = Serving(front, sock, drain, drain_s + 5.0)
+    serving = Serving(front, sock, drain, drain_s + 5.0, loaded.settings.limits.head_s)
     running = asyncio.create_task(serving.run(), name="serving")
     try:
         built, key, spoken = await _build(loaded, log)

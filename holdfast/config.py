@@ -119,6 +119,7 @@ class Tools(Section, frozen=True):
 
 class Limits(Section, frozen=True):
     concurrent_runs: Annotated[Count, _doc("Runs at work at the same time.")] = 256
+    head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive.")] = 20.0
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64

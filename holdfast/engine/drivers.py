@@ -32,6 +32,12 @@ class Parts(msgspec.Struct, frozen=True):
     log: Log
     now_ms: Callable[[], int]
     new_id: Callable[[], str]
+    steady_ms: Callable[[], int] | None = None
+    """By what things expire: a clock that nobody sets while the server runs; None: `now_ms` is such a one."""
+
+    def clock(self) -> Callable[[], int]:
+        """The clock by which things expire."""
+        return self.steady_ms or self.now_ms
 
 
 class Drivers:
@@ -87,7 +93,7 @@ class Drivers:
         signals = await self._parts.durable.signals(live.run)
         if any(signal.kind == "cancel" for signal in signals):
             live.poke()
-        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.now_ms())
+        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.clock()())
         await self.drive(live)
 
     async def drive(self, live: Live) -> None:

@@ -48,12 +48,13 @@ class Engine:
         self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
         self.keeper = Keeper(parts.durable, self._writers[True], self._drivers.drive_claimed, parts.limits, parts.log)
         self.keeper.holder = holder
-        self.keeper.now_ms = parts.now_ms
+        self.keeper.now_ms = parts.clock()
         self.keeper.spawn = self._spawn
         self._drivers.asking = self.keeper.waiting
         self.keeper.park = self._drivers.park
+        self._writers[True].broke = self.cut
         upkeep, being_read = parts.durable.upkeep, self._hubs[True].being_read
-        self.retainer = Retainer(upkeep, parts.limits.keep, parts.now_ms, being_read, parts.log)
+        self.retainer = Retainer(upkeep, parts.limits.keep, parts.clock(), being_read, parts.log)
         self._chores = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
