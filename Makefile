@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: serve test check bench drill clean docs sandbox
+.PHONY: serve test check bench drill faults clean docs sandbox
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,3 +44,9 @@ drill: $(STAMP)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+
+# The fault programme: everything in tests/faults, the long trials too.
+faults: $(STAMP) sandbox
+	@command -v strace >/dev/null 2>&1 || apt-get install -y -qq strace >/dev/null 2>&1 || true
+	@ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || apt-get install -y -qq libfaketime >/dev/null 2>&1 || true
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -rs -s -m "long or not long" tests/faults $(ARGS)

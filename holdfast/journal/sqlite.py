@@ -41,7 +41,7 @@ from holdfast.journal.base import (
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import origin
 from holdfast.journal.space import Space
-from holdfast.journal.sqlite_load import Loaded, compare, connect, migrate, pragma, refuse_newer, verify
+from holdfast.journal.sqlite_load import Loaded, compare, connect, migrate, pragma, refuse_emptied, refuse_newer, verify
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
 from holdfast.journal.sqlite_upkeep import SqliteUpkeep
@@ -302,6 +302,7 @@ class SqliteStore:
     def _connect_writer(self) -> apsw.Connection:
         if not self._path.exists():  # before SQLite makes it: the WAL beside it gets the mode that it has then
             self._path.touch(0o600)
+        refuse_emptied(self._path, self._mark)
         db = connect(self._path)
         try:
             refuse_newer(db)
@@ -341,6 +342,7 @@ class SqliteStore:
         verify(db, CHECK_BYTES)
         loaded = Loaded(db)
         self.lost = compare(self._mark, loaded.end_id, self._durability)
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # until here, closing must leave every file as it is
         self._mark.note(loaded.end_id - 1)
         self._fences.settled, self._tails, self._end_id = loaded.fences, loaded.tails, loaded.end_id
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]

@@ -25,6 +25,7 @@ class NewerStore(Exception):
 def connect(path: Path) -> apsw.Connection:
     """A connection that waits for others and never checkpoints by itself."""
     db = apsw.Connection(str(path))
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.set_busy_timeout(5000)
     pragma(db, "wal_autocheckpoint", 0)
     return db
@@ -43,10 +44,15 @@ def refuse_newer(db: apsw.Connection) -> None:
     version: Any = db.pragma("user_version")
     known = queries.migrations()[-1][0]
     if version > known:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         raise NewerStore(
             f"the store has schema {version}, this release knows {known}: upgrade holdfast (nothing was touched)"
         )
+
+
+def refuse_emptied(path: Path, mark: Watermark) -> None:
+    """Raise Damaged before SQLite looks at a file that was emptied: it would throw away the log beside it."""
+    if mark.last and mark.same_boot and path.stat().st_size == 0:
+        raise Damaged(f"the database is empty, though {mark.last} entries were written to it")
 
 
 def migrate(db: apsw.Connection) -> None:

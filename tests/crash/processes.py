@@ -46,6 +46,11 @@ class Process:
         async with asyncio.timeout(seconds):
             return await self._child.wait()
 
+    async def gone_by_signal(self) -> int:
+        """SIGTERM, and wait: the exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.gone()
+
     async def kill(self) -> None:
         """SIGKILL, and wait."""
         self.signal(signal.SIGKILL)
