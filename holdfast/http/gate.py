@@ -15,10 +15,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.config import is_loopback
-from holdfast.core.errors import ClientError, HoldfastError
+from holdfast.core.errors import ClientError, Damaged, HoldfastError
 from holdfast.engine.base import Log
 from holdfast.http.body import too_large
-from holdfast.http.errors import Headers, error_response, internal_error
+from holdfast.http.errors import Headers, damaged, error_response, internal_error
 from holdfast.http.keys import Key, Keyring
 
 _FIXED: Headers = [
@@ -119,7 +119,7 @@ class Gate:
             self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
             if answer.started:
                 raise
-            await _refuse(scope, answer, internal_error(request_id))
+            await _refuse(scope, answer, damaged() if isinstance(error, Damaged) else internal_error(request_id))
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         seen = _seen(scope)

@@ -1,5 +1,5 @@
-"""uvicorn, owned. Owns: the listening socket and the order of a shutdown: refuse, park, flush, cut, then uvicorn (which otherwise waits for open streams before it calls anybody).
-Refuses to know: what the application does."""
+"""uvicorn, owned. Owns: the listening socket and the order of a shutdown: refuse, park, flush, cut, then uvicorn (which
+otherwise waits for open streams before it calls anybody). Refuses to know: what the application does."""
 
 from __future__ import annotations
 

@@ -318,9 +318,9 @@ class SqliteStore:
 
     def _connect_other(self) -> apsw.Connection:
         db = connect(self._path)
-        db.execute(
-            SQL["clean"]
-        ).fetchall()  # a connection that has read nothing does not know of the log: it checkpoints nothing
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        # A connection that has read nothing does not know of the log: it would checkpoint nothing, without a word.
+        db.execute(SQL["clean"]).fetchall()
         return db
 
     def _note_pages(self, db: apsw.Connection, name: str, pages: int) -> int:

@@ -168,6 +168,19 @@ def netns(*args: str) -> None:
         pytest.skip(f"NOT TESTED, no network of its own here: {done.stderr.strip()}")
 
 
+CLIENT = """
+import socket, time
+body = b'{{"input": "[[hang=1]]", "stream": true}}'
+head = b"POST /v1/responses HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer {key}\\r\\n"
+head += b"Content-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body)
+line = socket.create_connection(("10.213.7.1", {port}))
+line.sendall(head + body)
+line.recv(10)
+print("on", flush=True)
+time.sleep(60)
+"""
+
+
 def lines_to(address: str) -> int:
     """How many connections to an address the kernel still has."""
     there = "".join(f"{int(part):02X}" for part in reversed(address.split(".")))
@@ -192,12 +205,7 @@ async def test_P9_a_half_open_client_is_noticed_within_two_keepalives(tmp_path: 
             rig.server = await rig.start(waits=False)
             line = await rig.server.line()
             port = int(line.rsplit(":", 1)[1])
-            code = (
-                'import socket,sys,time;s=socket.create_connection((\'10.213.7.1\',%d));b=b\'{"input":"[[hang=1]]",'
-                "\"stream\":true}';s.sendall(b'POST /v1/responses HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer %s\\r\\n"
-                "Content-Type: application/json\\r\\nContent-Length: %%d\\r\\n\\r\\n'%%len(b)+b);s.recv(10);print('on',"
-                "flush=True);time.sleep(60)" % (port, KEY)
-            )
+            code = CLIENT.format(port=port, key=KEY)
             client = await asyncio.create_subprocess_exec(
                 "ip", "netns", "exec", name, sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE
             )
@@ -211,4 +219,4 @@ async def test_P9_a_half_open_client_is_noticed_within_two_keepalives(tmp_path: 
                 client.kill()
                 await client.wait()
     finally:
-        subprocess.run(["ip", "netns", "del", name], check=False)
+        await asyncio.to_thread(subprocess.run, ["ip", "netns", "del", name], check=False)
