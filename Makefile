@@ -10,7 +10,7 @@ BROWSER_STAMP := $(VENV)/.playwright
 # Open WebUI needs torch, and takes the build with several GB of CUDA where no other one is there first.
 TORCH ?= torch==2.13.0
 
-.PHONY: serve test check bench drill sim clean docs sandbox test-schema chromium test-openwebui
+.PHONY: serve test check bench drill sim faults clean docs sandbox test-schema chromium test-openwebui
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -79,3 +79,9 @@ sim: $(STAMP)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+
+# The fault programme: everything in tests/faults, the long trials too.
+faults: $(STAMP) sandbox
+	@command -v strace >/dev/null 2>&1 || apt-get install -y -qq strace >/dev/null 2>&1 || true
+	@ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || apt-get install -y -qq libfaketime >/dev/null 2>&1 || true
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -rs -s -m "long or not long" tests/faults $(ARGS)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from starlette.applications import Starlette
 from holdfast.assemble_agents import Agents, Chance, build_agents
 from holdfast.config import Loaded, Settings, is_loopback
 from holdfast.dialects.clients import TABLE
-from holdfast.engine.base import Limits
+from holdfast.engine.base import Keep, Limits
 from holdfast.engine.drivers import Parts as EngineParts
 from holdfast.engine.engine import Engine
 from holdfast.http.app import build_app
@@ -27,6 +28,7 @@ from holdfast.http.routes_server import OPEN_PATHS, About
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.memory import MemoryStore
+from holdfast.journal.space import Space
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.models.base import Model
 from holdfast.observe.log import Log
@@ -52,6 +54,14 @@ def new_code() -> str:
 def now_ms() -> int:
     """The wall clock."""
     return time.time_ns() // 1_000_000
+
+
+def steady_clock() -> Callable[[], int]:
+    """The wall clock as it was at the start, going on by itself: a clock that is set while the server runs lets
+    nothing expire too early and nothing be forgotten (P12)."""
+    begun = time.monotonic_ns() // 1_000_000
+    wall = now_ms()
+    return lambda: wall + time.monotonic_ns() // 1_000_000 - begun
 
 
 class Assembled(Struct):
@@ -83,12 +93,16 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
     data = settings.server.data_path
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = DirectoryLock(data)
-    store = await SqliteStore.open_at(data / "holdfast.db", settings.store.durability, time.monotonic)
+    space = Space(data, settings.store.low_water_bytes, settings.store.ballast_bytes)
+    store = await SqliteStore.open_at(data / "holdfast.db", settings.store.durability, time.monotonic, space=space)
+    if store.lost:
+        log.warning("power_loss", entries=store.lost, note="the machine lost what was not on its disk yet")
     sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
-    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, now_ms))
+    steady_ms = steady_clock()
+    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, steady_ms))
     memory = MemoryStore(time.monotonic, sessions=store)
     limits = _limits(settings)
-    engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id))
+    engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id, steady_ms))
     keyring = Keyring()
     keyring.add(key, "default", frozenset({"admin"}))
     log.secrets.update({key, *agents.secrets})
@@ -119,6 +133,13 @@ def _limits(settings: Settings) -> Limits:
         keepalive_s=chosen.keepalive_s,
         stall_s=chosen.stall_s,
         grace_s=chosen.disconnect_grace_s,
+        keep=Keep(
+            runs=settings.store.max_responses,
+            owner_bytes=settings.store.owner_bytes,
+            total_bytes=settings.store.total_bytes,
+            days=settings.store.max_days,
+            every_s=settings.store.retention_s,
+        ),
     )
 
 

@@ -135,7 +135,8 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
         for each in drains:
             await each(drain_s)
 
-    serving = Serving(front, sock, drain, drain_s + 5.0, loaded.settings.limits.body_bytes + FRAME_SLACK)
+    limits = loaded.settings.limits
+    serving = Serving(front, sock, drain, drain_s + 5.0, limits.head_s, limits.body_bytes + FRAME_SLACK)
     running = asyncio.create_task(serving.run(), name="serving")
     try:
         built, key, spoken = await _build(loaded, log)
@@ -184,7 +185,10 @@ async def _build(loaded: Loaded, log: Log) -> tuple[Assembled, tuple[str, bool],
     except (DirectoryHeld, NewerStore, ConfigError) as error:
         raise Refused(str(error)) from error
     except Damaged as error:
-        raise Refused(f"the store in {data} is damaged: {error}. It was not changed; restore a backup.") from error
+        raise Refused(
+            f"the store in {data} is damaged: {error}. It was not changed. `holdfast store check` says more; then "
+            "`holdfast store restore BACKUP --replace`, or `holdfast store set-aside` to begin with an empty one."
+        ) from error
     except (OSError, StoreUnavailable) as error:
         raise Refused(f"the data directory {data} cannot be used: {error}") from error
     return built, key, spoken
@@ -241,10 +245,12 @@ def config_show(path: str | None, as_json: bool) -> None:
 def _register() -> None:
     from holdfast.cli_client import runs, status
     from holdfast.cli_doctor import doctor
+    from holdfast.cli_store import store
 
     main.add_command(doctor)
     main.add_command(status)
     main.add_command(runs)
+    main.add_command(store)
 
 
 _register()

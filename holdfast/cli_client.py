@@ -190,6 +190,19 @@ def cancel(run: str, url: str | None, key: str | None, as_json: bool) -> None:
     click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['status']}")
 
 
+@runs.command("pin")
+@click.argument("run")
+@click.option("--off", is_flag=True, help="Let retention have it again.")
+@_remote_options
+@_json_option
+def pin(run: str, off: bool, url: str | None, key: str | None, as_json: bool) -> None:
+    """Keep a run, whatever retention says."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}/pin", "DELETE" if off else "POST")
+    click.echo(
+        json.dumps(answer) if as_json else f"{answer['run_id']}: {'pinned' if answer['pinned'] else 'not pinned'}"
+    )
+
+
 @runs.command("receipt")
 @click.argument("run")
 @_remote_options

@@ -39,6 +39,8 @@ _PASSWORD = {"hidden": "password"}
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000, extra={"unit": "seconds"})]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 40, extra={"unit": "bytes"})]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Whole = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Room = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": "bytes"})]
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
@@ -76,7 +78,13 @@ class Server(Section, frozen=True):
 class Store(Section, frozen=True):
     url: Annotated[str, _doc("A postgresql:// URL; empty is SQLite in data_dir.", extra=_PASSWORD)] = ""
     durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"
-    max_responses: Annotated[Count, _doc("Stored responses per owner; least recently used go first.")] = 1000
+    max_responses: Annotated[Whole, _doc("Stored runs per owner, least recently used go first; 0: no bound.")] = 10_000
+    max_days: Annotated[float, _doc("Days since a run was last used, then it goes; 0: no bound.", ge=0, le=36500)] = 0.0
+    owner_bytes: Annotated[Room, _doc("Bytes that the runs of one owner may keep; 0: no bound.")] = 0
+    total_bytes: Annotated[Room, _doc("Bytes that all runs may keep; 0: no bound.")] = 0
+    retention_s: Annotated[Seconds, _doc("How often the bounds above are looked after.")] = 30.0
+    low_water_bytes: Annotated[Room, _doc("Free disk under which new runs are refused; 0: none.")] = 67_108_864
+    ballast_bytes: Annotated[Room, _doc("A file given back when the disk is short; 0: none.")] = 16_777_216
 
 
 class Model(Section, frozen=True):
@@ -115,6 +123,7 @@ class Tools(Section, frozen=True):
 
 class Limits(Section, frozen=True):
     concurrent_runs: Annotated[Count, _doc("Runs at work at the same time.")] = 256
+    head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive.")] = 20.0
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64

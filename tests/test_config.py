@@ -57,7 +57,7 @@ DEFAULTS: dict[str, object] = {
     "server.unknown_model": "error",
     "store.url": "",
     "store.durability": "normal",
-    "store.max_responses": 1000,
+    "store.max_responses": 10_000,
     "model.url": "",
     "model.api_key": None,
     "agent.max_rounds": 50,

@@ -69,6 +69,8 @@ class RunFound(Struct, frozen=True):
     chains: bool
     session: str
     conversation: str | None = None
+    expired: bool = False
+    """Retention took it."""
 
 
 class ConversationFound(Struct, frozen=True):
@@ -128,8 +130,8 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
 
 def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:
     shown = wire_id("responses", asked.previous or "")
-    if previous is None:
-        error = not_found("response", shown)
+    if previous is None or previous.expired:
+        error = not_found("response", shown, expired=previous is not None)
         error.param = "previous_response_id"
         raise error
     if not previous.chains:

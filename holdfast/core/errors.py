@@ -69,6 +69,8 @@ class Damaged(Exception):
     """The store does not hold what it must: a gap, a broken checksum, an unknown kind of event."""
 
 
-def not_found(noun: str, shown: str) -> ClientError:
-    """The one answer for an unknown id, a foreign owner's id and a deleted one (G7)."""
-    return ClientError(f"{noun}_not_found", f"{noun.capitalize()} not found: {shown}", status=404)
+def not_found(noun: str, shown: str, *, expired: bool = False) -> ClientError:
+    """The one answer for an unknown id, a foreign owner's id and a deleted one; its owner is told of one that was
+    there and that retention took (G7)."""
+    gone = f"{noun.capitalize()} expired: {shown} is no longer kept (see the store.* settings for how long runs are)."
+    return ClientError(f"{noun}_not_found", gone if expired else f"{noun.capitalize()} not found: {shown}", status=404)

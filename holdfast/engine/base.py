@@ -105,8 +105,22 @@ class Broken(Struct, frozen=True):
 News = Chunk | Idle | Ended | Cut | Broken
 
 
+class Keep(Struct, frozen=True, kw_only=True):
+    """How much is kept; 0 is no bound."""
+
+    runs: int = 0
+    """Of each owner."""
+    owner_bytes: int = 0
+    total_bytes: int = 0
+    days: float = 0.0
+    """Since a run was last used."""
+    every_s: float = 30.0
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """The engine's bounds."""
+
+    keep: Keep = Keep()
 
     concurrent_runs: int = 256
     queue: int = 1024

@@ -33,6 +33,12 @@ class Parts(msgspec.Struct, frozen=True):
     log: Log
     now_ms: Callable[[], int]
     new_id: Callable[[], str]
+    steady_ms: Callable[[], int] | None = None
+    """By what things expire: a clock that nobody sets while the server runs; None: `now_ms` is such a one."""
+
+    def clock(self) -> Callable[[], int]:
+        """The clock by which things expire."""
+        return self.steady_ms or self.now_ms
 
 
 class Drivers:
@@ -92,7 +98,7 @@ class Drivers:
         signals = await self._parts.durable.signals(live.run)
         if any(signal.kind == "cancel" for signal in signals):
             live.poke()
-        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.now_ms())
+        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.clock()())
         await self.drive(live)
 
     async def drive(self, live: Live) -> None:
@@ -125,6 +131,12 @@ class Drivers:
             self.asking.add(live.owner, live.run, asked.expires_at)
             if concerns(live.committed, await self._parts.durable.signals(live.run)):
                 self.asking.wake(live.run)
+
+    def park(self) -> None:
+        """Ask every stored run to give its claim back at its next safe point."""
+        for worker in list(self._workers.values()):
+            if not worker.live.owned:
+                worker.drain()
 
     async def drain(self, seconds: float, urgent: Callable[[str, str], None]) -> None:
         """Park stored runs at a safe point, end the others, flush. `urgent` starts those that still wait for a slot."""

@@ -25,6 +25,7 @@ from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.handover import Handover
 from holdfast.engine.keeper import Keeper, entry_of, read_state
 from holdfast.engine.live import Live
+from holdfast.engine.retention import Retainer
 from holdfast.engine.subscription import Subscription
 from holdfast.engine.writer import RETRY_S
 from holdfast.journal.base import Attached, Opened, Opening, Query, Row, Signal, StoreUnavailable
@@ -44,10 +45,13 @@ class Engine:
         self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
         self.keeper = Keeper(parts.durable, self._writers[True], self._drivers.drive_claimed, parts.limits, parts.log)
         self.keeper.holder = holder
-        self.keeper.now_ms = parts.now_ms
+        self.keeper.now_ms = parts.clock()
         self.keeper.spawn = self._spawn
         self._drivers.asking = self.keeper.waiting
         self.handover = Handover(lambda: parts.durable.deliveries, parts.now_ms, parts.log)
+        self.keeper.park = self._drivers.park
+        self._writers[True].broke = self.cut
+        self.retainer = Retainer(parts, self._hubs[True].being_read)
         self._chores = 0
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
@@ -73,6 +77,7 @@ class Engine:
             tasks.create_task(self.keeper.run(), name="keeper")
             tasks.create_task(self.keeper.beat(), name="beat")
             tasks.create_task(self.keeper.watch_clock(), name="clock")
+            tasks.create_task(self.retainer.run(), name="retention")
             begun.set()
             await self.keeper.recover()
 
@@ -202,7 +207,7 @@ class Engine:
         if self.draining:
             raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
         if stored:
-            self._writers[True].refuse_if_degraded()
+            self._writers[True].refuse_if_degraded(self.durable.upkeep.short())
 
     async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:
         """Ask the store. In a `full` house a known key or a lost place is answered all the same (house rule 6.16)."""
@@ -259,6 +264,7 @@ class Engine:
 
     async def find(self, owner: str, run: str) -> Row | None:
         """The catalog's row of a stored run."""
+        self.retainer.used(owner, run)
         return await self.durable.find(owner, run)
 
     async def look(self, owner: str, run: str) -> RunState | None:
@@ -388,6 +394,7 @@ class Engine:
             "entries": self._writers[True].entries + self._writers[False].entries,
             "flushes": self._writers[True].flushes + self._writers[False].flushes,
             "subscriptions": self.readers(),
-            "degraded": self._writers[True].degraded,
+            "evicted": self.retainer.evicted,
+            "degraded": self._writers[True].degraded or self.durable.upkeep.short() or self.durable.upkeep.trouble(),
+            "writable": self._writers[True].degraded is None,
         }
-

@@ -58,6 +58,10 @@ class Hub:
             return len(self._subscriptions)
         return sum(1 for subscription in self._subscriptions if subscription.run == run)
 
+    def being_read(self) -> set[str]:
+        """The runs that have open subscriptions."""
+        return {subscription.run for subscription in self._subscriptions}
+
     def hand_over(self, live: Live, other: Hub) -> None:
         """A run moves to the other store, with its readers."""
         self._lives.pop(live.run, None)

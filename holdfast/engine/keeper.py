@@ -65,6 +65,9 @@ class Keeper:
         self.recovered = 0
         self.sealed = 0
         self.stopping = False
+        self.paused: str | None = None
+        """Why no run is begun or gone on with now, though the server runs: the disk is short of room."""
+        self.park: Callable[[], None] = lambda: None
         self.waiting = Waiting(self._wake)
 
     def _wake(self, owner: str, run: str) -> None:
@@ -107,8 +110,10 @@ class Keeper:
 
     async def recover(self) -> None:
         """Queue every run that the last process left behind."""
+        queued = {run for _, run, _ in self._queue}
         for owner, run in await self._store.claimable(1_000_000):
-            self.enqueue(owner, run)
+            if run not in queued:
+                self.enqueue(owner, run)
         if self._queue:
             self._log.info("recovery_started", runs=len(self._queue))
 
@@ -117,7 +122,7 @@ class Keeper:
         while True:
             await self._kick.wait()
             self._kick.clear()
-            while self._queue and self.active < self._limits.concurrent_runs and not self.stopping:
+            while self._queue and self.active < self._limits.concurrent_runs and not (self.stopping or self.paused):
                 _owner, _run, work = self._queue.popleft()
                 self.active += 1
                 self.spawn(work())
@@ -128,6 +133,21 @@ class Keeper:
             await asyncio.sleep(EXPIRY_S)
             if not self.stopping:
                 self.waiting.expire(self.now_ms())
+                await self._mind_room()
+
+    async def _mind_room(self) -> None:
+        """Park what runs while room is short; go on with it when there is room again."""
+        short = self._store.upkeep.short()
+        if short is not None and self.paused is None:
+            self._log.error("storage_short", reason=short)
+            self.park()
+        elif short is None and self.paused is not None:
+            self._log.info("storage_back")
+            self.paused = None
+            await self.recover()
+        self.paused = short
+        if short is None:
+            self._kick.set()
 
     async def beat(self) -> None:
         """Keep the claims of this process fresh, until cancelled."""

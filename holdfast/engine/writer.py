@@ -45,6 +45,8 @@ class Writer:
         self.degraded: str | None = None
         """Why nothing is written now, for health."""
         self.broken = False
+        self.broke: Callable[[], None] = lambda: None
+        """Called when nothing will be written any more: whoever waits for more must not wait for ever."""
         self.fenced = 0
         self.entries = 0
         self.flushes = 0
@@ -145,19 +147,25 @@ class Writer:
                 if self.degraded is None:
                     self._log.error("store_unavailable", reason=str(error), retried=error.full)
                 self.degraded = str(error)
-                self.broken = not error.full
+                if not error.full:
+                    self._break_off()
                 await asyncio.sleep(RETRY_S)
                 continue
             except Exception as error:
                 self._log.error("store_failed", error=repr(error))
-                self.degraded, self.broken = f"the store failed ({type(error).__name__})", True
+                self.degraded = f"the store failed ({type(error).__name__})"
+                self._break_off()
                 continue
             if self.degraded is not None:
                 self._log.info("store_available")
                 self.degraded = None
             return verdicts
 
-    def refuse_if_degraded(self) -> None:
-        """503 for new work while the store takes nothing."""
-        if self.degraded is not None:
-            raise ServerError("storage_full", f"Nothing can be stored now: {self.degraded}. Try again.", retry_after=5)
+    def _break_off(self) -> None:
+        self.broken = True
+        self.broke()
+
+    def refuse_if_degraded(self, short: str | None = None) -> None:
+        """503 for new work while the store takes nothing, or is about to (`short`)."""
+        if (why := self.degraded or short) is not None:
+            raise ServerError("storage_full", f"Nothing can be stored now: {why}. Try again later.", retry_after=5)

@@ -242,8 +242,11 @@ def run_named(dialect: str, noun: str, shown: str) -> str:
 async def row_named(request: Request, parts: Parts, dialect: str, noun: str) -> Row:
     """The caller's run that the path names; the same 404 for unknown, deleted and foreign ones."""
     shown = request.path_params["id"]
-    row = await parts.engine.find(owner_of(request), run_named(dialect, noun, shown))
-    if row is None or (dialect != "runs" and row.dialect != dialect):
+    run = run_named(dialect, noun, shown)
+    row = await parts.engine.find(owner_of(request), run)
+    if row is None:
+        raise not_found(noun, shown, expired=await parts.engine.durable.upkeep.expired(owner_of(request), run))
+    if dialect != "runs" and row.dialect != dialect:
         raise not_found(noun, shown)
     return row
 

@@ -32,6 +32,12 @@ def error_response(error: HoldfastError, manners: Manners = OPENAI, request_id: 
     return error.status, headers, body
 
 
+def damaged() -> ServerError:
+    """What was asked for cannot be read: never a shorter history instead (P14)."""
+    words = "What is stored of this is damaged. `holdfast store check` says what; a backup can be restored."
+    return ServerError("store_damaged", words, status=500)
+
+
 def internal_error(request_id: str) -> ServerError:
     """The answer to a bug of ours: it names the log line, never the cause."""
     words = f"The server failed; this is a bug. Its log has the cause under request id {request_id}."

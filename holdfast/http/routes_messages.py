@@ -13,7 +13,7 @@ from holdfast.dialects.approval import Reply
 from holdfast.dialects.messages import body, frames, parse
 from holdfast.dialects.messages.errors import broken_frame
 from holdfast.dialects.shared import refusal
-from holdfast.http import calls, shapes
+from holdfast.http import calls, shapes_messages
 from holdfast.http.calls import Answering, Parts
 from holdfast.http.describe import KEY, SESSION, SESSION_KEY, TOOL_PROGRESS, Operation, described
 
@@ -60,10 +60,10 @@ class MessagesRoutes:
             params=(KEY, SESSION, SESSION_KEY, TOOL_PROGRESS),
             body=parse.MessagesRequest,
             required=("messages", "max_tokens"),
-            answers={200: shapes.AnthropicMessage},
+            answers={200: shapes_messages.AnthropicMessage},
             stream="message_start to message_stop; with stream: true.",
             errors=(404, 409, 429, 502, 504),
-            error=shapes.AnthropicError,
+            error=shapes_messages.AnthropicError,
         )
     )
     async def create(self, request: Request) -> ASGIApp:
@@ -85,9 +85,9 @@ class MessagesRoutes:
             summary="Count the tokens of a message, about",
             body=parse.CountRequest,
             required=("messages",),
-            answers={200: shapes.AnthropicCount},
+            answers={200: shapes_messages.AnthropicCount},
             errors=(404,),
-            error=shapes.AnthropicError,
+            error=shapes_messages.AnthropicError,
         )
     )
     async def count(self, request: Request) -> Response:

@@ -64,6 +64,7 @@ class RunsRoutes:
             Route(base + "/{id}/stop", self.stop, methods=["POST"]),
             Route(base + "/{id}/approval", self.approve, methods=["POST"]),
             Route(base + "/{id}/receipt", self.receipt, methods=["GET"]),
+            Route(base + "/{id}/pin", self.pin, methods=["POST", "DELETE"]),
         ]
 
     @described(
@@ -181,6 +182,21 @@ class RunsRoutes:
         async for entry in self._parts.engine.entries(row.owner, row.run):
             made.take(entry)
         return calls.answer(made.body(), session=row.session)
+
+    @described(
+        Operation(
+            tag="Runs",
+            summary="Pin a run",
+            doc="Retention leaves it alone; DELETE: no longer.",
+            answers={200: shapes.Pinned},
+        )
+    )
+    async def pin(self, request: Request) -> Response:
+        """POST: keep it, whatever retention says; DELETE: no longer."""
+        row = await calls.row_named(request, self._parts, "runs", NOUN)
+        pinned = request.method == "POST"
+        await self._parts.engine.durable.upkeep.pin(row.owner, row.run, pinned)
+        return calls.answer({"run_id": wire_id("runs", row.run), "pinned": pinned}, session=row.session)
 
     @described(
         Operation(

@@ -81,7 +81,7 @@ class ServerRoutes:
         """Open, and without any secret, path or pid unless an admin asks; 503 when a part is degraded."""
         about, stats = self._about, self._engine.stats()
         upstream = await about.upstream()
-        degraded = stats["degraded"] is not None or self._engine.draining
+        degraded = stats["degraded"] is not None or self._engine.draining or not upstream["reachable"]
         status = "draining" if self._engine.draining else "degraded" if degraded else "ok"
         shown: Described = {
             "status": status,
@@ -90,16 +90,18 @@ class ServerRoutes:
             "store": {
                 "kind": about.store["kind"],
                 "durability": about.store["durability"],
-                "writable": stats["degraded"] is None,
+                "writable": stats["writable"],
+                "trouble": stats["degraded"],
             },
             "runs": {"active": stats["active"], "queued": stats["queued"]},
             "readers": stats["subscriptions"],
             "limits": about.limits,
             "upstream": upstream,
-            "recovery": {"recovered": stats["recovered"], "sealed": stats["sealed"], "fenced": stats["fenced"]},
+            "recovery": {name: stats[name] for name in ("recovered", "sealed", "fenced")},
+            "expired": stats["evicted"],
         }
         if _is_admin(request):
-            shown["admin"] = {**about.store, "degraded": stats["degraded"], "entries": stats["entries"]}
+            shown["admin"] = {**about.store, "entries": stats["entries"]}
         return answer(shown, 503 if degraded else 200)
 
     def _names(self) -> list[str]:

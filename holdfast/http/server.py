@@ -1,6 +1,5 @@
-"""uvicorn, owned. Owns: the listening socket, the connection's abort for streams that must break off, and the order of
-a shutdown: refuse, park, flush, cut, then uvicorn (which otherwise waits for open streams before it calls anybody).
-Refuses to know: what the application does."""
+"""uvicorn, owned. Owns: the listening socket and the order of a shutdown: refuse, park, flush, cut, then uvicorn (which
+otherwise waits for open streams before it calls anybody). Refuses to know: what the application does."""
 
 from __future__ import annotations
 
@@ -15,7 +14,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
+
+from holdfast.http.connection import protocol_of
 
 
 def listen(host: str, port: int, user_timeout_s: float) -> socket.socket:
@@ -37,33 +38,14 @@ class _Quiet(logging.Filter):
         return "returned without" not in record.getMessage()
 
 
-def _abortable(base: type[Any]) -> type[Any]:
-    """A protocol whose connection the application can break."""
-
-    class Abortable(base):  # type: ignore[misc]
-        app: Any
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            inner: ASGIApp = self.app
-
-            async def abortable(scope: Scope, receive: Receive, send: Send) -> None:
-                scope.setdefault("extensions", {})["holdfast.abort"] = self.transport.abort
-                await inner(scope, receive, send)
-
-            self.app = abortable
-
-    return Abortable
-
-
-def _protocol() -> type[Any]:
+def _protocol(head_s: float) -> type[Any]:
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
-        return _abortable(H11Protocol)
-    return _abortable(HttpToolsProtocol)
+        return protocol_of(H11Protocol, head_s)
+    return protocol_of(HttpToolsProtocol, head_s)
 
 
 def _websocket(*args: Any, **kwargs: Any) -> Any:
@@ -90,12 +72,13 @@ class Serving:
         sock: socket.socket,
         drain: Callable[[], Awaitable[None]],
         longest_s: float,
+        head_s: float = 20.0,
         frame_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         logging.getLogger("uvicorn.error").addFilter(_Quiet())
         config = uvicorn.Config(
             app,
-            http=_protocol(),
+            http=_protocol(head_s),
             lifespan="off",
             access_log=False,
             log_level="warning",

@@ -81,6 +81,7 @@ class DetailedHealth(Struct):
     limits: Json
     upstream: Json
     recovery: dict[str, int]
+    expired: Count
     admin: Json | UnsetType = UNSET
 
 
@@ -299,6 +300,13 @@ class RunStopped(Struct):
     status: RunStatus
 
 
+class Pinned(Struct):
+    """Whether retention leaves it alone."""
+
+    run_id: str
+    pinned: bool
+
+
 class Approved(Struct):
     """The answer that was taken."""
 
@@ -368,40 +376,3 @@ class Compaction(Struct):
     created_at: int
     output: list[Json]
     usage: ResponseUsage
-
-
-# messages
-
-
-class AnthropicErrorDetail(Struct):
-    """What went wrong."""
-
-    type: str
-    message: str
-
-
-class AnthropicError(Struct):
-    """An error in the shape of that API."""
-
-    type: Literal["error"]
-    error: AnthropicErrorDetail
-    request_id: str | None
-
-
-class AnthropicMessage(Struct):
-    """The answer, in blocks."""
-
-    id: Annotated[str, Meta(pattern="^msg_")]
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[Json]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"] | None
-    stop_sequence: None
-    usage: Json
-
-
-class AnthropicCount(Struct):
-    """About how many tokens a request holds."""
-
-    input_tokens: Count

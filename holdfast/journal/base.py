@@ -14,6 +14,7 @@ from msgspec import Struct
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
 from holdfast.journal.base_conversations import Conversations
+from holdfast.journal.base_upkeep import Upkeep
 
 SignalKind = Literal["cancel", "approval"]
 
@@ -325,7 +326,7 @@ class Bell(Protocol):
 
 
 class Store(Journal, Catalog, Pending, Protocol):
-    """A backend has all of them."""
+    """A backend has all of them, and looks after itself."""
 
     @property
     def deliveries(self) -> Deliveries:
@@ -335,4 +336,9 @@ class Store(Journal, Catalog, Pending, Protocol):
     @property
     def conversations(self) -> Conversations:
         """Its conversations."""
+        ...
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Its bounds."""
         ...

@@ -27,7 +27,10 @@ from holdfast.journal.base import (
     Verdict,
 )
 from holdfast.journal.base_conversations import Link
+from holdfast.journal.base_upkeep import Gone, Upkeep
 from holdfast.journal.memory_conversations import MemoryConversations, Talk
+from holdfast.journal.memory_deliveries import MemoryDeliveries
+from holdfast.journal.memory_upkeep import MemoryUpkeep
 
 
 class _Run(Struct):
@@ -52,6 +55,12 @@ class _Run(Struct):
     """Somebody waits for the answer on a connection."""
     lost_at: int = 0
     """When that connection was lost; 0: it was not."""
+    used_at: int = 0
+    pinned: bool = False
+
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return sum(len(record.data) for record in self.records) + len(self.turn or b"")
 
     def row(self) -> Row:
         return Row(
@@ -72,52 +81,6 @@ class _Run(Struct):
         )
 
 
-class MemoryDeliveries:
-    """See journal.base.Deliveries."""
-
-    def __init__(self, runs: dict[str, _Run]) -> None:
-        self._runs = runs
-
-    def find(self, asked: admission.Asked, at: int) -> str | None:
-        """The newest run that was lost and fits."""
-        if asked.again is None or not at:
-            return None
-        again, since = asked.again, max(1, at - asked.again.within_ms)
-        for name, run in reversed(self._runs.items()):
-            first = run.opening.asked
-            if (
-                (run.owner, first.fingerprint) == (asked.owner, asked.fingerprint)
-                and run.lost_at >= since
-                and not run.hidden
-                and (first.credential == asked.credential or not again.same_credential)
-                and again.session in (None, run.resolved.session or "")
-            ):
-                return name
-        return None
-
-    def take(self, run: _Run) -> None:
-        """Somebody waits again."""
-        run.waits, run.lost_at = True, 0
-
-    async def answered(self, owner: str, run: str) -> None:
-        """See Deliveries.answered."""
-        found = self._runs.get(run)
-        if found is not None and found.owner == owner:
-            found.waits, found.lost_at = False, 0
-
-    async def lost(self, owner: str, run: str, at: int) -> None:
-        """See Deliveries.lost."""
-        found = self._runs.get(run)
-        if found is not None and found.owner == owner and found.waits:
-            found.waits, found.lost_at = False, at
-
-    async def strand(self, at: int) -> None:
-        """See Deliveries.strand."""
-        for run in self._runs.values():
-            if run.waits:
-                run.waits, run.lost_at = False, at
-
-
 class MemoryStore:
     """Journal and Catalog over dicts. `clock` gives seconds for leases; it need not be the wall's. Turns for sessions
     go to `sessions` where one is given: a session outlives runs that are not stored."""
@@ -127,6 +90,9 @@ class MemoryStore:
         self._elsewhere = sessions
         self._lease_s = lease_s
         self._runs: dict[str, _Run] = {}
+        self._tombs: dict[Gone, int] = {}
+        """Runs that retention took, and when."""
+        self.upkeep: Upkeep = MemoryUpkeep(self._runs, self._tombs, self._delete)
         self._keys: dict[tuple[str, str], admission.KeyFound] = {}
         self._conversations: dict[tuple[str, str], Talk] = {}
         self.conversations = MemoryConversations(self._conversations, self._step_back, self._delete)
@@ -202,7 +168,7 @@ class MemoryStore:
         return Verdict.WRITTEN
 
     def _mark(self, run: _Run, mark: Mark) -> None:
-        run.status, run.updated_at = mark.status, mark.at
+        run.status, run.updated_at, run.used_at = mark.status, mark.at, mark.at
         if mark.parked:
             run.parked, run.holder = True, None
         if not mark.ended:
@@ -325,16 +291,21 @@ class MemoryStore:
 
     def _found(self, asked: admission.Asked, at: int = 0) -> admission.Found:
         conversation = self._conversations.get((asked.owner, asked.conversation or ""))
-        previous = self._runs.get(asked.previous or "")
-        if previous and (previous.owner != asked.owner or previous.hidden):
-            previous = None
         return admission.Found(
             key=self._keys.get((asked.owner, asked.key)) if asked.key is not None else None,
-            previous=admission.RunFound(previous.chains, previous.resolved.session or "") if previous else None,
+            previous=self._previous(asked),
             conversation=conversation.found() if conversation else None,
             session_turns=len(self._sessions.get((asked.owner, asked.session or ""), [])),
             lost=self.deliveries.find(asked, at),
         )
+
+    def _previous(self, asked: admission.Asked) -> admission.RunFound | None:
+        found = self._runs.get(asked.previous or "")
+        if (asked.owner, asked.previous) in self._tombs:
+            return admission.RunFound(False, "", expired=True)
+        if found is None or found.owner != asked.owner or found.hidden:
+            return None
+        return admission.RunFound(found.chains, found.resolved.session or "")
 
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""

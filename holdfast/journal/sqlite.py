@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,9 +23,8 @@ import apsw
 from msgspec.structs import replace
 
 from holdfast.core import admission
-from holdfast.core.errors import Damaged
 from holdfast.core.spec import Resolved
-from holdfast.journal import sqlite_rows
+from holdfast.journal import sqlite_rows, sqlite_segments
 from holdfast.journal.base import (
     Attached,
     Claim,
@@ -39,19 +39,25 @@ from holdfast.journal.base import (
     Verdict,
 )
 from holdfast.journal.desk import Desk, told
-from holdfast.journal.segments import SEGMENT_BYTES, origin, pack, unpack
+from holdfast.journal.segments import origin
+from holdfast.journal.space import Space
 from holdfast.journal.sqlite_conversations import SqliteConversations
 from holdfast.journal.sqlite_deliveries import SqliteDeliveries
-from holdfast.journal.sqlite_load import Loaded, connect, migrate, pragma, refuse_newer
+from holdfast.journal.sqlite_load import Loaded, compare, connect_other, connect_writer, verify
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
+from holdfast.journal.sqlite_upkeep import SqliteUpkeep
 from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest
+from holdfast.journal.watermark import Watermark
 
 T = TypeVar("T")
 Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 HOT_ROWS = 200_000
 UPKEEP_S = 0.25
+SPACE_S = 1.0
+CHECK_BYTES = 64 * 1024 * 1024
+"""A bigger database is not looked through after an unclean stop: `holdfast store check` does it."""
 
 
 class SqliteStore:
@@ -63,6 +69,9 @@ class SqliteStore:
         self._clock = clock
         self._lease_s = lease_s
         self._fences = Fences()
+        self._mark = Watermark(path.with_suffix(".mark"))
+        self.lost = 0
+        """Entries of the last process that the machine lost with its power."""
         self._tails: dict[str, Tail] = {}
         self._end_id = 1
         self._trimmed = 0
@@ -70,29 +79,36 @@ class SqliteStore:
         self._checkpointing = threading.Lock()
         self._dirty = asyncio.Event()
         self._to_seal: list[str] = []
-        self.trouble: str | None = None
-        """Why sealing, trimming and checkpoints cannot go on now, for health."""
         self._writer: Desk[Any] = Desk(
             "holdfast-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self._fences.rollback
         )
         self._reader: Desk[Any]
         self._keeping: Desk[Any]
         self._upkeep: asyncio.Task[None]
+        self._watch: asyncio.Task[None] | None = None
         self.sessions = SqliteSessions(self._write, self._query)
         self.deliveries = SqliteDeliveries(self._write)
         self.conversations = SqliteConversations(self._write, self._query, self._fences, self._tails)
+        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, self._let_go)
 
     @classmethod
     async def open_at(
-        cls, path: Path, durability: Durability, clock: Callable[[], float], lease_s: float = 15.0
+        cls,
+        path: Path,
+        durability: Durability,
+        clock: Callable[[], float],
+        lease_s: float = 15.0,
+        space: Space | None = None,
     ) -> SqliteStore:
-        """Open or create the database, migrate it, verify and load what is hot, start the threads."""
+        """Open or create the database, migrate it, verify and load what is hot, start the threads. `space` is the
+        room that it minds."""
         store = cls(path, durability, clock, lease_s)
         try:
             await store._writer.ready()
             await store._writer.ask(store._load)
         except BaseException:
             await store._writer.close()
+            store._mark.close()
             raise
         store._reader = Desk("holdfast-reader", store._connect_other, "BEGIN")
         store._keeping = Desk("holdfast-upkeep", store._connect_other, "")
@@ -100,14 +116,21 @@ class SqliteStore:
         await store._keeping.ready()
         store._dirty.set()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
+        if space is not None:
+            store._watch = asyncio.create_task(store._mind(space), name="journal space")
         return store
 
     async def close(self) -> None:
         """Commit what waits, stop the threads. What was not sealed is sealed at the next start."""
-        self._upkeep.cancel()
-        await asyncio.gather(self._upkeep, return_exceptions=True)
+        tasks = [task for task in (self._upkeep, self._watch) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(StoreUnavailable):  # then the next start looks through the file
+            await self._writer.ask(lambda db: db.execute(SQL["set_clean"], ("1",)) and None)
         for desk in (self._writer, self._reader, self._keeping):
             await desk.close()
+        self._mark.close()
 
     # Journal
 
@@ -186,7 +209,7 @@ class SqliteStore:
             page = tail.page(after)
             if page is not None:
                 return page
-        return await self._query(lambda db: _read_segment(db, owner, run, after))
+        return await self._query(lambda db: sqlite_segments.read_segment(db, owner, run, after))
 
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""
@@ -194,13 +217,17 @@ class SqliteStore:
 
     async def delete(self, owner: str, run: str, at: int = 0) -> bool:
         """See Journal.delete."""
+        how = ((owner, run), at, sqlite_rows.DELETED)
 
         def deleted(gone: bool) -> bool:
             if gone:
-                self._tails.pop(run, None)
+                self._let_go(run)
             return gone
 
-        return await self._write(lambda db: sqlite_rows.delete(db, self._fences, owner, run, at), deleted)
+        return await self._write(lambda db: sqlite_rows.hide(db, self._fences, *how), deleted)
+
+    def _let_go(self, run: str) -> None:
+        self._tails.pop(run, None)
 
     # Catalog and Pending
 
@@ -278,23 +305,12 @@ class SqliteStore:
         return await self._reader.ask(job)  # type: ignore[no-any-return]
 
     def _connect_writer(self) -> apsw.Connection:
-        if not self._path.exists():  # before SQLite makes it: the WAL beside it gets the mode that it has then
-            self._path.touch(0o600)
-        db = connect(self._path)
-        try:
-            refuse_newer(db)
-            self._path.chmod(0o600)
-            pragma(db, "journal_mode", "wal")
-            pragma(db, "synchronous", {"normal": 1, "full": 2}[self._durability])
-            migrate(db)
-        except BaseException:
-            db.close()
-            raise
+        db = connect_writer(self._path, self._durability, self._mark)
         db.set_wal_hook(self._note_pages)
         return db
 
     def _connect_other(self) -> apsw.Connection:
-        return connect(self._path)
+        return connect_other(self._path)
 
     def _note_pages(self, db: apsw.Connection, name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -303,14 +319,20 @@ class SqliteStore:
     def _after_commit(self, db: apsw.Connection) -> None:
         """Must not raise: the batch is committed, whatever happens here."""
         self._fences.commit()
+        if self._fences.last_id > self._mark.last:
+            self._mark.note(self._fences.last_id)
         if self._wal_pages > WAL_PAGES:
             try:
                 self._checkpoint(db)
             except apsw.Error as error:  # the next batch tries again
-                self.trouble = f"the write-ahead log cannot be moved to the database: {error}"
+                self.upkeep.problem = f"the write-ahead log cannot be moved to the database: {error}"
 
     def _load(self, db: apsw.Connection) -> None:
+        verify(db, CHECK_BYTES)
         loaded = Loaded(db)
+        self.lost = compare(self._mark, loaded.end_id, self._durability)
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)  # until here, closing must leave every file as it is
+        self._mark.note(loaded.end_id - 1)
         self._fences.settled, self._end_id = loaded.fences, loaded.end_id
         self._tails.update(loaded.tails)
         self._to_seal = [run for run, tail in self._tails.items() if tail.ended or tail.size > SPILL_BYTES]
@@ -326,17 +348,23 @@ class SqliteStore:
                 await self._trim()
                 if self._wal_pages:
                     await self._keeping.ask(self._checkpoint)
-                self.trouble = None
+                self.upkeep.problem = None
             except StoreUnavailable as error:
-                self.trouble = str(error)
+                self.upkeep.problem = str(error)
                 if not error.full:  # what the disk did is unknown: nothing is moved or deleted until a restart
                     return
                 self._dirty.set()
             await asyncio.sleep(UPKEEP_S)
 
+    async def _mind(self, space: Space) -> None:
+        while True:
+            try:
+                self.upkeep.room = await asyncio.to_thread(space.look)
+            except OSError as error:
+                self.upkeep.room = f"the disk does not say how much room there is: {error.strerror}"
+            await asyncio.sleep(SPACE_S)
+
     async def _seal_all(self) -> None:
-        if self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
-            self._to_seal.append(oldest(self._tails))
         todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []
         try:
             while todo:
@@ -344,6 +372,8 @@ class SqliteStore:
                 todo.pop()
         finally:
             self._to_seal += todo
+        while self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
+            await self._seal(oldest(self._tails))
 
     async def _seal(self, run: str) -> None:
         """Pack what the tail holds; the tail forgets it once the segments are committed."""
@@ -352,8 +382,8 @@ class SqliteStore:
             return
         records, crc, ended, end_id = list(tail.records), tail.crc, tail.ended, self._end_id
         if records:
-            segments = await self._keeping.ask(lambda db: _pack_all(records, crc))
-            await self._writer.ask(lambda db: _store_segments(db, tail.n, segments))
+            segments = await self._keeping.ask(lambda db: sqlite_segments.pack_all(records, crc))
+            await self._writer.ask(lambda db: sqlite_segments.store_segments(db, tail.n, segments))
             tail.forget(len(records), segments[-1][3], end_id)
         if ended and not tail.records and self._tails.get(run) is tail:
             del self._tails[run]
@@ -361,41 +391,10 @@ class SqliteStore:
     async def _trim(self) -> None:
         floor = needed_from(self._tails, self._end_id)
         while floor > self._trimmed:
-            gone = await self._writer.ask(lambda db: db.execute(SQL["trim"], (floor,)) and db.changes())
+            gone = await self._writer.ask(lambda db: sqlite_segments.trim_slice(db, floor))
             if gone < 2000:
                 self._trimmed = floor
 
     def _checkpoint(self, db: apsw.Connection) -> None:
         with self._checkpointing:
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
-
-def _read_segment(db: apsw.Connection, owner: str, run: str, after: int) -> list[Record]:
-    """The records of the segment in which the place after `after` lies; Damaged where there must be one and is not."""
-    rows: list[tuple[Any, ...]] = db.execute(SQL["segment"], (owner, run, after)).fetchall()
-    if not rows or after >= rows[0][0]:
-        return []
-    sealed, crc, blob = rows[0]
-    page = [record for record in unpack(blob, crc, run) if record.seq > after] if blob is not None else []
-    if not page or page[0].seq != after + 1:
-        raise Damaged(f"run {run}: entry {after + 1} is gone, though {sealed} entries follow the first")
-    return page
-
-
-def _pack_all(records: list[Record], crc: int) -> list[tuple[int, int, int, int, bytes]]:
-    """(first seq, last seq, checksum before, checksum after, blob) for slices of about SEGMENT_BYTES."""
-    segments = []
-    start = size = 0
-    for place, record in enumerate(records):
-        size += len(record.data)
-        if size >= SEGMENT_BYTES or place == len(records) - 1:
-            blob, after = pack(records[start : place + 1], crc)
-            segments.append((records[start].seq, record.seq, crc, after, blob))
-            start, size, crc = place + 1, 0, after
-    return segments
-
-
-def _store_segments(db: apsw.Connection, n: int, segments: list[tuple[int, int, int, int, bytes]]) -> None:
-    for first, last, before, _after, blob in segments:
-        db.execute(SQL["insert_segment"], (n, first, last, before, blob))
-    db.execute(SQL["seal_run"], (n, segments[-1][1], segments[-1][3]))

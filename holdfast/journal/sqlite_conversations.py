@@ -74,7 +74,7 @@ class SqliteConversations:
             db.execute(SQL["forget"], (owner, talk.id))
             db.execute(SQL["forget_edits"], (owner, talk.id))
             for run in reversed(runs):  # the newest first: each then finds its ancestor in one step
-                sqlite_rows.delete(db, self._fences, owner, run, at)
+                sqlite_rows.hide(db, self._fences, (owner, run), at, sqlite_rows.DELETED)
             return talk.id, runs
 
         def told(done: tuple[str, list[str]]) -> str:

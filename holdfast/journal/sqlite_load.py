@@ -15,6 +15,7 @@ from holdfast.journal.base import Record
 from holdfast.journal.segments import link
 from holdfast.journal.sqlite_rows import SQL, Fence
 from holdfast.journal.tails import Tail
+from holdfast.journal.watermark import Watermark
 
 
 class NewerStore(Exception):
@@ -24,8 +25,36 @@ class NewerStore(Exception):
 def connect(path: Path) -> apsw.Connection:
     """A connection that waits for others and never checkpoints by itself."""
     db = apsw.Connection(str(path))
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     db.set_busy_timeout(5000)
     pragma(db, "wal_autocheckpoint", 0)
+    return db
+
+
+def connect_writer(path: Path, durability: str, mark: Watermark) -> apsw.Connection:
+    """The writer's connection, to a database that is there and whose schema is this release's."""
+    if not path.exists():  # before SQLite makes it: the WAL beside it gets the mode that it has then
+        path.touch(0o600)
+    refuse_emptied(path, mark)
+    db = connect(path)
+    try:
+        refuse_newer(db)
+        path.chmod(0o600)
+        pragma(db, "journal_mode", "wal")
+        pragma(db, "synchronous", {"normal": 1, "full": 2}[durability])
+        migrate(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def connect_other(path: Path) -> apsw.Connection:
+    """A further connection. One that has read nothing does not know of the log: it would checkpoint nothing, without a
+    word."""
+    db = connect(path)
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    db.execute(SQL["clean"]).fetchall()
     return db
 
 
@@ -42,10 +71,15 @@ def refuse_newer(db: apsw.Connection) -> None:
     version: Any = db.pragma("user_version")
     known = queries.migrations()[-1][0]
     if version > known:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         raise NewerStore(
             f"the store has schema {version}, this release knows {known}: upgrade holdfast (nothing was touched)"
         )
+
+
+def refuse_emptied(path: Path, mark: Watermark) -> None:
+    """Raise Damaged before SQLite looks at a file that was emptied: it would throw away the log beside it."""
+    if mark.last and mark.same_boot and path.stat().st_size == 0:
+        raise Damaged(f"the database is empty, though {mark.last} entries were written to it")
 
 
 def migrate(db: apsw.Connection) -> None:
@@ -57,6 +91,30 @@ def migrate(db: apsw.Connection) -> None:
             db.execute(script)
             db.pragma("user_version", number)
             db.execute("COMMIT")
+
+
+def verify(db: apsw.Connection, bound: int) -> None:
+    """After an unclean stop, look through the whole file, where it is not bigger than `bound`; then call it unclean
+    until it is closed again."""
+    was_clean = rows(db, "clean")[0][0] == "1"
+    size: Any = db.pragma("page_count")
+    if not was_clean and size * int(db.pragma("page_size")) <= bound:
+        said: Any = db.execute("PRAGMA quick_check(1)").fetchall()[0][0]
+        if said != "ok":
+            raise Damaged(f"SQLite's own check says: {said}")
+    db.execute(SQL["set_clean"], ("0",))
+
+
+def compare(mark: Watermark, end_id: int, durability: str) -> int:
+    """How many entries the last process committed that are not there: 0, or what a machine that lost its power may
+    lose. Damaged where nothing may be lost."""
+    lost = max(0, mark.last - end_id + 1)
+    if lost and (mark.same_boot or durability == "full"):
+        raise Damaged(
+            f"the last {lost} entries that were committed are gone: the write-ahead log (holdfast.db-wal) is damaged "
+            "or missing (where you put an older copy of the database there yourself, remove holdfast.mark)"
+        )
+    return lost
 
 
 def rows(db: apsw.Connection, query: str) -> list[tuple[Any, ...]]:

@@ -69,6 +69,15 @@ class Fences:
     def __init__(self) -> None:
         self.settled: dict[str, Fence] = {}
         self._staged: dict[str, Fence | None] = {}
+        self._staged_id = 0
+        self.last_id = 0
+        """The last row of the log that is committed."""
+
+    def wrote(self, first_id: int, count: int) -> int:
+        """This transaction wrote rows of the log; the first of them."""
+        if count:
+            self._staged_id = first_id + count - 1
+        return first_id
 
     def get(self, run: str) -> Fence | None:
         """The fence as this transaction sees it."""
@@ -86,10 +95,12 @@ class Fences:
             else:
                 self.settled[run] = fence
         self._staged.clear()
+        self.last_id = max(self.last_id, self._staged_id)
 
     def rollback(self) -> None:
         """It did not."""
         self._staged.clear()
+        self._staged_id = self.last_id
 
 
 def _one(db: apsw.Connection, query: str, *values: apsw.SQLiteValue) -> tuple[apsw.SQLiteValue, ...] | None:
@@ -104,7 +115,9 @@ def found(db: apsw.Connection, asked: admission.Asked, at: int = 0) -> admission
     turns = _one(db, "session_length", asked.owner, asked.session) if asked.session else None
     return admission.Found(
         key=admission.KeyFound(*key) if key else None,  # type: ignore[arg-type]
-        previous=admission.RunFound(bool(previous[0]), str(previous[1])) if previous else None,
+        previous=admission.RunFound(bool(previous[0]), str(previous[1]), expired=previous[2] == EVICTED)
+        if previous
+        else None,
         conversation=admission.ConversationFound(*talk) if talk else None,  # type: ignore[arg-type]
         session_turns=int(turns[0]) if turns else 0,  # type: ignore[arg-type]
         lost=_lost(db, asked, at),
@@ -150,7 +163,7 @@ def open_run(
     fences.put(opening.run, _after_mark(fence, opening.ended))
     if opening.ended:
         _mark(db, opening.run, fence, opening.ended)
-    return Opened(opening.run, resolved, records), n, _insert(db, values)
+    return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
 
 
 def _insert_run(db: apsw.Connection, opening: Opening, resolved: Resolved, last_seq: int) -> int:
@@ -190,7 +203,7 @@ def _chain(n: int, crc: int, records: Sequence[Record]) -> tuple[int, list[apsw.
     return crc, values
 
 
-def _insert(db: apsw.Connection, values: list[apsw.SQLiteValue]) -> int:
+def _insert(db: apsw.Connection, fences: Fences, values: list[apsw.SQLiteValue]) -> int:
     """Insert rows of six values each; the rowid of the first."""
     rows, start, first = len(values) // 6, 0, 0
     while start < rows:
@@ -199,7 +212,7 @@ def _insert(db: apsw.Connection, values: list[apsw.SQLiteValue]) -> int:
         if not start:
             first = db.last_insert_rowid() - count + 1
         start += count
-    return first
+    return fences.wrote(first, rows)
 
 
 def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Written:
@@ -225,7 +238,7 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
         verdicts.append(Verdict.WRITTEN)
         if part.mark:
             marks.append((part, fence, part.mark))
-    first = _insert(db, values)
+    first = _insert(db, fences, values)
     for part, fence, mark in marks:
         _mark(db, part.run, fence, mark)
     return Written(verdicts, first)
@@ -274,7 +287,7 @@ def claim(
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, lease_until=until)
     fences.put(run, fence)
     db.execute(SQL["claim_run"], (fence.n, attempt, record.seq, at))
-    return Claim(fence.owner, run, attempt, record), Written([], _insert(db, values))
+    return Claim(fence.owner, run, attempt, record), Written([], _insert(db, fences, values))
 
 
 def signal(db: apsw.Connection, fences: Fences, owner: str, wish: Signal) -> bool:
@@ -286,14 +299,18 @@ def signal(db: apsw.Connection, fences: Fences, owner: str, wish: Signal) -> boo
     return True
 
 
-def delete(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int) -> bool:
-    """Journal.delete, inside the transaction."""
+DELETED, EVICTED = 1, 2
+
+
+def hide(db: apsw.Connection, fences: Fences, named: tuple[str, str], at: int, how: int) -> bool:
+    """Journal.delete and Upkeep.evict, inside the transaction: a run (owner, id) goes, its references with it."""
+    owner, run = named
     row = _one(db, "run_for_delete", owner, run)
     if row is None:
         return False
     n, conversation, previous, key = row
     fences.put(run, None)
-    db.execute(SQL["hide_run"], (n, at))
+    db.execute(SQL["hide_run"], (n, at, how))
     db.execute(SQL["delete_segments"], (n,))
     db.execute(SQL["drop_signals"], (run,))
     if key is not None:

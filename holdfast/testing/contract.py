@@ -21,6 +21,7 @@ from holdfast.testing.contract_deliveries import DeliveriesContract
 from holdfast.testing.contract_open import OpenContract
 from holdfast.testing.contract_owners import OwnerContract
 from holdfast.testing.contract_read import ReadContract
+from holdfast.testing.contract_upkeep import UpkeepContract
 
 
 class JournalContract(
@@ -33,5 +34,6 @@ class JournalContract(
     ConversationContract,
     OwnerContract,
     DeliveriesContract,
+    UpkeepContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""

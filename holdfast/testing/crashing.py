@@ -24,6 +24,7 @@ from holdfast.journal.base import (
     Verdict,
 )
 from holdfast.journal.base_conversations import Conversations
+from holdfast.journal.base_upkeep import Upkeep
 
 T = TypeVar("T")
 
@@ -71,6 +72,11 @@ class CrashingStore:
         """See Store.deliveries: told to the inner store as long as this one lives."""
         self._alive()
         return self._inner.deliveries
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """See Store.upkeep: retention is no place to die at."""
+        return self._inner.upkeep
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""

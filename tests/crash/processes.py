@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ class Process:
         """Wait for the end: the exit code."""
         async with asyncio.timeout(seconds):
             return await self._child.wait()
+
+    async def gone_by_signal(self) -> int:
+        """SIGTERM, and wait: the exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.gone()
 
     async def kill(self) -> None:
         """SIGKILL, and wait."""
@@ -89,21 +95,24 @@ class Server(Process):
     errors: Path
 
     @classmethod
-    async def start(cls, folder: Path, upstream: int, **environ: str) -> Server:
+    async def start(cls, folder: Path, upstream: int, under: Sequence[str] = (), **environ: str) -> Server:
         """Start, and wait until it listens."""
-        server = await cls.spawn(folder, upstream, **environ)
-        line = await server.line()
-        found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", line)
-        if found is None:
+        server = await cls.spawn(folder, upstream, under, **environ)
+        if not await server.listens():
             await server.kill()
-            raise AssertionError(f"the server did not start: {line!r} {server.errors.read_text()[-2000:]}")
-        server.port = int(found[1])
+            raise AssertionError(f"the server did not start: {server.errors.read_text()[-2000:]}")
         return server
 
+    async def listens(self) -> bool:
+        """Wait until it says where; False where it ended before that."""
+        found = re.search(r"listening on http://127\.0\.0\.1:(\d+)", await self.line())
+        self.port = int(found[1]) if found else 0
+        return found is not None
+
     @classmethod
-    async def spawn(cls, folder: Path, upstream: int, **environ: str) -> Server:
+    async def spawn(cls, folder: Path, upstream: int, under: Sequence[str] = (), **environ: str) -> Server:
         """Start, and do not wait."""
-        argv = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(folder / "data")]
+        argv = [*under, sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(folder / "data")]
         argv += ["--model-url", f"http://127.0.0.1:{upstream}/v1", "--model", "m"]
         argv += ["--sandbox", "off", "--approval", "never"]
         began = time.monotonic()

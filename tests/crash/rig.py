@@ -74,9 +74,10 @@ class Rig:
         await self.server.kill()
         await self.upstream.kill()
 
-    async def start(self) -> Server:
-        """A new life on the same data directory."""
-        return await Server.start(self.folder, self.upstream.port, **self.environ)
+    async def start(self, *under: str, waits: bool = True) -> Server:
+        """A new life on the same data directory, `under` a program that watches it or breaks its calls."""
+        begin = Server.start if waits else Server.spawn
+        return await begin(self.folder, self.upstream.port, under, **self.environ)
 
     async def kill(self, kills: int, in_flight: int = 4) -> Tally:
         """So many kills, in batches of one under load and up to three in the recovery; all is judged after each. Four
@@ -125,7 +126,7 @@ class Rig:
     async def _restart_and_kill(self) -> None:
         """Death in the middle of the start or of the recovery."""
         if self.chance.random() < 0.2:
-            self.server = await Server.spawn(self.folder, self.upstream.port, **self.environ)
+            self.server = await self.start(waits=False)
             await asyncio.sleep(self.chance.uniform(0.1, 0.6))
         else:
             self.server = await self.start()

@@ -166,6 +166,8 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("POST", RUNS + "/{id}/stop"): by_id(RUNS + "/ID/stop", *RUN_IDS),
     ("POST", RUNS + "/{id}/approval"): by_id(RUNS + "/ID/approval", *RUN_IDS, body={"choice": "once"}),
     ("GET", RUNS + "/{id}/receipt"): by_id(RUNS + "/ID/receipt", *RUN_IDS),
+    ("POST", RUNS + "/{id}/pin"): by_id(RUNS + "/ID/pin", *RUN_IDS),
+    ("DELETE", RUNS + "/{id}/pin"): by_id(RUNS + "/ID/pin", *RUN_IDS),
     ("GET", SESSIONS): [Probe(f"{SESSIONS}?after={{private}}")],
     ("GET", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private"),
     ("PATCH", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private", body={"title": "bob's"}),

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from holdfast.journal import sqlite
+from holdfast.journal import sqlite, sqlite_segments
 from holdfast.journal.memory import MemoryStore
 from holdfast.testing import Backend, JournalContract, VirtualClock
 from tests.journal.shelf import Shelf
@@ -32,8 +32,8 @@ class TestSqliteStoreThatSealsAtOnce(JournalContract):
         monkeypatch.setattr(sqlite, "UPKEEP_S", 0)
         monkeypatch.setattr(sqlite, "SPILL_BYTES", -1)
         monkeypatch.setattr(sqlite, "HOT_ROWS", 0)
-        monkeypatch.setattr(sqlite, "SEGMENT_BYTES", 2_000)
+        monkeypatch.setattr(sqlite_segments, "SEGMENT_BYTES", 2_000)
         one = await shelf()
         yield one.backend
-        assert one.store.trouble is None
+        assert one.store.upkeep.problem is None
         assert not one.store._upkeep.done()

@@ -267,7 +267,7 @@ async def test_the_wal_stays_bounded_under_load(shelf: Open, eager: None) -> Non
     assert await reading > 0
     assert 240 * 16 * len(record) >= 30_000 * 4_096
     assert highest < 48 * 1024 * 1024
-    assert one.store.trouble is None
+    assert one.store.upkeep.problem is None
 
 
 async def test_a_batch_has_a_bound(shelf: Open) -> None:

@@ -72,7 +72,7 @@ async def test_a_start_without_damage_finds_none(hot: Path, shelf: Open) -> None
 @pytest.fixture
 async def sealed(shelf: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A closed store with two ended runs of five segments each, and a live one."""
-    monkeypatch.setattr("holdfast.journal.sqlite.SEGMENT_BYTES", 30)
+    monkeypatch.setattr("holdfast.journal.sqlite_segments.SEGMENT_BYTES", 30)
     one = await shelf(upkeep=False)
     for run in ("r1", "r2"):
         await one.ann.open(run)

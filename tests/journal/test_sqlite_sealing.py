@@ -292,11 +292,11 @@ async def test_upkeep_goes_on_when_there_is_space_again(shelf: Open, eager: None
         await one.ann.end(f"r{n}")
     await one.allow_pages(0)
     one.store._upkeep = asyncio.create_task(one.store._keep_up())
-    await until(lambda: one.store.trouble is not None)
-    assert "full" in str(one.store.trouble)
+    await until(lambda: one.store.upkeep.problem is not None)
+    assert "full" in str(one.store.upkeep.problem)
     assert len(await one.ann.data("r0")) == 53
     await one.allow_pages(100_000)
-    await until(lambda: one.store.trouble is None and not one.store._tails)
+    await until(lambda: one.store.upkeep.problem is None and not one.store._tails)
     for n in range(5):
         assert len(await one.ann.data(f"r{n}")) == 53
 

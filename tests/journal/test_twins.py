@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.errors import ClientError
-from holdfast.journal import sqlite
+from holdfast.journal import sqlite, sqlite_segments
 from holdfast.journal.base import Attached, Claim, Mark, Opened, Query, Record, Verdict
 from holdfast.journal.memory import MemoryStore
 from holdfast.testing import Author, Backend, VirtualClock
@@ -220,6 +220,6 @@ async def restart(shelf: Shelf, copy: Path, *, kill: bool) -> Shelf:
     st.sampled_from([-1, 2_000, 1_000_000]),
 )
 def test_memory_and_sqlite_are_twins(opens: list[Op], others: list[Op], spill: int) -> None:
-    knobs = patch.multiple(sqlite, UPKEEP_S=0.001, SPILL_BYTES=spill, SEGMENT_BYTES=500)
-    with knobs, tempfile.TemporaryDirectory() as directory:
+    knobs = patch.multiple(sqlite, UPKEEP_S=0.001, SPILL_BYTES=spill)
+    with knobs, patch.object(sqlite_segments, "SEGMENT_BYTES", 500), tempfile.TemporaryDirectory() as directory:
         asyncio.run(live(opens + others, Path(directory)))

@@ -85,6 +85,8 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
         for shown in (run["run_id"], response["id"], chat["id"], queued["id"]):
             say("GET", path, id=shown)
     say("POST", "/v1/runs/{id}/stop", id=run["run_id"])
+    for method in ("POST", "DELETE"):
+        say(method, "/v1/runs/{id}/pin", id=run["run_id"])
     for path in ("/v1/runs", "/v1/runs?status=completed&limit=1", "/api/sessions", "/v1/models", "/v1/toolsets"):
         say("GET", path)
     for path in ("/health", "/v1/health", "/health/detailed", "/v1/capabilities", "/openapi.json", "/docs"):

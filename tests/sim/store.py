@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.journal.base import Deliveries, StoreUnavailable
+from holdfast.journal.base_upkeep import Upkeep
 from holdfast.journal.memory import MemoryStore
 from tests.sim.watch import Watch
 
@@ -80,6 +81,11 @@ class Door:
         """Who waits for which answer: at once, and only while this life lasts."""
         self._alive()
         return self._inner.deliveries
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Retention is not played: nothing goes, and there is always room."""
+        return self._inner.upkeep
 
     async def _read(self, call: Call) -> Any:
         self._alive()

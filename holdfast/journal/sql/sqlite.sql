@@ -3,8 +3,8 @@
 SELECT run, fingerprint FROM keys WHERE owner = ? AND key = ?;
 
 -- name: previous
--- What a chain needs to know of a run that is not deleted.
-SELECT chains, session FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
+-- What a chain needs to know of a run that is not deleted; an evicted one is told apart.
+SELECT chains, session, hidden FROM runs WHERE owner = ? AND id = ? AND hidden != 1;
 
 -- name: conversation
 -- A conversation by id or by name.
@@ -59,8 +59,8 @@ UPDATE runs SET attempt = ?2, parked = 0, status = 'running', last_seq = ?3, upd
 
 -- name: mark_run
 -- A run is parked or ends.
-UPDATE runs SET status = ?2, parked = ?3, ended = ?4, chains = ?5, last_seq = ?6, updated_at = ?7, turn = ?8
-WHERE n = ?1;
+UPDATE runs SET status = ?2, parked = ?3, ended = ?4, chains = ?5, last_seq = ?6, updated_at = ?7, used_at = ?7,
+  turn = ?8, bytes = bytes + COALESCE(LENGTH(?8), 0) WHERE n = ?1;
 
 -- name: free_conversation
 -- The active run ended; a completed one becomes the latest.
@@ -90,8 +90,8 @@ SELECT n, conversation, previous, idem FROM runs WHERE owner = ? AND id = ? AND 
 
 -- name: hide_run
 -- A tombstone: the row stays so that no zombie brings the run back, and its turn for descendants.
-UPDATE runs SET hidden = 1, ended = 1, status = 'deleted', idem = NULL, metadata = x'7b7d', updated_at = ?2,
-  sealed_seq = last_seq WHERE n = ?1;
+UPDATE runs SET hidden = ?3, ended = 1, status = 'deleted', idem = NULL, metadata = x'7b7d', updated_at = ?2,
+  sealed_seq = last_seq, bytes = COALESCE(LENGTH(turn), 0) WHERE n = ?1;
 
 -- name: delete_segments
 -- The log of a deleted run goes.
@@ -164,7 +164,7 @@ SELECT ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0;
 
 -- name: seal_run
 -- How far a run is packed.
-UPDATE runs SET sealed_seq = ?2, sealed_crc = ?3 WHERE n = ?1;
+UPDATE runs SET sealed_seq = ?2, sealed_crc = ?3, bytes = bytes + ?4 WHERE n = ?1;
 
 -- name: trim
 -- A slice of rows that no live run needs leaves the hot table. The newest row stays: an empty table would number from 1.
@@ -229,3 +229,65 @@ DELETE FROM session_titles WHERE owner = ? AND session = ?;
 -- name: forget_grants
 -- And what was granted in it.
 DELETE FROM grants WHERE owner = ? AND session = ?;
+
+-- name: touch
+-- A run was used.
+UPDATE runs SET used_at = ?3 WHERE owner = ?1 AND id = ?2 AND hidden = 0 AND used_at < ?3;
+
+-- name: pin
+-- A run that retention leaves alone, or no longer.
+UPDATE runs SET pinned = ?3 WHERE owner = ?1 AND id = ?2 AND hidden = 0 RETURNING n;
+
+-- name: expired
+-- Was there a run that retention took?
+SELECT 1 FROM runs WHERE owner = ? AND id = ? AND hidden = 2;
+
+-- name: stale
+-- Ended runs beyond a bound (0: none), those used longest ago first: by number and bytes of each owner, by bytes in all, by age.
+SELECT owner, id FROM (
+  SELECT owner, id, n, used_at,
+    ROW_NUMBER() OVER (PARTITION BY owner ORDER BY used_at DESC, n DESC) AS place,
+    SUM(bytes) OVER (PARTITION BY owner ORDER BY used_at DESC, n DESC) AS own,
+    SUM(bytes) OVER (ORDER BY used_at DESC, n DESC) AS total
+  FROM runs WHERE hidden = 0 AND ended = 1 AND pinned = 0
+) WHERE (?1 > 0 AND place > ?1) OR (?2 > 0 AND own > ?2) OR (?3 > 0 AND total > ?3) OR used_at < ?4
+ORDER BY used_at, n LIMIT ?5;
+
+-- name: youngest
+-- May this run go, and when was a run that follows it, however far down, last used?
+WITH RECURSIVE down (id) AS (
+  SELECT id FROM runs WHERE owner = ?1 AND previous = ?2
+  UNION ALL
+  SELECT runs.id FROM down JOIN runs ON runs.owner = ?1 AND runs.previous = down.id
+)
+SELECT used_at, (SELECT MAX(later.used_at) FROM down JOIN runs later ON later.id = down.id WHERE later.hidden = 0)
+FROM runs WHERE owner = ?1 AND id = ?2 AND hidden = 0 AND ended = 1 AND pinned = 0;
+
+-- name: forget_turns_of_hidden
+-- A hidden run lends its turn as long as some run follows it that is there; then the turn goes too.
+UPDATE runs SET turn = NULL, bytes = 0 WHERE n IN (
+  SELECT n FROM runs AS gone WHERE hidden > 0 AND turn IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM runs AS later WHERE later.owner = gone.owner AND later.previous = gone.id
+      AND (later.hidden = 0 OR later.turn IS NOT NULL)
+  ) LIMIT 500
+);
+
+-- name: drop_tombstones
+-- A tombstone says "expired" for a while; then it goes, when nothing names it any more.
+DELETE FROM runs WHERE n IN (
+  SELECT n FROM runs AS gone WHERE hidden > 0 AND turn IS NULL AND updated_at < ?1 AND NOT EXISTS (
+    SELECT 1 FROM runs AS later WHERE later.owner = gone.owner AND later.previous = gone.id
+  ) LIMIT 500
+);
+
+-- name: usage
+-- What each owner keeps.
+SELECT owner, COUNT(*), SUM(bytes), SUM(pinned) FROM runs WHERE hidden = 0 GROUP BY owner ORDER BY SUM(bytes) DESC;
+
+-- name: clean
+-- Did the last process close the store?
+SELECT value FROM meta WHERE name = 'clean';
+
+-- name: set_clean
+-- It does now, or begins to write.
+UPDATE meta SET value = ? WHERE name = 'clean';

@@ -1,0 +1,72 @@
+"""One connection of uvicorn, with two things that it lacks. Owns: the abort of streams that must break off, and the
+deadline for the head of a request. Refuses to know: requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Abortable:
+    """The application can break the connection."""
+
+    app: Any
+    transport: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        inner: ASGIApp = self.app
+
+        async def abortable(scope: Scope, receive: Receive, send: Send) -> None:
+            scope.setdefault("extensions", {})["holdfast.abort"] = self.transport.abort
+            await inner(scope, receive, send)
+
+        self.app = abortable
+
+
+class Impatient:
+    """A connection whose request does not come is closed: uvicorn itself waits for the end of a head for ever."""
+
+    head_s: float
+    loop: Any
+    cycle: Any
+    transport: Any
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """A deadline for the first head."""
+        super().connection_made(transport)  # type: ignore[misc]
+        self._timer = self.loop.call_later(self.head_s, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        """A head is whole, or begins: the next deadline."""
+        super().data_received(data)  # type: ignore[misc]
+        if self._busy():
+            self._drop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.head_s, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to wait for."""
+        self._drop_timer()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def _busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _drop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if not self._busy() and self.transport.get_protocol() is self:  # a websocket has a protocol of its own
+            self.transport.close()
+
+
+def protocol_of(base: type[Any], head_s: float) -> type[Any]:
+    """uvicorn's protocol `base` with both."""
+    return type("Connection", (Impatient, Abortable, base), {"head_s": head_s})

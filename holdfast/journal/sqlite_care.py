@@ -1,0 +1,170 @@
+"""Care for a SQLite store from outside, with or without a server on it. Owns: looking through all of it, a copy while
+it is in use, making it small, moving it aside. Refuses to know: what an event means (a judge comes along), and who
+asks. Nothing here deletes a database."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+from msgspec import Struct
+
+from holdfast.core.errors import Damaged
+from holdfast.journal import queries
+from holdfast.journal.base import Record
+from holdfast.journal.segments import link, origin, unpack
+from holdfast.journal.sqlite_load import NewerStore, refuse_newer
+
+SQL = queries.load("sqlite_care.sql")
+NAME = "holdfast.db"
+BESIDE = ("", "-wal", "-shm")
+Judge = Callable[[str, Iterable[Record]], object]
+"""Takes a run's records and raises Damaged where they make no sense."""
+
+
+class Report(Struct):
+    """What a look through a store found."""
+
+    runs: int = 0
+    entries: int = 0
+    bytes: int = 0
+    schema: int = 0
+    problems: list[str] = []
+
+
+def _open(path: Path) -> apsw.Connection:
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    db.set_busy_timeout(5000)
+    return db
+
+
+def check(path: Path, judge: Judge, told: Callable[[int, int], None] = lambda done, of: None) -> Report:
+    """Look through a whole store, in one snapshot: the file, the checksums, each run by `judge`, the references.
+    `told` hears how far it is."""
+    report = Report()
+    try:
+        db = _open(path)
+        db.execute("BEGIN")
+        try:
+            refuse_newer(db)
+            report.schema = int(db.pragma("user_version"))
+            report.bytes = int(db.pragma("page_count")) * int(db.pragma("page_size"))
+            report.problems += [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            _check_runs(db, judge, report, told)
+            report.problems += [str(row[0]) for row in db.execute(SQL["loose_ends"])]
+        finally:
+            db.close()
+    except NewerStore as error:
+        report.problems.append(str(error))
+    except (apsw.Error, UnicodeDecodeError, TypeError, ValueError) as error:  # the last three: a value of a wrong kind
+        report.problems.append(f"SQLite cannot read it: {error}")
+    return report
+
+
+def _check_runs(db: apsw.Connection, judge: Judge, report: Report, told: Callable[[int, int], None]) -> None:
+    hot: dict[int, list[tuple[Record, int]]] = {}
+    for n, seq, attempt, at, crc, data in _rows(db, "hot"):
+        hot.setdefault(n, []).append((Record(seq, attempt, at, data), crc))
+    runs = list(_rows(db, "runs"))
+    for place, (run, n, last, sealed, sealed_crc, ended) in enumerate(runs):
+        told(place, len(runs))
+        try:
+            records = _records(db, (run, n, sealed, sealed_crc), hot.get(n, []))
+            if not records or (records[-1].seq != last if ended else records[-1].seq < last):
+                raise Damaged(f"run {run}: its last entries are gone, up to {last} were written")
+            judge(run, records)
+            report.entries += len(records)
+        except Damaged as error:
+            report.problems.append(str(error))
+        report.runs += 1
+
+
+def _records(db: apsw.Connection, place: tuple[str, int, int, int], hot: list[tuple[Record, int]]) -> list[Record]:
+    """All records of a run, the packed ones and the hot ones, with their checksums verified."""
+    run, n, sealed, sealed_crc = place
+    records: list[Record] = []
+    crc = origin(run)
+    for before, blob in _rows(db, "segments", n):
+        if before != crc:
+            raise Damaged(f"run {run}: a segment does not follow the one before it")
+        packed = unpack(blob, before, run)
+        for record in packed:
+            crc = link(crc, record)
+        records += packed
+    if sealed >= 0 and (not records or records[-1].seq != sealed or crc != sealed_crc):
+        raise Damaged(f"run {run}: its segments do not reach entry {sealed}")
+    for record, written in hot:
+        if record.seq > sealed:
+            crc = link(crc, record)
+            if crc != written:
+                raise Damaged(f"run {run}: the checksum of entry {record.seq} does not hold")
+            records.append(record)
+    if [record.seq for record in records] != list(range(len(records))):
+        raise Damaged(f"run {run}: its entries are not numbered without a gap")
+    return records
+
+
+def _rows(db: apsw.Connection, query: str, *values: int) -> Iterator[tuple[Any, ...]]:
+    found: Any = db.execute(SQL[query], values)
+    yield from found
+
+
+def backup(source: Path, target: Path) -> None:
+    """A whole, small copy of a store that may be in use; `target` is a directory that is made for it."""
+    target.mkdir(parents=True, mode=0o700)
+    db = _open(source / NAME)
+    try:
+        mask = os.umask(0o077)
+        try:
+            db.execute("VACUUM INTO ?", (str(target / NAME),))
+        finally:
+            os.umask(mask)
+    finally:
+        db.close()
+    _copy_secrets(source, target)
+
+
+def _copy_secrets(source: Path, target: Path) -> None:
+    for name in ("secret", "key"):
+        if (source / name).exists() and not (target / name).exists():
+            shutil.copy2(source / name, target / name)
+            (target / name).chmod(0o600)
+
+
+def restore(source: Path, target: Path) -> None:
+    """Put a backup where no database is. The mark of the old one must not judge it: it goes aside with it."""
+    target.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = target / f"{NAME}.part"
+    shutil.copy2(source / NAME, part)
+    part.chmod(0o600)
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.rename(target / NAME)
+    _copy_secrets(source, target)
+
+
+def set_aside(data: Path, into: str) -> Path:
+    """Move the database with all that belongs to it to a directory of its own."""
+    aside = data / into
+    aside.mkdir(mode=0o700)
+    for path in [data / (NAME + end) for end in BESIDE] + [data / "holdfast.mark"]:
+        if path.exists():
+            path.rename(aside / path.name)
+    return aside
+
+
+def compact(path: Path) -> tuple[int, int]:
+    """Give free pages back to the disk; the bytes before and after. Nobody else may use the store meanwhile."""
+    before = sum(each.stat().st_size for end in BESIDE if (each := path.with_name(path.name + end)).exists())
+    db = apsw.Connection(str(path))
+    try:
+        refuse_newer(db)
+        db.execute("VACUUM")
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        db.close()
+    return before, path.stat().st_size

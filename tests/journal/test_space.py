@@ -1,0 +1,58 @@
+"""Room on the disk: the low-water mark and the ballast (promises 1.6), with a disk whose room the test says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.journal.space import Space
+
+MIB = 1 << 20
+
+
+class Disk(Space):
+    """A space whose free room is a number; the ballast is real, and counts."""
+
+    room = 100 * MIB
+
+    def _free(self) -> int:
+        return self.room - (self._ballast_bytes - self._missing())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path, 10 * MIB, 4 * MIB)
+
+
+def test_the_ballast_lies_there_while_there_is_room(disk: Disk, tmp_path: Path) -> None:
+    assert disk.look() is None
+    assert (tmp_path / "ballast").stat().st_size == 4 * MIB
+    assert (tmp_path / "ballast").stat().st_mode & 0o777 == 0o600
+
+
+def test_below_the_mark_the_ballast_is_given_back_and_the_reason_is_told(disk: Disk, tmp_path: Path) -> None:
+    disk.look()
+    disk.room = 13 * MIB
+    assert disk.look() == "9 MiB are free on the disk, 10 are wanted"
+    assert not (tmp_path / "ballast").exists()
+
+
+def test_room_is_back_only_when_the_ballast_fits_again(disk: Disk, tmp_path: Path) -> None:
+    disk.look()
+    disk.room = 13 * MIB
+    disk.look()
+    assert disk.look() is not None, "13 MiB are free now, but only because the ballast is gone"
+    disk.room = 14 * MIB
+    assert disk.look() is None
+    assert (tmp_path / "ballast").exists()
+
+
+def test_both_parts_can_be_off(tmp_path: Path) -> None:
+    assert Space(tmp_path, 0, 4 * MIB).look() is None and not (tmp_path / "ballast").exists()
+    assert Space(tmp_path, 1, 0).look() is None and not (tmp_path / "ballast").exists()
+
+
+def test_a_real_disk_says_how_much_is_free(tmp_path: Path) -> None:
+    said = Space(tmp_path, 1 << 60, 0).look()
+    assert said is not None and "MiB are free" in said and str(tmp_path) not in said

@@ -1,0 +1,119 @@
+"""A store that lost its end says so (P14): the mark beside the database knows how far it went."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.errors import Damaged
+from holdfast.journal import sqlite, watermark
+from holdfast.journal.sqlite import SqliteStore
+from holdfast.testing import VirtualClock
+from tests.journal.shelf import Shelf, edit
+
+Open = Callable[..., Awaitable[Shelf]]
+
+
+@pytest.fixture
+async def killed(shelf: Open, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """What a killed process leaves: a database whose newest entries (all of them, where it was never checkpointed)
+    are in the write-ahead log alone."""
+    one = await shelf(upkeep=False)
+    await one.ann.open("r1")
+    await one.ann.write("r1", b"first")
+    if "power_loss" in request.node.name:
+        await one.store._keeping.ask(one.store._checkpoint)
+    await one.ann.write("r1", b"second", b"third")
+    await one.ann.finished("done")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("journal.db", "journal.db-wal", "journal.mark"):
+        (copy / name).write_bytes((tmp_path / name).read_bytes())
+    await one.close()
+    return copy / "journal.db"
+
+
+def wal(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(bytes(data))
+
+
+async def test_a_killed_store_opens(killed: Path, clock: VirtualClock) -> None:
+    store = await SqliteStore.open_at(killed, "normal", clock)
+    assert len(await store.read("ann", "r1", -1)) == 5 and store.lost == 0
+    await store.close()
+
+
+BLOWS: dict[str, Callable[[Path], object]] = {
+    "garbage in the log": lambda path: wal(path).write_bytes(os.urandom(4096) * 20),
+    "an empty log": lambda path: wal(path).write_bytes(b""),
+    "the log is gone": lambda path: wal(path).unlink(),
+    "half of the log": lambda path: os.truncate(wal(path), wal(path).stat().st_size // 2),
+    "a flipped bit in the log's header": lambda path: flip(wal(path), 5),
+    "a flipped bit in its first frame": lambda path: flip(wal(path), 100),
+    "a flipped bit in its last frame": lambda path: flip(wal(path), wal(path).stat().st_size - 2000),
+}
+
+
+@pytest.mark.parametrize("blow", BLOWS)
+async def test_p14_a_log_that_lost_entries_is_damage(killed: Path, clock: VirtualClock, blow: str) -> None:
+    BLOWS[blow](killed)
+    with pytest.raises(Damaged, match=r"committed are gone|damaged|malformed|check says"):
+        await SqliteStore.open_at(killed, "normal", clock)
+
+
+async def test_after_a_power_loss_the_store_opens_and_counts_what_was_lost(
+    killed: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BLOWS["an empty log"](killed)
+    monkeypatch.setattr(watermark, "boot_id", lambda: b"another-boot")
+    store = await SqliteStore.open_at(killed, "normal", clock)
+    assert store.lost == 5
+    assert [record.data for record in await store.read("ann", "r1", 1)] == [b"first"]
+    await store.close()
+
+
+async def test_after_a_power_loss_full_durability_has_lost_nothing_or_is_damaged(
+    killed: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    BLOWS["an empty log"](killed)
+    monkeypatch.setattr(watermark, "boot_id", lambda: b"another-boot")
+    with pytest.raises(Damaged, match="5 entries"):
+        await SqliteStore.open_at(killed, "full", clock)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 64, bytes(range(64))], ids=["empty", "text", "bytes"])
+async def test_a_mark_that_says_nothing_is_no_damage(killed: Path, clock: VirtualClock, content: bytes) -> None:
+    killed.with_suffix(".mark").write_bytes(content)
+    store = await SqliteStore.open_at(killed, "normal", clock)
+    assert store.lost == 0
+    await store.close()
+
+
+async def test_an_unclean_stop_is_followed_by_a_look_through_the_file_and_a_clean_one_is_not(
+    killed: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await SqliteStore.open_at(killed, "normal", clock)
+    await store.close()
+    # A row that breaks its table's own rule: nothing but a look through the file finds it.
+    edit(
+        killed,
+        "PRAGMA ignore_check_constraints = 1; PRAGMA writable_schema = 1; UPDATE sqlite_schema SET sql = "
+        "replace(sql, 'model TEXT NOT NULL', 'model TEXT NOT NULL CHECK (model = ''x'')') WHERE name = 'runs'",
+    )
+    store = await SqliteStore.open_at(killed, "normal", clock)
+    await store.close()
+    edit(killed, "UPDATE meta SET value = '0' WHERE name = 'clean'")
+    with pytest.raises(Damaged, match="check says: CHECK constraint failed in runs"):
+        await SqliteStore.open_at(killed, "normal", clock)
+    monkeypatch.setattr(sqlite, "CHECK_BYTES", 4096)
+    store = await SqliteStore.open_at(killed, "normal", clock)
+    await store.close()
