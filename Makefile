@@ -10,7 +10,7 @@ BROWSER_STAMP := $(VENV)/.playwright
 # Open WebUI needs torch, and takes the build with several GB of CUDA where no other one is there first.
 TORCH ?= torch==2.13.0
 
-.PHONY: serve test check bench drill sim faults clean docs sandbox test-schema chromium test-openwebui
+.PHONY: serve test check bench drill sim faults clean docs sandbox test-schema chromium test-openwebui test-clients
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +65,11 @@ chromium:
 test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
 	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
 
+# Real clients in Python and JavaScript against the real server; installs them first (about 2 GB, once).
+test-clients: $(STAMP)
+	@command -v npm >/dev/null 2>&1 || printf '\n!!! npm is missing: THE CLIENTS IN JAVASCRIPT ARE SKIPPED\n\n' >&2
+	$(BIN)/python -m tests.clients.run --jobs $(JOBS) $(ARGS)
+
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs
 
@@ -79,6 +84,7 @@ sim: $(STAMP)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+	rm -rf .venv-clients tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.
 faults: $(STAMP) sandbox

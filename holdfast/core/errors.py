@@ -8,6 +8,8 @@ class HoldfastError(Exception):
     """An error with a name on the wire. Raise one of its three branches, never this class."""
 
     kind = "server_error"
+    spent = False
+    """True where tools ran before the failure: a client that asks again by itself would run them again."""
 
     def __init__(
         self,

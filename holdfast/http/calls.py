@@ -170,6 +170,7 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
         raise not_found("run", ticket.run)
     await parts.engine.left(owner, ticket.run)
     if refused := how.refusal(state):
+        refused.spent = bool(state.facts.results)
         raise refused
     return handed(parts, owner, ticket, how.body(state, None))
 

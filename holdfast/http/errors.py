@@ -25,7 +25,7 @@ def error_response(error: HoldfastError, manners: Manners = OPENAI, request_id: 
     wait = error.retry_after if error.retry_after is not None else _RETRY_AFTER_S.get(error.status)
     if wait is not None:
         headers.append((b"retry-after", b"%d" % wait))
-    if error.status == 409:
+    if error.status == 409 or error.spent:
         headers.append((b"x-should-retry", b"false"))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -195,11 +195,12 @@ def test_text_before_between_and_after_tools_is_in_items_of_its_own() -> None:
 def test_a_failure_tells_its_code_and_our_reason_in_the_message() -> None:
     """C10: codes stay on the SDK's list; GET agrees."""
     failed = e.RunFailed(code="rate_limit_exceeded", message="Too many requests.", reason="upstream_429", status=429)
-    pen = Pen().attempt().write(failed)
     error = {"code": "rate_limit_exceeded", "message": "Too many requests. (upstream_429)"}
-    assert kinds(pen)[-2:] == ["response.failed", "[DONE]"]
-    assert (last(pen)["status"], last(pen)["error"]) == ("failed", error)
-    assert body.body(pen.state)["error"] == error
+    for pen, told in ((Pen(), error), (Pen(spec_of(projection=2)), {"type": "server_error", **error})):
+        pen.attempt().write(failed)
+        assert kinds(pen)[-2:] == ["response.failed", "[DONE]"]
+        assert (last(pen)["status"], last(pen)["error"]) == ("failed", told)
+        assert body.body(pen.state)["error"] == told
 
 
 def test_a_cancelled_run_ends_with_incomplete_whose_status_is_cancelled() -> None:

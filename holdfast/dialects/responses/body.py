@@ -65,14 +65,16 @@ def head(run: str, created_at: int, spec: Spec, resolved: Resolved) -> dict[str,
     }
 
 
-def ending(end: e.Terminal, usage: e.Usage, at: int) -> dict[str, object]:
+def ending(end: e.Terminal, usage: e.Usage, at: int, projection: int) -> dict[str, object]:
     """The fields that the end of a run settles."""
     fields: dict[str, object] = {"usage": usage_object(usage)}
     match end:
         case e.RunCompleted():
             fields |= {"status": "completed", "completed_at": at // 1000}
         case e.RunFailed():
-            fields |= {"status": "failed", "error": {"code": end.code, "message": _reasoned(end)}}
+            # From projection 2 on: the AI SDK cannot read a failed response whose error has no type.
+            kind = {"type": "server_error"} if projection >= 2 else {}
+            fields |= {"status": "failed", "error": {**kind, "code": end.code, "message": _reasoned(end)}}
         case e.RunCancelled():
             fields |= {"status": "cancelled"}
         case e.RunInterrupted(reason):
@@ -135,7 +137,7 @@ def response(state: RunState) -> dict[str, object]:
     shown["status"] = state.status
     shown["output"] = output(state)
     if facts.end is not None:
-        shown |= ending(facts.end, facts.usage, facts.updated_at)
+        shown |= ending(facts.end, facts.usage, facts.updated_at, facts.accepted.spec.projection)
     return shown
 
 

@@ -373,7 +373,7 @@ class Scribe:
         self._close_text("incomplete")
         self._close_calls()
         rest = self._rest()
-        shown = {**rest.head, "output": list(rest.output), **ending(end, rest.usage, entry.at)}
+        shown = {**rest.head, "output": list(rest.output), **ending(end, rest.usage, entry.at, rest.spec.projection)}
         kind = {e.RunCompleted: "completed", e.RunFailed: "failed"}.get(type(end), "incomplete")
         body = {"type": f"response.{kind}", "sequence_number": self._n, "response": shown}
         self.frames.append(last_frame(f"response.{kind}".encode(), body))
