@@ -48,6 +48,7 @@ class Stdio:
         self._heard = asyncio.Event()
         self._told = asyncio.Event()
         self._last_words = b""
+        self._exited: Callable[[], None] = lambda: None
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -93,6 +94,8 @@ class Stdio:
         loop = asyncio.get_running_loop()
 
         def exited() -> None:
+            if self._ended.is_set():
+                return
             loop.remove_reader(pidfd)
             os.close(pidfd)
             end_group(process.pid)  # before it is reaped, while the number is surely still its own
@@ -100,6 +103,7 @@ class Stdio:
             self._ended.set()
 
         loop.add_reader(pidfd, exited)
+        self._exited = exited
         return process
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
@@ -145,9 +149,12 @@ class Stdio:
 
     async def _end(self, process: subprocess.Popen[bytes]) -> None:
         """Its stdin is closed, so it should end by itself now."""
-        if not await _within(self._ended, GRACE_S):
-            end_group(process.pid)
-            await _within(self._ended, GRACE_S)
+        try:
+            if not await _within(self._ended, GRACE_S):
+                end_group(process.pid)
+                await _within(self._ended, GRACE_S)
+        finally:  # whoever is cancelled while it waits leaves nothing behind either
+            self._exited()
 
 
 class _Pipes:

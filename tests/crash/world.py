@@ -81,6 +81,11 @@ class MortalStore:
         part.died = self.died
         return part
 
+    @property
+    def upkeep(self) -> Any:
+        """Retention is no place to die at."""
+        return self.inner.upkeep
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             return await self._call(name, args, named)

@@ -444,7 +444,7 @@ def test_a7_an_unknown_route_is_404_in_the_same_shape(client: Client, method: st
 
 
 def test_a7_a_wrong_method_is_405_in_the_same_shape(client: Client) -> None:
-    wrong = [("PUT", CHAT), ("DELETE", CHAT), ("GET", RESPONSES), ("PATCH", f"{RESPONSES}/x"), ("PUT", RUNS)]
+    wrong = [("PUT", CHAT), ("DELETE", CHAT), ("PUT", RESPONSES), ("PATCH", f"{RESPONSES}/x"), ("PUT", RUNS)]
     for method, path in wrong:
         answer = client.call(method, path)
         refused(answer, 405)
