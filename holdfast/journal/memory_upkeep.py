@@ -92,7 +92,7 @@ class MemoryUpkeep:
                 0 < rule.runs < places[run.owner]
                 or 0 < rule.owner_bytes < own[run.owner]
                 or 0 < rule.total_bytes < total
-                or run.used_at < rule.before
+                or (rule.before > 0 and run.used_at < rule.before)
             ):
                 stale.append((name, run))
         return stale[::-1]

@@ -250,7 +250,7 @@ SELECT owner, id FROM (
     SUM(bytes) OVER (PARTITION BY owner ORDER BY used_at DESC, n DESC) AS own,
     SUM(bytes) OVER (ORDER BY used_at DESC, n DESC) AS total
   FROM runs WHERE hidden = 0 AND ended = 1 AND pinned = 0
-) WHERE (?1 > 0 AND place > ?1) OR (?2 > 0 AND own > ?2) OR (?3 > 0 AND total > ?3) OR used_at < ?4
+) WHERE (?1 > 0 AND place > ?1) OR (?2 > 0 AND own > ?2) OR (?3 > 0 AND total > ?3) OR (?4 > 0 AND used_at < ?4)
 ORDER BY used_at, n LIMIT ?5;
 
 -- name: youngest
