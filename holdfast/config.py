@@ -279,7 +279,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
 def _find_file(path: Path | None, env: Mapping[str, str]) -> Path | None:
     named = path or (Path(env[_FILE_ENV]).expanduser() if env.get(_FILE_ENV) else None)
     if named is not None:
-        if not named.is_file():
+        if not named.exists() or named.is_dir():  # a pipe will do: --config <(command)
             raise ConfigError(f"There is no configuration file {named}: check --config and {_FILE_ENV}.")
         return named
     home = Path(env["HOME"]) if env.get("HOME") else Path.home()
