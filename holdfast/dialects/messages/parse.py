@@ -89,7 +89,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedMessages:
         raise ClientError("invalid_value", "messages has nothing that a model could read.", param="messages")
     key, session = context.key(), context.session()
     system, history, turn = split_turn([*_system(request), *messages])
-    store = key is not None or context.profile.durable_chat
+    store = key is not None or context.durable_chat()
     spec = Spec(
         dialect="messages",
         model=context.profile.name,
@@ -108,13 +108,15 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedMessages:
         on_disconnect=context.on_disconnect(store_given=False),
         echo={"thinking": True} if _wants_thinking(request) else {},
     )
+    derived = context.derived_session(system, _first_user(messages))
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("messages", f.known_fields(request, _DEFAULTS), session),
         key=key,
         session=session,
-        derived_session=context.derived_session(system, _first_user(messages)),
+        derived_session=derived,
         store=store,
+        again=context.resent(session or derived) if store and key is None else None,
     )
     return ParsedMessages(spec, asked, bool(request.stream), reply)
 
