@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, HoldfastError, not_found
-from holdfast.core.ids import run_of, run_of_any
+from holdfast.core.ids import is_shown, run_of, run_of_any
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.approval import Reply
@@ -247,7 +247,7 @@ async def row_named(request: Request, parts: Parts, dialect: str, noun: str) -> 
     row = await parts.engine.find(owner_of(request), run)
     if row is None:
         raise not_found(noun, shown, expired=await parts.engine.durable.upkeep.expired(owner_of(request), run))
-    if dialect != "runs" and row.dialect != dialect:
+    if not is_shown(row.dialect) or dialect not in ("runs", row.dialect):
         raise not_found(noun, shown)
     return row
 
