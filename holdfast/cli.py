@@ -41,7 +41,8 @@ def settings_from(config: str | None, **flags: object) -> Loaded:
 def main() -> None:
     """The agent server you can kill -9.
 
-    Durable agent runs behind the OpenAI-compatible APIs: Chat Completions, Responses and Runs."""
+    Durable agent runs behind the OpenAI-compatible APIs (Chat Completions, Responses, Conversations, Runs) and Anthropic's
+    Messages."""
 
 
 @main.command()
@@ -155,7 +156,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
     else:
         _welcome(loaded, f"http://{host}:{port}", key, spoken)
         if open_page:
-            click.launch(f"http://{host}:{port}/health")
+            click.launch(f"http://{host}:{port}/")
     await running
     await built.stop()
     log.info("stopped")

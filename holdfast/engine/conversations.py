@@ -50,7 +50,8 @@ class ConversationEdits:
         return links
 
     async def add(self, order: Order) -> str:
-        """Items join a conversation, or make one; or those that the key names are there already. The run of them."""
+        """Items join a conversation, or make one; or those that the key or a lost connection names are there already.
+        The run of them."""
         self._engine.refuse_if_unable(stored=True)
         spec, run, at = order.spec, self._engine.new_id(), self._engine.keeper.now_ms()
 

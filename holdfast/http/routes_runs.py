@@ -121,7 +121,7 @@ class RunsRoutes:
         Operation(
             tag="Runs",
             summary="Retrieve a run",
-            doc="By its run_, resp_ or chatcmpl- id.",
+            doc="By its run_, resp_, chatcmpl- or msg_ id.",
             answers={200: shapes.Run},
         )
     )

@@ -92,6 +92,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/health"): [Probe("/health")],
     ("GET", "/v1/health"): [Probe("/v1/health")],
     ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
+    ("GET", "/"): [Probe("/")],
     ("GET", "/openapi.json"): [Probe("/openapi.json")],
     ("GET", "/docs"): [Probe("/docs")],
     ("GET", "/v1/models"): [Probe("/v1/models")],
