@@ -41,8 +41,8 @@ def settings_from(config: str | None, **flags: object) -> Loaded:
 def main() -> None:
     """The agent server you can kill -9.
 
-    Durable agent runs behind the OpenAI-compatible APIs (Chat Completions, Responses, Conversations, Runs) and Anthropic's
-    Messages."""
+    Durable agent runs behind the OpenAI-compatible APIs (Chat Completions, Responses, Conversations, Runs) and
+    Anthropic's Messages."""
 
 
 @main.command()

@@ -76,7 +76,7 @@ class Server(Section, frozen=True):
 
 
 class Store(Section, frozen=True):
-    url: Annotated[str, _doc("Empty: SQLite in data_dir, the only store that is built in so far.", extra=_PASSWORD)] = ""
+    url: Annotated[str, _doc("Empty: SQLite in data_dir, the only store built in so far.", extra=_PASSWORD)] = ""
     durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"
     max_responses: Annotated[Whole, _doc("Stored runs per owner, least recently used go first; 0: no bound.")] = 10_000
     max_days: Annotated[float, _doc("Days since a run was last used, then it goes; 0: no bound.", ge=0, le=36500)] = 0.0
