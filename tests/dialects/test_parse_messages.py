@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.errors import ClientError
+from holdfast.dialects.approval import Talk
 from holdfast.dialects.asking import Context, Profile
 from holdfast.dialects.clients import Policy
 from holdfast.dialects.messages.body import content
-from holdfast.dialects.messages.parse import IMAGE_TOKENS, ParsedMessages, count, parse
+from holdfast.dialects.messages.parse import IMAGE_TOKENS, count, parse
 from tests.journals import Pen, quick, spec_of
 
 CONTEXT = Context("ann", {}, Profile("hermes-agent"), b"secret")
@@ -22,7 +23,7 @@ PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", 
 TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 
 
-def read(context: Context = CONTEXT, **fields: Any) -> ParsedMessages:
+def read(context: Context = CONTEXT, **fields: Any) -> Talk:
     given = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], **fields}
     return parse(json.dumps({k: v for k, v in given.items() if v is not None}).encode(), context, 100)
 
