@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -40,7 +41,8 @@ def settings_from(config: str | None, **flags: object) -> Loaded:
 def main() -> None:
     """The agent server you can kill -9.
 
-    Durable agent runs behind the OpenAI-compatible APIs: Chat Completions, Responses and Runs."""
+    Durable agent runs behind the OpenAI-compatible APIs (Chat Completions, Responses, Conversations, Runs) and
+    Anthropic's Messages."""
 
 
 @main.command()
@@ -56,6 +58,8 @@ def main() -> None:
 @click.option("--open", "open_page", is_flag=True, help="Open the server's address in a browser.")
 def serve(config: str | None, open_page: bool, **given: Any) -> None:
     """Run the server in the foreground."""
+    # Until the loop owns the signals, nothing has begun that would have to be wound down (A9).
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     names = {
         "host": "server.host",
         "port": "server.port",
@@ -129,6 +133,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
     from holdfast.http.server import Serving
 
     front, drain_s = Front(), loaded.settings.limits.drain_s
+    host, port = sock.getsockname()[:2]
     drains: list[Callable[[float], Awaitable[None]]] = []
 
     async def drain() -> None:
@@ -145,13 +150,13 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
         running.cancel()
         return 1
     drains.append(built.engine.drain)
-    if running.done():  # told to stop while it was being put together
-        await drain()
     front.hand_over(built.app)
-    host, port = sock.getsockname()[:2]
-    _welcome(loaded, f"http://{host}:{port}", key, spoken)
-    if open_page:
-        click.launch(f"http://{host}:{port}/health")
+    if serving.stopping:  # told to stop while it was being put together: there was nothing to drain then
+        await drain()
+    else:
+        _welcome(loaded, f"http://{host}:{port}", key, spoken)
+        if open_page:
+            click.launch(f"http://{host}:{port}/")
     await running
     await built.stop()
     log.info("stopped")

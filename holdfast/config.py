@@ -76,7 +76,7 @@ class Server(Section, frozen=True):
 
 
 class Store(Section, frozen=True):
-    url: Annotated[str, _doc("A postgresql:// URL; empty is SQLite in data_dir.", extra=_PASSWORD)] = ""
+    url: Annotated[str, _doc("Empty: SQLite in data_dir, the only store built in so far.", extra=_PASSWORD)] = ""
     durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"
     max_responses: Annotated[Whole, _doc("Stored runs per owner, least recently used go first; 0: no bound.")] = 10_000
     max_days: Annotated[float, _doc("Days since a run was last used, then it goes; 0: no bound.", ge=0, le=36500)] = 0.0
@@ -279,7 +279,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
 def _find_file(path: Path | None, env: Mapping[str, str]) -> Path | None:
     named = path or (Path(env[_FILE_ENV]).expanduser() if env.get(_FILE_ENV) else None)
     if named is not None:
-        if not named.is_file():
+        if not named.exists() or named.is_dir():  # a pipe will do: --config <(command)
             raise ConfigError(f"There is no configuration file {named}: check --config and {_FILE_ENV}.")
         return named
     home = Path(env["HOME"]) if env.get("HOME") else Path.home()

@@ -14,6 +14,12 @@ def wire_id(dialect: str, run: str) -> str:
     return _PREFIX[dialect] + run
 
 
+def is_shown(dialect: str) -> bool:
+    """Have the runs of a dialect an id on the wire? Items that a client adds to a conversation have none: no agent ran,
+    so there is nothing to watch."""
+    return dialect in _PREFIX
+
+
 def run_of(dialect: str, shown: str) -> str | None:
     """The run behind a dialect's own id, or nothing when it has another shape."""
     prefix = _PREFIX[dialect]

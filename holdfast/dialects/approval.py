@@ -10,9 +10,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from holdfast.core.admission import Asked
 from holdfast.core.events import ApprovalRequested
 from holdfast.core.history import text_of
-from holdfast.core.spec import Message
+from holdfast.core.spec import Message, Spec
 
 _ANSWER = re.compile(r"\s*(approve|deny)\s+([A-Z0-9]{4,16})\s*\.?\s*\Z", re.IGNORECASE)
 MARK = "Approval needed"
@@ -26,6 +27,16 @@ class Reply(Struct, frozen=True):
     code: str
     quoted: bool = False
     """The question stands in the conversation. If not, and nobody waits, these are just words."""
+
+
+class Talk(Struct, frozen=True):
+    """A request in which a person talks, understood: on chat and on messages."""
+
+    spec: Spec
+    asked: Asked
+    stream: bool
+    reply: Reply | None = None
+    """The last message answers a question."""
 
 
 def question(asked: ApprovalRequested) -> str:

@@ -43,11 +43,15 @@ class ConversationEdits:
         return list(await self._rows.page(owner, limit, after, ascending))
 
     async def line(self, owner: str, named: str) -> list[Link]:
-        """Its runs that can still be read, oldest first."""
-        return [link for link in await self._rows.line(owner, named) if not link.deleted]
+        """Its runs that can still be read, oldest first. To read a conversation is to use it, as with a response."""
+        links = [link for link in await self._rows.line(owner, named) if not link.deleted]
+        if links:
+            self._engine.retainer.used(owner, links[-1].run)
+        return links
 
     async def add(self, order: Order) -> str:
-        """Items join a conversation, or make one; or those that the key names are there already. The run of them."""
+        """Items join a conversation, or make one; or those that the key or a lost connection names are there already.
+        The run of them."""
         self._engine.refuse_if_unable(stored=True)
         spec, run, at = order.spec, self._engine.new_id(), self._engine.keeper.now_ms()
 

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 
 from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, HoldfastError, not_found
-from holdfast.core.ids import run_of, run_of_any
+from holdfast.core.ids import is_shown, run_of, run_of_any
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
-from holdfast.dialects.approval import Reply
+from holdfast.dialects.approval import Reply, Talk
 from holdfast.dialects.asking import Context, Profile, is_session_name
 from holdfast.dialects.clients import TABLE, Client
 from holdfast.dialects.shared import broken_frame
@@ -78,6 +78,10 @@ class Answering(Struct, frozen=True, kw_only=True):
     """The code of the question that this request has just answered."""
     broken: Callable[[str], bytes] = broken_frame
     """The last frame of a stream whose journal cannot be read on."""
+
+
+Rest = Callable[[Reply, RunState, str], Answering]
+"""How the rest of a run is shown whose question was just answered, under a fresh id (G11)."""
 
 
 def no_refusal(state: RunState) -> HoldfastError | None:
@@ -175,9 +179,17 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     return handed(parts, owner, ticket, how.body(state, None))
 
 
-async def replied(
-    request: Request, parts: Parts, reply: Reply, rest: Callable[[RunState, str], Answering], *, stream: bool
-) -> ASGIApp | None:
+async def talked(request: Request, parts: Parts, parsed: Talk, how: Answering, rest: Rest) -> ASGIApp:
+    """Answer a request whose last message may answer a question: `rest` says how the rest of that run is shown."""
+    if parsed.reply is not None:
+        answered = await _replied(request, parts, parsed.reply, rest, stream=parsed.stream)
+        if answered is not None:
+            return answered
+    ticket = await submit(parts, context_of(request, parts), parsed.spec, parsed.asked)
+    return await created(request, parts, ticket, how, stream=parsed.stream)
+
+
+async def _replied(request: Request, parts: Parts, reply: Reply, rest: Rest, *, stream: bool) -> ASGIApp | None:
     """The last message answers a question: give the answer, then show the rest of that run as an answer of its own,
     under a fresh id (G11). None where these are just words."""
     engine, owner = parts.engine, owner_of(request)
@@ -188,7 +200,7 @@ async def replied(
         return None
     await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
     ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "")
-    return await created(request, parts, ticket, rest(state, engine.new_id()), stream=stream)
+    return await created(request, parts, ticket, rest(reply, state, engine.new_id()), stream=stream)
 
 
 async def _settled(parts: Parts, owner: str, run: str, how: Answering) -> RunState | None:
@@ -247,7 +259,7 @@ async def row_named(request: Request, parts: Parts, dialect: str, noun: str) -> 
     row = await parts.engine.find(owner_of(request), run)
     if row is None:
         raise not_found(noun, shown, expired=await parts.engine.durable.upkeep.expired(owner_of(request), run))
-    if dialect != "runs" and row.dialect != dialect:
+    if not is_shown(row.dialect) or dialect not in ("runs", row.dialect):
         raise not_found(noun, shown)
     return row
 

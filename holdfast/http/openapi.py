@@ -28,6 +28,7 @@ _MEANING = {
     200: "Done.",
     201: "Made.",
     202: "Accepted: it goes on by itself.",
+    307: "It is elsewhere.",
     400: "The request cannot be done as it was sent; `param` names the field.",
     401: "No valid key.",
     403: "The page's origin may not call the server.",

@@ -97,14 +97,7 @@ class ChatRoutes:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
         parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
-        if (reply := parsed.reply) is not None:
-            answered = await calls.replied(
-                request, self._parts, reply, lambda state, new: _rest(reply, state, new), stream=parsed.stream
-            )
-            if answered is not None:
-                return answered
-        ticket = await calls.submit(self._parts, context, parsed.spec, parsed.asked)
-        return await calls.created(request, self._parts, ticket, HOW, stream=parsed.stream)
+        return await calls.talked(request, self._parts, parsed, HOW, _rest)
 
     @described(
         Operation(

@@ -14,7 +14,8 @@ from starlette.routing import Route
 from holdfast.core.errors import ClientError, not_found
 from holdfast.core.state import RunState
 from holdfast.dialects import conversations as dialect
-from holdfast.engine.base import Order
+from holdfast.dialects.asking import Context
+from holdfast.engine.base import Order, Ticket
 from holdfast.engine.conversations import ConversationEdits
 from holdfast.http import calls, shapes
 from holdfast.http.calls import Parts
@@ -66,9 +67,16 @@ class ConversationRoutes:
         addition = dialect.parse_create(
             await calls.optional_body_of(request, self._parts), context, self._parts.max_parts
         )
-        run = await self._edits.add(Order(owner=context.owner, spec=addition.spec, asked=addition.asked))
-        row = await self._parts.engine.find(context.owner, run)
-        return calls.answer(_body(await self._edits.find(context.owner, (row and row.conversation) or "")))
+        ticket = await self._added(context, addition)
+        row = await self._parts.engine.find(context.owner, ticket.run)
+        made = _body(await self._edits.find(context.owner, (row and row.conversation) or ""))
+        return calls.handed(self._parts, context.owner, ticket, made)
+
+    async def _added(self, context: Context, addition: dialect.Addition) -> Ticket:
+        """Items are there, by this request or by the one whose lost connection it replaces (G13)."""
+        asked = context.waiting(addition.asked)
+        run = await self._edits.add(Order(owner=context.owner, spec=addition.spec, asked=asked))
+        return Ticket(run, "", waited=bool(asked.credential))
 
     @described(
         Operation(
@@ -146,10 +154,10 @@ class ConversationRoutes:
         """POST items: they come after all that is there."""
         context, named = calls.context_of(request, self._parts), request.path_params["id"]
         addition = dialect.parse_items(await calls.body_of(request, self._parts), context, named, self._parts.max_parts)
-        run = await self._edits.add(Order(owner=context.owner, spec=addition.spec, asked=addition.asked))
-        links = [link for link in await self._edits.line(context.owner, named) if link.run == run]
+        ticket = await self._added(context, addition)
+        links = [link for link in await self._edits.line(context.owner, named) if link.run == ticket.run]
         shown = [item for link in links for item in await self._shown(context.owner, link)]
-        return calls.answer(calls.page(shown, dialect.MAX_ITEMS))
+        return calls.handed(self._parts, context.owner, ticket, calls.page(shown, dialect.MAX_ITEMS))
 
     @described(
         Operation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.http.describe import Operation, described
@@ -23,7 +23,7 @@ class OpenApi(msgspec.Struct):
 
 
 class DocsRoutes:
-    """/openapi.json and /docs."""
+    """/openapi.json and /docs, and / which leads there."""
 
     def __init__(self) -> None:
         self._document: Doc | None = None
@@ -31,6 +31,7 @@ class DocsRoutes:
     def routes(self) -> list[Route]:
         """All of them."""
         return [
+            Route("/", self.front, methods=["GET"]),
             Route("/openapi.json", self.openapi, methods=["GET"]),
             Route("/docs", self.docs, methods=["GET"]),
         ]
@@ -39,6 +40,11 @@ class DocsRoutes:
         if self._document is None:
             self._document = document(request.app.routes)
         return self._document
+
+    @described(Operation(tag="Server", summary="Where a browser begins", answers={307: None}, open=True))
+    async def front(self, request: Request) -> Response:
+        """GET /: the address that a start prints, opened by a person."""
+        return RedirectResponse("/docs")
 
     @described(Operation(tag="Server", summary="This document", answers={200: OpenApi}, open=True))
     async def openapi(self, request: Request) -> Response:

@@ -30,6 +30,8 @@ from holdfast.http.describe import (
 )
 
 NOUN = "run"
+ADDED = "conversations"
+"""The runs that are not shown here: see ids.is_shown."""
 STATUSES = tuple(dict.fromkeys(runs.STATUS.values()))
 HOW = Answering(
     projection=runs.RunsProjection(),
@@ -107,7 +109,7 @@ class RunsRoutes:
         if status is not None and status not in STATUSES:
             raise ClientError("invalid_value", f"status must be one of {', '.join(STATUSES)}.", param="status")
         query = calls.page_query(request, None, NOUN)
-        query = replace(query, statuses=(status,) if status else (), key=key)
+        query = replace(query, but=ADDED, statuses=(status,) if status else (), key=key)
         shown: list[dict[str, object]] = []
         for row in await self._parts.engine.durable.rows(query):
             state = await self._parts.engine.look(row.owner, row.run)
@@ -119,7 +121,7 @@ class RunsRoutes:
         Operation(
             tag="Runs",
             summary="Retrieve a run",
-            doc="By its run_, resp_ or chatcmpl- id.",
+            doc="By its run_, resp_, chatcmpl- or msg_ id.",
             answers={200: shapes.Run},
         )
     )

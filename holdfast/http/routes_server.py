@@ -20,7 +20,7 @@ from holdfast.http.keys import Key
 from holdfast.http.openapi import plain_path
 
 Described = dict[str, object]
-OPEN_PATHS = frozenset({"/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset({"/", "/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"})
 
 
 class About(Struct, frozen=True, kw_only=True):

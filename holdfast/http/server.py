@@ -101,6 +101,11 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
 
+    @property
+    def stopping(self) -> bool:
+        """Was it told to stop?"""
+        return self._draining is not None
+
     async def run(self) -> None:
         """Serve until told to stop and drained."""
         await self._server.serve(sockets=[self._sock])

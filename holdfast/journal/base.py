@@ -149,6 +149,8 @@ class Query(Struct, frozen=True, kw_only=True):
 
     owner: str
     dialect: str | None = None
+    but: str | None = None
+    """A dialect whose runs are left out."""
     statuses: tuple[str, ...] = ()
     key: str | None = None
     after: str | None = None

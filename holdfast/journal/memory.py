@@ -360,6 +360,7 @@ class MemoryStore:
 def _matches(row: Row, query: Query) -> bool:
     return (
         (query.dialect is None or row.dialect == query.dialect)
+        and row.dialect != query.but
         and (not query.statuses or row.status in query.statuses)
         and (query.key is None or row.key == query.key)
     )

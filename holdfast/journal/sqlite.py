@@ -238,7 +238,7 @@ class SqliteStore:
     async def rows(self, query: Query) -> list[Row]:
         """See Catalog.rows."""
         statuses = f",{','.join(query.statuses)}," if query.statuses else ""
-        values = (query.owner, query.dialect, statuses, query.key, query.after, query.limit)
+        values = (query.owner, query.dialect, statuses, query.key, query.after, query.limit, query.but)
         name = "rows_up" if query.ascending else "rows_down"
         return await self._query(lambda db: list(sqlite_rows.rows_of(db, name, values)))
 

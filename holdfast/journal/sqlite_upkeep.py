@@ -84,5 +84,6 @@ class SqliteUpkeep:
 
 
 def _bury(db: apsw.Connection, before: int) -> None:
-    db.execute(SQL["forget_turns_of_hidden"])
+    forgotten = db.execute(SQL["forget_turns_of_hidden"]).fetchall()
+    db.executemany(SQL["forget_edits_of"], forgotten)
     db.execute(SQL["drop_tombstones"], (before,))

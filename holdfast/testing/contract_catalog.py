@@ -70,6 +70,8 @@ class CatalogContract:
         rows = backend.store.rows
         assert names(await rows(Query(owner="ann", dialect="runs"))) == ["a"]
         assert names(await rows(Query(owner="ann", dialect="responses"))) == ["d", "c", "b"]
+        assert names(await rows(Query(owner="ann", but="responses"))) == ["a"]
+        assert names(await rows(Query(owner="ann", but="runs", ascending=True))) == ["b", "c", "d"]
         assert names(await rows(Query(owner="ann", statuses=("completed",)))) == ["c"]
         assert names(await rows(Query(owner="ann", statuses=("failed", "queued")))) == ["d", "b"]
         assert names(await rows(Query(owner="ann", statuses=("comp",)))) == []

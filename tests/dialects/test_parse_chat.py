@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from holdfast.core.errors import ClientError
+from holdfast.dialects.approval import Talk
 from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.chat.parse import ParsedChat, parse
+from holdfast.dialects.chat.parse import parse
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -19,7 +20,7 @@ def context(profile: Profile | None = None, **headers: str) -> Context:
     return Context("alice", named, profile or Profile("hermes-agent"), b"secret")
 
 
-def parsed(caller: Context | None = None, **fields: Any) -> ParsedChat:
+def parsed(caller: Context | None = None, **fields: Any) -> Talk:
     return parse(msgspec.json.encode({"messages": [USER], **fields}), caller or context(), 10)
 
 

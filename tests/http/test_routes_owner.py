@@ -73,12 +73,12 @@ def in_conversation(*names: str) -> list[Probe]:
     ]
 
 
-def approvals() -> list[Probe]:
+def approvals(path: str, **more: Any) -> list[Probe]:
     """Answers to somebody else's question, with and without the question in the conversation (G11)."""
     asked = {"role": "assistant", "content": "**Approval needed** ... Reply `approve {code}`"}
     said = [{"role": "user", "content": f"{word} {{code}}"} for word in ("approve", "deny")]
     hi = {"role": "user", "content": "hi"}
-    return [Probe(CHAT, {"messages": messages}) for one in said for messages in ([one], [hi, asked, one])]
+    return [Probe(path, {"messages": each, **more}) for one in said for each in ([one], [hi, asked, one])]
 
 
 ITEMS = [{"role": "user", "content": "hi"}]
@@ -92,13 +92,14 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/health"): [Probe("/health")],
     ("GET", "/v1/health"): [Probe("/v1/health")],
     ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
+    ("GET", "/"): [Probe("/")],
     ("GET", "/openapi.json"): [Probe("/openapi.json")],
     ("GET", "/docs"): [Probe("/docs")],
     ("GET", "/v1/models"): [Probe("/v1/models")],
     ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
     ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
     ("GET", "/v1/toolsets"): [Probe("/v1/toolsets")],
-    ("POST", CHAT): [*create(CHAT, MESSAGES), *approvals()],
+    ("POST", CHAT): [*create(CHAT, MESSAGES), *approvals(CHAT)],
     ("GET", CHAT): [Probe(f"{CHAT}?after={{chat}}"), Probe(f"{CHAT}?after={{active_chat}}&order=desc")],
     ("GET", CHAT + "/{id}"): [
         *by_id(CHAT + "/ID", *CHAT_IDS),
@@ -108,13 +109,19 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("POST", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS, body={"metadata": {"owned": "by bob"}}),
     ("DELETE", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS),
     ("GET", CHAT + "/{id}/messages"): by_id(CHAT + "/ID/messages", *CHAT_IDS),
-    ("POST", ANTHROPIC): create(ANTHROPIC, {**MESSAGES, "max_tokens": 100}),
+    ("POST", ANTHROPIC): [
+        *create(ANTHROPIC, {**MESSAGES, "max_tokens": 100}),
+        *approvals(ANTHROPIC, max_tokens=100),
+    ],
     ("POST", ANTHROPIC + "/count_tokens"): [Probe(ANTHROPIC + "/count_tokens", MESSAGES)],
     ("POST", RESPONSES): [
         *create(RESPONSES, {"input": "hi"}),
         *chained(RESPONSES, *RESPONSE_IDS),
         *in_conversation("conversation", "active_conversation", "name", "active_name"),
-        Probe(RESPONSES, {"input": [{"type": "item_reference", "id": "{item}"}]}),
+        *[
+            Probe(RESPONSES, {"input": [{"type": "item_reference", "id": f"{{{name}}}"}]})
+            for name in ("item", "talk_item")
+        ],
     ],
     ("POST", RESPONSES + "/input_tokens"): [
         *chained(RESPONSES + "/input_tokens", *RESPONSE_IDS),
@@ -128,7 +135,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
         ],
         Probe(RESPONSES + "/compact", {"model": "hermes-agent", "input": [{"type": "item_reference", "id": "{item}"}]}),
     ],
-    ("GET", RESPONSES): [Probe(RESPONSES)],  # the websocket: tests/story/test_websocket.py
+    ("GET", RESPONSES): [Probe(RESPONSES)],  # the websocket: tests/http/test_websocket_owner.py
     ("GET", RESPONSES + "/{id}"): [
         *by_id(RESPONSES + "/ID", *RESPONSE_IDS),
         *by_id(RESPONSES + "/ID?stream=true", *RESPONSE_IDS),
@@ -388,8 +395,8 @@ async def test_nothing_that_bob_did_changed_anything_of_alices(world: World) -> 
                     continue
                 answer = await world.call("bob", method, filled(probe.path, world.alices), probe.body)
                 assert answer.status == 404, probe
-    for probe in approvals():
-        await world.call("bob", "POST", CHAT, filled(probe.body, world.alices))
+    for probe in (*approvals(CHAT), *approvals(ANTHROPIC, max_tokens=100)):
+        await world.call("bob", "POST", probe.path, filled(probe.body, world.alices))
     assert await _all_of(world) == before
     assert world.built.engine.stats()["active"] == 3
     assert await world.built.engine.waiting_with("default", world.alices["code"]), "alice is still asked"

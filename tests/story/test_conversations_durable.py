@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.client import HTTPException
 from pathlib import Path
 
@@ -91,6 +93,30 @@ def test_c8_a_kill_between_turns_keeps_items_removals_and_metadata(
         assert contents == ["a", "one [[text=uno]]", "c", f"two {mark}"]
     finally:
         second.stop()
+
+
+def test_g13_an_addition_whose_answer_was_lost_is_not_made_twice_by_an_sdks_retry(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    """A kill between the commit and the last byte of the answer leaves the run of the addition waited for."""
+    retry = {"x-stainless-retry-count": "1"}
+    server = start_server(tmp_path, upstream.url)
+    talk = server.client.post(BASE, {"metadata": {"of": "first"}}).json()["id"]
+    body = {"items": [said("user", "once")]}
+    added = server.client.post(f"{BASE}/{talk}/items", body).json()
+    assert server.client.post(f"{BASE}/{talk}/items", body, retry).json() != added, "it was answered: asked for twice"
+    server.kill()
+    with closing(sqlite3.connect(server.data / "holdfast.db")) as db, db:
+        assert db.execute("SELECT COUNT(*) FROM runs WHERE credential != ''").fetchone()[0] == 3
+        db.execute("UPDATE runs SET waits = 1")
+    server = start_server(tmp_path, upstream.url)
+    try:
+        assert server.client.post(BASE, {"metadata": {"of": "first"}}, retry).json()["id"] == talk
+        again = [server.client.post(f"{BASE}/{talk}/items", body, retry).json() for _ in range(3)]
+        assert again[1] == added and again[2] != again[0] != added, "each lost one is found once, the newest first"
+        assert len(server.client.get(f"{BASE}/{talk}/items").json()["data"]) == 3
+    finally:
+        server.stop()
 
 
 def add(client: Client, talk: str, name: str) -> int:

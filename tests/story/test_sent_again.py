@@ -19,7 +19,7 @@ from tests.story.server import KEY, Client, Json, Upstream, start_server, wait_u
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-RESPONSES, RUNS = "/v1/responses", "/v1/runs"
+RESPONSES, RUNS, MESSAGES = "/v1/responses", "/v1/runs", "/v1/messages"
 DURABLE = {"HOLDFAST_AGENT_DURABLE_CHAT": "true", "HOLDFAST_LIMITS_DISCONNECT_GRACE_S": "0.3"}
 RETRY = {"x-stainless-retry-count": "1", "x-stainless-lang": "python"}
 WEBUI = {"x-openwebui-chat-id": "chat-1"}
@@ -210,22 +210,37 @@ def test_b8_a_failed_run_is_not_gone_on_with(house: House, mark: str) -> None:
         assert stream.rest()[0].data["id"] != first
 
 
+def test_b8_messages_that_broke_off_go_on_when_they_are_sent_again(house: House, upstream: Upstream, mark: str) -> None:
+    body = {**ask(f"{mark} {ONCE}"), "max_tokens": 2000, "stream": True}
+    hanging(house, upstream, mark, MESSAGES, body)
+    with house.client.stream(MESSAGES, body) as stream:
+        frames = stream.rest()
+    assert frames[0].name == "message_start" and frames[-1].name == "message_stop"
+    (run,) = house.runs()
+    assert _id_of(frames[0].data["message"]) == _id_of(run) and house.deeds() == 1
+    house.answered()
+    again = house.client.post(MESSAGES, {**body, "stream": False}).json()
+    assert _id_of(again) != _id_of(run), "an answer that was delivered is not given twice"
+
+
 # Retries of SDKs (G13)
 
 
 def _id_of(answer: Json) -> str:
-    return re.sub(r"^(run_|resp_|chatcmpl-)", "", answer.get("run_id") or answer["id"])
+    return re.sub(r"^(run_|resp_|chatcmpl-|msg_)", "", answer.get("run_id") or answer["id"])
 
 
 CREATES: list[tuple[str, Callable[[str], Json]]] = [
     (RESPONSES, lambda text: {"input": text}),
     (RESPONSES, lambda text: {"input": text, "conversation": "talk"}),
     (PATH, lambda text: ask(text, store=True)),
+    (MESSAGES, lambda text: {**ask(text), "max_tokens": 2000}),
     (RUNS, lambda text: {"input": text}),
 ]
+NAMES = ["responses", "conversation", "chat", "messages", "runs"]
 
 
-@pytest.mark.parametrize(("path", "make"), CREATES[:3], ids=["responses", "conversation", "chat"])
+@pytest.mark.parametrize(("path", "make"), CREATES[:4], ids=NAMES[:4])
 def test_g13_a_retry_after_a_kill_attaches_to_the_run_of_the_first_try(
     house: House, upstream: Upstream, mark: str, path: str, make: Callable[[str], Json]
 ) -> None:
@@ -255,7 +270,7 @@ def test_g13_a_request_that_is_no_retry_is_a_new_run(house: House, upstream: Ups
     assert len(house.runs()) == 2
 
 
-@pytest.mark.parametrize(("path", "make"), CREATES, ids=["responses", "conversation", "chat", "runs"])
+@pytest.mark.parametrize(("path", "make"), CREATES, ids=NAMES)
 def test_g13_a_retry_of_an_answered_request_is_a_new_run(
     house: House, mark: str, path: str, make: Callable[[str], Json]
 ) -> None:

@@ -11,7 +11,7 @@ from holdfast.core.history import split_turn, text_of
 from holdfast.core.spec import Message, Spec, fingerprint
 from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
-from holdfast.dialects.approval import Reply, reply_in, without_questions
+from holdfast.dialects.approval import Talk, reply_in, without_questions
 from holdfast.dialects.asking import Context
 
 _UPSTREAM = [
@@ -101,17 +101,7 @@ class ChatRequest(Struct):
     function_call: str | dict[str, object] | None = None
 
 
-class ParsedChat(Struct, frozen=True):
-    """A request, understood."""
-
-    spec: Spec
-    asked: Asked
-    stream: bool
-    reply: Reply | None = None
-    """The last message answers a question (G11)."""
-
-
-def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
+def parse(raw: bytes, context: Context, max_parts: int) -> Talk:
     """See house.md: parse(request) -> Spec."""
     request = f.decode(raw, ChatRequest)
     context = context.under(request.model)
@@ -162,7 +152,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedChat:
         store=store,
         again=again,
     )
-    return ParsedChat(spec, asked, bool(request.stream), reply)
+    return Talk(spec, asked, bool(request.stream), reply)
 
 
 def _sampling(request: ChatRequest) -> dict[str, object]:

@@ -15,7 +15,7 @@ from holdfast.core.history import split_turn, text_of
 from holdfast.core.spec import Message, Spec, ToolProgress, fingerprint
 from holdfast.dialects import client_tools
 from holdfast.dialects import fields as f
-from holdfast.dialects.approval import Reply, reply_in, without_questions
+from holdfast.dialects.approval import Talk, reply_in, without_questions
 from holdfast.dialects.asking import Context
 from holdfast.dialects.messages.input import checked, messages_of, system_text
 
@@ -67,17 +67,7 @@ class MessagesRequest(CountRequest):
     metadata: RequestMetadata | None = None
 
 
-class ParsedMessages(Struct, frozen=True):
-    """A request, understood."""
-
-    spec: Spec
-    asked: Asked
-    stream: bool
-    reply: Reply | None = None
-    """The last message answers a question (G11)."""
-
-
-def parse(raw: bytes, context: Context, max_parts: int) -> ParsedMessages:
+def parse(raw: bytes, context: Context, max_parts: int) -> Talk:
     """See house.md: parse(request) -> Spec. There is no `store`: a key or the profile makes a run durable, as on
     chat (B6)."""
     request = f.decode(raw, MessagesRequest)
@@ -89,7 +79,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedMessages:
         raise ClientError("invalid_value", "messages has nothing that a model could read.", param="messages")
     key, session = context.key(), context.session()
     system, history, turn = split_turn([*_system(request), *messages])
-    store = key is not None or context.profile.durable_chat
+    store = key is not None or context.durable_chat()
     spec = Spec(
         dialect="messages",
         model=context.profile.name,
@@ -108,15 +98,17 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedMessages:
         on_disconnect=context.on_disconnect(store_given=False),
         echo={"thinking": True} if _wants_thinking(request) else {},
     )
+    derived = context.derived_session(system, _first_user(messages))
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("messages", f.known_fields(request, _DEFAULTS), session),
         key=key,
         session=session,
-        derived_session=context.derived_session(system, _first_user(messages)),
+        derived_session=derived,
         store=store,
+        again=context.resent(session or derived) if store and key is None else None,
     )
-    return ParsedMessages(spec, asked, bool(request.stream), reply)
+    return Talk(spec, asked, bool(request.stream), reply)
 
 
 def count(raw: bytes, context: Context, max_parts: int) -> int:

@@ -119,7 +119,8 @@ SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session
 -- A page of runs, newest first.
 SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
   metadata, last_seq FROM runs
-WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?3 = '' OR instr(?3, ',' || status || ','))
+WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?7 IS NULL OR dialect != ?7)
+  AND (?3 = '' OR instr(?3, ',' || status || ','))
   AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n < (SELECT n FROM runs WHERE owner = ?1 AND id = ?5))
 ORDER BY n DESC LIMIT ?6;
 
@@ -127,7 +128,8 @@ ORDER BY n DESC LIMIT ?6;
 -- A page of runs, oldest first.
 SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
   metadata, last_seq FROM runs
-WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?3 = '' OR instr(?3, ',' || status || ','))
+WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?7 IS NULL OR dialect != ?7)
+  AND (?3 = '' OR instr(?3, ',' || status || ','))
   AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n > (SELECT n FROM runs WHERE owner = ?1 AND id = ?5))
 ORDER BY n ASC LIMIT ?6;
 
@@ -270,7 +272,11 @@ UPDATE runs SET turn = NULL, bytes = 0 WHERE n IN (
     SELECT 1 FROM runs AS later WHERE later.owner = gone.owner AND later.previous = gone.id
       AND (later.hidden = 0 OR later.turn IS NOT NULL)
   ) LIMIT 500
-);
+) RETURNING owner, id;
+
+-- name: forget_edits_of
+-- Nor is the turn of such a run kept as a conversation saw it.
+DELETE FROM conversation_edits WHERE owner = ? AND run = ?;
 
 -- name: drop_tombstones
 -- A tombstone says "expired" for a while; then it goes, when nothing names it any more.

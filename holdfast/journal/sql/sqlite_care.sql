@@ -25,5 +25,8 @@ SELECT 'run ' || r.id || ' follows ' || r.previous || ', whose turn is gone' FRO
 WHERE r.hidden = 0 AND r.previous IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM runs p WHERE p.owner = r.owner AND p.id = r.previous AND p.turn IS NOT NULL)
 UNION ALL
+SELECT 'items were taken out of the conversation ' || e.conversation || ', which is not there' FROM conversation_edits e
+WHERE NOT EXISTS (SELECT 1 FROM conversations c WHERE c.owner = e.owner AND c.id = e.conversation)
+UNION ALL
 SELECT 'segments of the run number ' || s.run || ' belong to nobody' FROM segments s
 WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.n = s.run AND r.hidden = 0) GROUP BY s.run;

@@ -1,0 +1,69 @@
+"""A server that is told to stop before it is ready (A9): it ends with 0 and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.story.server import ROOT, wait_until
+
+
+def serve(tmp_path: Path, *flags: str, **settings: str) -> subprocess.Popen[bytes]:
+    own = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    env |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "HOLDFAST_STORE_BALLAST_BYTES": "0", **settings}
+    args = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *flags]
+    return subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ends_with_nought(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    child.send_signal(signal.SIGTERM)
+    try:
+        out, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 0, err.decode()
+    assert b"Traceback" not in err
+    return out, err
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A model server that takes a connection and says nothing: looking for it takes the start-up a while."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.settimeout(30)
+        yield sock
+
+
+def test_A9_sigterm_while_the_server_is_put_together_ends_with_0(tmp_path: Path, silent: socket.socket) -> None:
+    child = serve(tmp_path, OPENAI_BASE_URL=f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+    with silent.accept()[0]:
+        out, _ = ends_with_nought(child)
+    assert b"listening on" not in out
+
+
+def test_A9_sigterm_before_the_server_listens_ends_with_0(tmp_path: Path) -> None:
+    """A configuration that comes through a pipe holds the start-up where nothing has begun yet."""
+    pipe = tmp_path / "holdfast.toml"
+    os.mkfifo(pipe)
+    child = serve(tmp_path, "--config", str(pipe))
+
+    def read_by_the_server() -> int | None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+
+    held = wait_until(read_by_the_server, "the server to read its configuration", 30)
+    try:
+        ends_with_nought(child)
+    finally:
+        os.close(held)
+    assert not (tmp_path / "data").exists()
