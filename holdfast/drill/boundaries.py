@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 from holdfast.drill.loads import PROBES, Load
 from holdfast.drill.rig import Rig
-from holdfast.drill.wire import all_done
 
 VICTIM = "holdfast.drill.victim"
 MOST = 400
@@ -78,13 +77,13 @@ async def die_everywhere(rig: Rig, text: str, tell: Callable[[str], None], most:
 async def _dies(rig: Rig, point: Point, text: str, dialect: str) -> bool:
     """Did the server die of it? Else the run ended first, and the server is ended too."""
     text = f"{point.key} {text}" if rig.setup.scripted else text
-    load = Load(point.key, dialect, text)
+    load = Load(point.key, dialect, text, seconds=rig.setup.recovery_s)
     rig.loads.append(load)
     client = asyncio.create_task(load.begin(rig.server.port))
     death = asyncio.create_task(rig.server.gone(RUN_S))
     await asyncio.wait((client, death), timeout=RUN_S, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.wait((death,), timeout=DYING_S)
-    died = death.done()
+    died = rig.server.code is not None
     await rig.server.kill()
-    await all_done((client, death))
+    await asyncio.gather(client, death, return_exceptions=True)  # a client that waited in vain is stuck, see settle
     return died

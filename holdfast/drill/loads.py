@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from holdfast.drill.checks import Told, frames_of, payload, position
-from holdfast.drill.wire import Exchange, get
+from holdfast.drill.wire import DEADLINE_S, Exchange, get
 
 EFFECTS = "effects"
 """The file in the workspace to which each terminal call appends its id."""
@@ -83,6 +83,8 @@ class Load:
     told: list[Told] = field(default_factory=list)
     heard: Callable[[], None] = lambda: None
     """Called for each frame as it arrives."""
+    seconds: float = DEADLINE_S
+    """Its client waits so long for the end of a stream."""
     waited: bool = False
     """It waited for a person, and was stopped."""
 
@@ -118,8 +120,8 @@ class Load:
     async def ask_again(self, port: int) -> None:
         """The same request with the same key: a snapshot and the rest, or the whole (C5)."""
         exchange = Exchange(port, "POST", *self._request(), Idempotency_Key=self.tag)
-        exchange.heard = lambda data: self._count(data)
-        await exchange.run()
+        exchange.heard = self._count
+        await exchange.run(self.seconds)
         first = payload(frames_of(exchange.data)[0]) if exchange.data else {}
         if first.get("type") == "response.snapshot":
             rest = exchange.data.split(b"\n\n", 1)[1]
@@ -130,7 +132,7 @@ class Load:
     async def _record(self, exchange: Exchange, after: int) -> None:
         exchange.heard = self._count
         try:
-            await exchange.run()
+            await exchange.run(self.seconds)
         finally:
             if exchange.status == 200:
                 self.learn(exchange, after)

@@ -22,6 +22,8 @@ from holdfast.drill.wire import KEY, get
 ROOT = Path(holdfast.__file__).resolve().parents[1]
 START_S = 60.0
 LAST_LINES = 15
+LONGEST_LINE = 1 << 26
+"""Tools of the user's may print anything before the line that is waited for."""
 
 
 class Broken(AssertionError):
@@ -132,6 +134,9 @@ class Server(Process):
             listens = await server.listens()
         except TimeoutError:
             listens = False
+        except BaseException:
+            await server.kill()
+            raise
         if not listens:
             code = server.code
             await server.kill()
@@ -156,7 +161,10 @@ class Server(Process):
 
     async def shown(self, path: str) -> dict[str, Any]:
         """An object that it must have."""
-        answer = await get(self.port, path)
+        try:
+            answer = await get(self.port, path)
+        except TimeoutError:
+            raise Broken(f"GET {path} took too long. The server's last lines:\n{self.last_lines()}") from None
         if answer.status != 200:
             how = f"was answered {answer.status}: {answer.data[:300]!r}" if answer.status else "had no answer"
             raise Broken(f"GET {path} {how}. The server's last lines:\n{self.last_lines()}")
@@ -179,7 +187,12 @@ class Server(Process):
         errors = folder / "server.log"
         with errors.open("ab") as log:
             child = await asyncio.create_subprocess_exec(
-                *argv, cwd=launch.cwd, stdout=asyncio.subprocess.PIPE, stderr=log, env=dict(launch.environ)
+                *argv,
+                cwd=launch.cwd,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=dict(launch.environ),
+                limit=LONGEST_LINE,
             )
         server = cls(child)
         server.started, server.errors = began, errors

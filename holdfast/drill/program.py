@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.drill.boundaries import die_everywhere, scenario
+from holdfast.drill.checks import Finding
 from holdfast.drill.own import Own, tools_are_there
+from holdfast.drill.processes import Broken
 from holdfast.drill.rig import Rig, Tally
 
 BATCH = 5
@@ -59,17 +60,20 @@ async def drill(own: Own, extent: Extent, folder: Path) -> Tally:
     try:
         async with Rig(folder, extent.seed, own.setup) as rig:
             await tools_are_there(rig.server, own.tools)
-            if extent.boundaries:
-                text = scenario(own.calls) if own.setup.scripted else extent.prompt
-                await die_everywhere(rig, text, _boundary(progress, rig.tally))
-            await _at_random(rig, extent, progress)
+            try:
+                await _all(rig, own, extent, progress)
+            except Broken as error:  # it did start at first: that it cannot be asked any more is a result
+                rig.tally.found.append(Finding("stuck", "all", str(error)))
             return rig.tally
     finally:
         progress.end()
 
 
-def _boundary(progress: Progress, tally: Tally) -> Callable[[str], None]:
-    return lambda words: progress.tell(tally, f"boundaries: {words}")
+async def _all(rig: Rig, own: Own, extent: Extent, progress: Progress) -> None:
+    if extent.boundaries:
+        text = scenario(own.calls) if own.setup.scripted else extent.prompt
+        await die_everywhere(rig, text, lambda words: progress.tell(rig.tally, f"boundaries: {words}"))
+    await _at_random(rig, extent, progress)
 
 
 async def _at_random(rig: Rig, extent: Extent, progress: Progress) -> None:

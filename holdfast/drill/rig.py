@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.drill.checks import Evidence, Finding, calls_of, judge, next_turn
 from holdfast.drill.loads import TAG, Load, Unreadable, cancel_all
 from holdfast.drill.processes import Server, Upstream
-from holdfast.drill.wire import all_done, post
+from holdfast.drill.wire import DEADLINE_S, all_done, post
 from holdfast.drill.witness import Setup, Witness, run_path
 
 ENDED = ("completed", "failed", "cancelled", "incomplete")
@@ -130,6 +130,7 @@ class Rig:
     def _draw(self) -> Load:
         self._drawn += 1
         self.loads.append(self.setup.draw(self.chance, self._drawn))
+        self.loads[-1].seconds = max(DEADLINE_S, self.setup.recovery_s)
         return self.loads[-1]
 
     def _kill_at(self, loads: list[Load], frames: int) -> None:
@@ -173,10 +174,14 @@ class Rig:
         self._clients = [asyncio.create_task(self._come_back(load)) for load in known]
         stuck = await self.ended(known)
         self.tally.recoveries.append(time.monotonic() - self.server.started)
-        if not stuck:
-            await all_done(self._clients)
-        else:
+        if stuck:
             await cancel_all(self._clients)
+        for load, end in zip(known, await asyncio.gather(*self._clients, return_exceptions=True), strict=True):
+            if isinstance(end, TimeoutError):
+                self._found("stuck", load.tag, "it has ended, and the stream of its client has not")
+            elif isinstance(end, Exception):
+                raise end
+        self._clients = []
         self.take_asks()
         await self._judge([load for load in known if load.tag not in stuck])
         self.loads = []
@@ -306,7 +311,10 @@ class Rig:
             self._found("ask", load.tag, f"the next turn was answered {answer.status}: {answer.data[:300]!r}")
             return
         self.take_asks()
-        self.tally.found += next_turn(evidence, self.asks[tag][0])
+        if tag in self.asks:
+            self.tally.found += next_turn(evidence, self.asks[tag][0])
+        else:
+            self._found("ask", load.tag, "the model was not asked for the next turn")
 
 
 def text_of(message: dict[str, Any]) -> str:
