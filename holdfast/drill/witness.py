@@ -59,6 +59,8 @@ class Witness:
             found.replay[dialect] = await stream(port, dialect, name)
             places = [position(dialect, frame) for frame in frames_of(found.replay[dialect])]
             ks = sorted({place for place in places if place is not None})
+            if load.waited and dialect == "chat":
+                ks = ks[:-1]  # whoever comes back to a question is told all of it again, not only its last frame
             ks = ks if all_places and len(ks) <= MOST_PLACES else self._chance.sample(ks, min(2, len(ks)))
             tails = await all_done(stream(port, dialect, name, k) for k in ks)
             found.tails += [Told(dialect, k, tail) for k, tail in zip(ks, tails, strict=True)]

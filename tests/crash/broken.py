@@ -11,7 +11,7 @@ from holdfast.engine.live import Live
 from holdfast.engine.writer import Writer
 from holdfast.tools.decorator import tool
 
-LATE_S = 0.1
+LATE_S = 0.05
 
 
 class TellsLongBeforeItWrites(Writer):
@@ -23,6 +23,7 @@ class TellsLongBeforeItWrites(Writer):
             live.tell(entries, after)
         await asyncio.sleep(LATE_S)
         await self._append([part for part, _, _ in taken])
+        self._bell.ring(live.run for live in batch)
 
 
 holdfast.engine.drivers.Writer = TellsLongBeforeItWrites  # type: ignore[misc]

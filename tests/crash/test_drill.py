@@ -119,17 +119,17 @@ SEED = 39
 
 
 async def test_F2_a_drill_with_the_users_own_model_judges_what_it_cannot_foresee(home: Path) -> None:
-    text = 'say something [[tools=order:{"item": "tea"}]] [[tokens=30 pace=0.02]]'
+    prompts = ('--prompt=buy tea [[tools=order:{"item": "tea"}]]', "--prompt=talk [[tokens=30 pace=0.02]]")
     async with FakeUpstream() as model:
-        config = f'[model]\nurl = "{model.url}"\nname = "m"\n[tools]\nmodules = ["shop.py"]\napproval = "never"\n'
+        config = f'[model]\nurl = "{model.url}"\nname = "m"\n[tools]\nmodules = ["shop.py"]\napproval = "on-write"\n'
         (home / "holdfast.toml").write_text(config)
-        arguments = ("--real", "--prompt", text, "--kills", "1", "--in-flight", "2", "--json")
-        said = await holdfast_drill(home, *arguments)
+        said = await holdfast_drill(home, "--real", *prompts, "--kills", "1", "--in-flight", "3", "--json")
     assert said.code == 0, said
     told = json.loads(said.out)
     assert told["model"] == "the configured one" and told["at_boundaries"] == 0 and told["at_random"] == 1
     assert not told["changed_settings"].keys() & {"tools.modules", "tools.approval"}
-    assert all(request["messages"][-1] for request in model.requests)
+    assert told.get("waited_for_a_person", 0) <= told["runs"] <= 3
+    assert not (home / "orders").exists(), "a drill answers no question"
 
 
 async def test_F2_a_server_that_does_not_start_is_shown_with_its_last_lines_and_exit_code_2(home: Path) -> None:
