@@ -20,13 +20,13 @@ MEANING = {
     "kills": "SIGKILLs of the server, all of them",
     "at boundaries": "of those, exactly before or after a write of the journal, one by one through a reference run",
     "at random": "of those, at random times under mixed load, and in the middle of restarts and recoveries",
-    "runs": "runs that were begun, killed, recovered and judged",
+    "runs": "runs that were begun before a kill, and judged after the restart",
     "events seen": "events that clients had received",
     "events lost": "received, and not in the replay after the restart",
     "events changed": "received, and different there, or in another order",
     "tool calls": "calls that the model asked for",
     "tool executions counted": "times that the drill's own tools really ran, by the lines they left in a file",
-    "finished tools re-run": "tools that ran again although their result was on record, or a write that ran twice",
+    "finished tools re-run": "tools that ran again although their result was on record, and writes that ran twice",
     "unknown outcomes": "writes that a kill interrupted: reported as unknown, never repeated. Not a fault",
     "runs stuck": "runs that had not ended in time after the restart (30 s; a real model: 300 s)",
     "other violations": "numbers, ends, resumes, GET against stream, outcomes, what the model is asked with",
@@ -156,5 +156,6 @@ def machine() -> str:
         f"{platform.system()} {platform.release()}",
         f"Python {platform.python_version()}",
         f"apsw {version('apsw')}",
+        f"load average {os.getloadavg()[1]:.1f}",
     ]
     return ", ".join(words)
