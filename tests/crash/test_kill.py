@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checks import judge
-from tests.crash.loads import Load, terminal
-from tests.crash.rig import Rig, run_path
-from tests.crash.wire import all_done, get, until
+from holdfast.drill.checks import judge
+from holdfast.drill.loads import Load, terminal
+from holdfast.drill.rig import Rig, run_path
+from holdfast.drill.wire import all_done, get, until
 
 pytestmark = pytest.mark.xdist_group("processes")
 KILLS = 40
@@ -21,7 +21,7 @@ async def test_P1_to_P5_and_P7_hold_over_forty_kills_under_load_and_in_recovery(
     seed = random.SystemRandom().randrange(1 << 32)
     async with Rig(tmp_path, seed) as rig:
         tally = await rig.kill(KILLS, in_flight=4)
-    again = f"again: python -m tests.crash.drill --kills {KILLS} --seed {seed}"
+    again = f"again: Rig(folder, {seed}).kill({KILLS})"
     assert not tally.found, "\n".join([again, *(str(finding)[:1500] for finding in tally.found[:10])])
     assert tally.kills == KILLS and tally.runs > KILLS and tally.events > 10 * KILLS, f"{again}: {tally}"
 

@@ -11,9 +11,9 @@ import pytest
 from holdfast.agents.base import Turn
 from holdfast.agents.loop import LoopAgent, Talk
 from holdfast.core import events as e
+from holdfast.drill.checks import Kind
 from holdfast.engine.live import Live
 from holdfast.engine.writer import Writer
-from tests.crash.checks import Kind
 from tests.crash.trial import BOOKS, trial
 from tests.crash.world import EFFECTS, Crash, World, crashes
 

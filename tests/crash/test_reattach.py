@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.dialects.responses.frames import ReattachProjection
+from holdfast.drill.checks import DONE, frames_of, payload, tail_of
 from holdfast.engine.base import Chunk, Ended
-from tests.crash.checks import DONE, frames_of, payload, tail_of
 from tests.crash.trial import BOOKS
 from tests.crash.world import OWNER, World, order
 

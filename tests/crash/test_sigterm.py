@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checks import ENDS, Evidence, calls_of, frames_of, judge, payload
-from tests.crash.loads import Load, terminal
-from tests.crash.processes import Server
-from tests.crash.rig import Rig
-from tests.crash.wire import KEY, Exchange, all_done, get, post, until, until_shown
+from holdfast.drill.checks import ENDS, Evidence, calls_of, frames_of, judge, payload
+from holdfast.drill.loads import Load, terminal
+from holdfast.drill.processes import Server, launch_clean
+from holdfast.drill.rig import Rig
+from holdfast.drill.wire import KEY, Exchange, all_done, get, post, until, until_shown
 
 pytestmark = pytest.mark.xdist_group("processes")
 DRAIN_S = 2.0
@@ -232,7 +232,7 @@ async def test_promise_10_a_second_server_on_the_same_data_directory_is_refused_
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, 2) as first:
-        second = await Server.spawn(tmp_path, 1)
+        second = await Server.spawn(tmp_path, 1, launch_clean())
         assert await second.gone() not in (0, None)
         said = second.errors.read_text()
         assert f"in use by another holdfast (pid {first.pid})" in said and "Traceback" not in said

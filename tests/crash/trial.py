@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from holdfast.core.events import Usage
 from holdfast.core.state import RunState
+from holdfast.drill.checks import Evidence, Finding, Told, frames_of, judge, next_turn, position
 from holdfast.models.base import CallPiece, Finished, Text, Thinking
 from holdfast.models.scripted import Step, asked, said
-from tests.crash.checks import Evidence, Finding, Told, frames_of, judge, next_turn, position
 from tests.crash.world import DEADLINE_S, OWNER, PROJECTIONS, Crash, Life, World, asks_of, order
 
 ONE = Usage(1, 1)

@@ -22,6 +22,7 @@ from holdfast.dialects import runs
 from holdfast.dialects.chat.frames import ChatProjection
 from holdfast.dialects.responses import body
 from holdfast.dialects.responses.frames import ResponsesProjection
+from holdfast.drill.checks import Evidence, Told, frames_of, position
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Limits, Order, Projection
 from holdfast.engine.drivers import Parts
 from holdfast.engine.engine import Engine
@@ -35,7 +36,6 @@ from holdfast.models.scripted import PlaybookModel, Step, said, since_user
 from holdfast.tools.base import Output, Place, Tool
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox
-from tests.crash.checks import Evidence, Told, frames_of, position
 
 OWNER = "owner"
 DEADLINE_S = 10.0

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checks import judge
-from tests.crash.loads import Load, terminal
-from tests.crash.rig import Rig
-from tests.crash.wire import get
+from holdfast.drill.checks import judge
+from holdfast.drill.loads import Load, terminal
+from holdfast.drill.rig import Rig
+from holdfast.drill.wire import get
 
 DB = "holdfast.db"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checks import judge
-from tests.crash.loads import Load, terminal
-from tests.crash.rig import Rig
-from tests.crash.wire import Exchange, get, post, until, until_shown
+from holdfast.drill.checks import judge
+from holdfast.drill.loads import Load, terminal
+from holdfast.drill.rig import Rig
+from holdfast.drill.wire import Exchange, get, post, until, until_shown
 
 OFF = {"HOLDFAST_STORE_LOW_WATER_BYTES": "0", "HOLDFAST_STORE_BALLAST_BYTES": "0"}
 MIB = 1 << 20

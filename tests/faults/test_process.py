@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checks import judge
-from tests.crash.loads import Load, terminal
-from tests.crash.rig import Rig
-from tests.crash.wire import KEY, Exchange, get, until, until_shown
+from holdfast.drill.checks import judge
+from holdfast.drill.loads import Load, terminal
+from holdfast.drill.rig import Rig
+from holdfast.drill.wire import KEY, Exchange, get, until, until_shown
 
 SLOW = "[[tokens=60 pace=0.02]]"
 

@@ -23,8 +23,8 @@ from holdfast.config import load
 from holdfast.http.routes_server import endpoints_of
 from holdfast.journal.base import Query
 from holdfast.observe.log import Log
+from holdfast.testing.fake_upstream import FakeUpstream
 from tests.asgi import Answer, http_scope
-from tests.fake_upstream import FakeUpstream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

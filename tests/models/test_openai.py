@@ -20,7 +20,7 @@ from holdfast.core.events import Usage
 from holdfast.models.base import Ask, CallPiece, Finished, Part, Text, Thinking
 from holdfast.models.chunks import UpstreamFailed
 from holdfast.models.openai import OpenAIModel, Upstream
-from tests.fake_upstream import FakeUpstream
+from holdfast.testing.fake_upstream import FakeUpstream
 
 SECRET = "sk-abcdef-0123456789-wxyz"
 

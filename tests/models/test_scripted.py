@@ -15,7 +15,7 @@ from holdfast.models.base import Ask, CallPiece, Finished, Part, Text
 from holdfast.models.find import PUBLIC_NAME, PUBLIC_URL, Local, find_model
 from holdfast.models.openai import Upstream
 from holdfast.models.scripted import PlaybookModel, ScriptedModel, asked, said
-from tests.fake_upstream import FakeUpstream
+from holdfast.testing.fake_upstream import FakeUpstream
 
 USER = {"role": "user", "content": "hello there"}
 ASSISTANT = {"role": "assistant", "content": None}

@@ -13,9 +13,9 @@ from holdfast.core import events as e
 from holdfast.core.state import waiting
 from holdfast.dialects import runs
 from holdfast.dialects.responses import body
+from holdfast.drill.checks import Evidence, Told, frames_of, judge, next_turn, position
 from holdfast.engine.base import Chunk, Ended
 from holdfast.models.scripted import text_of
-from tests.crash.checks import Evidence, Told, frames_of, judge, next_turn, position
 from tests.sim.dice import EFFECTS
 from tests.sim.watch import Track
 from tests.sim.world import OWNER, PROJECTIONS, Life, World

@@ -13,10 +13,10 @@ from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, ServerError
 from holdfast.core.spec import Spec
 from holdfast.core.state import RunState
+from holdfast.drill.checks import frames_of, position
 from holdfast.engine.base import Order
 from holdfast.engine.engine import CutOff
 from holdfast.journal.base import StoreUnavailable
-from tests.crash.checks import frames_of, position
 from tests.sim.dice import Calling, Reading
 from tests.sim.watch import Track
 from tests.sim.world import OWNER, Life, World

@@ -17,6 +17,7 @@ from holdfast.core.state import RunState
 from holdfast.dialects import runs
 from holdfast.dialects.chat.frames import ChatProjection
 from holdfast.dialects.responses.frames import ResponsesProjection
+from holdfast.drill.checks import Told
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, Projection
 from holdfast.engine.drivers import Parts
 from holdfast.engine.engine import Engine
@@ -28,7 +29,6 @@ from holdfast.models.scripted import PlaybookModel, Step, said, text_of
 from holdfast.tools.base import Output, Place
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox
-from tests.crash.checks import Told
 from tests.sim.dice import EFFECTS, Plan, Reading
 from tests.sim.loop import SimLoop, SimTask
 from tests.sim.store import Door, Side

@@ -334,7 +334,7 @@ class Server:
 def start_upstream(where: Path) -> Upstream:
     """A fake upstream that is ready."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return Upstream(_start(["-m", "tests.fake_upstream", "--port", "0"], env, where, "upstream"))
+    return Upstream(_start(["-m", "holdfast.testing.fake_upstream", "--port", "0"], env, where, "upstream"))
 
 
 def start_server(where: Path, model_url: str, *, at: int = 0, **settings: str) -> Server:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_upstream import FakeUpstream
+from holdfast.testing.fake_upstream import FakeUpstream
 from tests.story.responses import PATH, create, finished, text_of
 from tests.story.server import KEY, Client, Server, Stream, Upstream, start_server, wait_until
 

@@ -25,7 +25,7 @@ count tokens, `gate` (wait for FakeUpstream.go or POST /_go before doing it):
 After tool results the final text ends in "done after N results". Default text: "Hello from the fake upstream."
 A front end's errand (### Task: and then what the user said, quoted) is answered with CHORE, whatever it quotes.
 Other routes: GET /v1/models, GET /_stats, GET /_requests, POST /_reset, POST /_go.
-As a process: python -m tests.fake_upstream --port 0 --log FILE (prints its port)."""
+As a process: python -m holdfast.testing.fake_upstream --port 0 --log FILE (prints its port)."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ import argparse
 import asyncio
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from email.utils import formatdate
 from typing import Any, TextIO
 
+from holdfast.testing.directives import directives
+
 Json = dict[str, Any]
-KEY = re.compile(r"(?s)\s*(?:(tools|parallel)=|(text)=(.*?)(?=\]\]|\Z)|(\w+)(?:=([^\s\]]*))?|)")
-CALL = re.compile(r"\s*([\w.-]+):\s*")
 FAULTS = ("status", "cut", "hang", "garbage", "errorframe", "noeof", "html", "longline", "slowstart")
 COUNTED = ("cut", "hang", "garbage", "errorframe", "length")
 BATCH_BYTES, BIG_PIECE, LONG_LINE = 16_384, 4096, 50_000_000
@@ -50,42 +51,17 @@ CHORE = '{"title": "A fake title", "tags": ["fake"], "follow_ups": ["And then?"]
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def directives(text: str) -> list[Json]:
-    """One dict per pair of brackets."""
-    found, place = [], 0
-    while (start := text.find("[[", place)) >= 0:
-        group, place = _group(text, start + 2)
-        found.append(group)
-    return found
-
-
-def _group(text: str, place: int) -> tuple[Json, int]:
-    group: Json = {}
-    while place < len(text) and not text.startswith("]]", place):
-        found = KEY.match(text, place)
-        assert found is not None
-        place = max(found.end(), place + 1)
-        if found[1]:
-            group[found[1]], place = _calls(text, place)
-        elif key := found[2] or found[4]:
-            value = found[3] if found[2] else found[5]
-            group[key] = True if value is None else value
-    return group, place + 2
-
-
-def _calls(text: str, place: int) -> tuple[list[tuple[str, str]], int]:
-    """name:{json}|name:{json}; the JSON may hold brackets and bars of its own."""
-    calls = []
-    while name := CALL.match(text, place):
-        _, end = json.JSONDecoder().raw_decode(text, name.end())
-        calls.append((name[1], text[name.end() : end]))
-        place = end + text.startswith("|", end)
-    return calls, place
-
-
 def text_of(message: Json) -> str:
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*", text)
+
+
+def _counted(n: int) -> list[str]:
+    return [f"tok{place} " for place in range(n)]
 
 
 class Script:
@@ -178,14 +154,6 @@ class Script:
             message["tool_calls"] = [{"id": self.call_id(n), **call} for n, call in enumerate(calls)]
         choices = [{"index": 0, "message": message, "finish_reason": self.finish}]
         return {"id": "chatcmpl-fake", "object": "chat.completion", "choices": choices, "usage": self.usage()}
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\s*\S+\s*", text)
-
-
-def _counted(n: int) -> list[str]:
-    return [f"tok{place} " for place in range(n)]
 
 
 class FakeUpstream:
@@ -397,7 +365,8 @@ async def _main() -> None:
     options.add_argument("--port", type=int, default=0)
     options.add_argument("--log", type=argparse.FileType("a"))
     async with FakeUpstream(**vars(options.parse_args())) as up:
-        print(up.port, flush=True)
+        sys.stdout.write(f"{up.port}\n")
+        sys.stdout.flush()
         await asyncio.Event().wait()
 
 

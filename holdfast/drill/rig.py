@@ -1,6 +1,6 @@
 """Real processes, real kills. Owns: the chain of server lives over one data directory: load, SIGKILL, restart (and
-again in the middle of the recovery), wait until every run has ended (P4), gather the evidence of each from outside,
-judge. Everything random comes from one seed. Refuses to know: what is right; that is checks.py."""
+again in the middle of the recovery), wait until every run has ended (P4), judge each. Everything random comes from one
+seed. Refuses to know: what can be known of a run (witness.py) and what is right (checks.py)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.crash.checks import Evidence, Finding, Told, calls_of, frames_of, judge, next_turn, position
-from tests.crash.loads import EFFECTS, TAG, Load, cancel_all, draw, stream
-from tests.crash.processes import Server, Upstream
-from tests.crash.wire import all_done, get, post
+from holdfast.drill.checks import Evidence, Finding, calls_of, judge, next_turn
+from holdfast.drill.loads import TAG, Load, Unreadable, cancel_all
+from holdfast.drill.processes import Server, Upstream
+from holdfast.drill.wire import DEADLINE_S, all_done, post
+from holdfast.drill.witness import Setup, Witness, run_path
 
-RECOVERY_S = 30.0
-"""P4."""
-MOST_PLACES = 150
-"""A run with more is resumed at two of them only."""
 ENDED = ("completed", "failed", "cancelled", "incomplete")
+WAITING = "waiting_for_approval"
 
 
 @dataclass
@@ -31,12 +29,22 @@ class Tally:
     """What a drill has seen."""
 
     kills: int = 0
+    boundaries: int = 0
+    """Of those, at a write of the journal."""
     runs: int = 0
     events: int = 0
+    calls: int = 0
+    """Tool calls that were told."""
+    executed: int = 0
+    """Times that counted tools were really carried out."""
     unknown: int = 0
+    waited: int = 0
+    """Runs that came to wait for a person; they were stopped."""
     found: list[Finding] = field(default_factory=list)
     recoveries: list[float] = field(default_factory=list)
     """Seconds from a restart until every run had ended."""
+    restarts: list[float] = field(default_factory=list)
+    """Seconds until a restarted server listened."""
 
     def count(self, *kinds: str) -> int:
         """How many findings of these kinds."""
@@ -46,13 +54,17 @@ class Tally:
 class Rig:
     """`async with Rig(folder, seed) as rig: await rig.kill(40)`."""
 
-    def __init__(self, folder: Path, seed: int, **environ: str) -> None:
+    def __init__(self, folder: Path, seed: int, setup: Setup | None = None, **environ: str) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
+        self.setup = setup or Setup()
+        self.witness = Witness(folder, self.setup, self.chance)
         self.environ = environ
+        self.module: tuple[str, ...] = self.setup.launch.module
+        """What the next server runs: Holdfast, or a victim."""
         self.tally = Tally()
         self.server: Server
-        self.upstream: Upstream
+        self.upstream: Upstream | None = None
         self.loads: list[Load] = []
         """Those that were begun and not judged yet."""
         self.asks: dict[str, list[list[dict[str, Any]]]] = {}
@@ -61,23 +73,30 @@ class Rig:
 
     async def __aenter__(self) -> Rig:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.upstream = await Upstream.start(self.folder)
+        if self.setup.scripted:
+            self.upstream = await Upstream.start(self.folder)
         try:
             self.server = await self.start()
         except BaseException:
-            await self.upstream.kill()
+            await self._end_upstream()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await cancel_all(self._clients)
         await self.server.kill()
-        await self.upstream.kill()
+        await self._end_upstream()
+
+    async def _end_upstream(self) -> None:
+        if self.upstream is not None:
+            await self.upstream.kill()
 
     async def start(self, *under: str, waits: bool = True) -> Server:
         """A new life on the same data directory, `under` a program that watches it or breaks its calls."""
         begin = Server.start if waits else Server.spawn
-        return await begin(self.folder, self.upstream.port, under, **self.environ)
+        given = self.setup.launch
+        launch = replace(given, environ={**given.environ, **self.environ}, under=under, module=self.module)
+        return await begin(self.folder, self.upstream.port if self.upstream else None, launch)
 
     async def kill(self, kills: int, in_flight: int = 4) -> Tally:
         """So many kills, in batches of one under load and up to three in the recovery; all is judged after each. Four
@@ -97,19 +116,21 @@ class Rig:
         """Clients begin and read; the server dies at a random time, or with the nth frame that one of them got."""
         victims = [self._draw() for _ in range(in_flight)]
         frames = self.chance.randint(1, 60 * in_flight) if self.chance.random() < 0.5 else None
-        seconds = self.chance.uniform(0.0, 0.7)
+        seconds = self.chance.uniform(0.0, self.setup.window_s)
         if frames is not None:
             self._kill_at(victims, frames)
         self._clients = [asyncio.create_task(load.begin(self.server.port)) for load in victims]
         if frames is None:
             await asyncio.sleep(seconds)
         else:
-            await asyncio.wait(self._clients, timeout=2.0)  # fewer frames than drawn: all clients are done then
+            timeout = 3 * self.setup.window_s  # fewer frames than drawn: all clients are done then
+            await asyncio.wait(self._clients, timeout=timeout)
         await self._dead()
 
     def _draw(self) -> Load:
         self._drawn += 1
-        self.loads.append(draw(self.chance, self._drawn))
+        self.loads.append(self.setup.draw(self.chance, self._drawn))
+        self.loads[-1].seconds = max(DEADLINE_S, self.setup.recovery_s)
         return self.loads[-1]
 
     def _kill_at(self, loads: list[Load], frames: int) -> None:
@@ -145,6 +166,7 @@ class Rig:
     async def settle(self) -> None:
         """Restart, wait until every run has ended, and judge each."""
         self.server = await self.start()
+        self.tally.restarts.append(time.monotonic() - self.server.started)
         for load in self.loads:
             load.heard = lambda: None
             await self.find(load)
@@ -152,17 +174,21 @@ class Rig:
         self._clients = [asyncio.create_task(self._come_back(load)) for load in known]
         stuck = await self.ended(known)
         self.tally.recoveries.append(time.monotonic() - self.server.started)
-        if not stuck:
-            await all_done(self._clients)
-        else:
+        if stuck:
             await cancel_all(self._clients)
+        for load, end in zip(known, await asyncio.gather(*self._clients, return_exceptions=True), strict=True):
+            if isinstance(end, TimeoutError):
+                self._found("stuck", load.tag, "it has ended, and the stream of its client has not")
+            elif isinstance(end, Exception):
+                raise end
+        self._clients = []
         self.take_asks()
         await self._judge([load for load in known if load.tag not in stuck])
         self.loads = []
 
     async def find(self, load: Load) -> None:
         """A client that was never told an id finds its run by its key, or there is none and nothing was done for it."""
-        found = (await get(self.server.port, f"/v1/runs?idempotency_key={load.tag}")).json()["data"]
+        found = (await self.server.shown(f"/v1/runs?idempotency_key={load.tag}"))["data"]
         if len(found) > 1:
             self._found("rerun", load.tag, f"one key started {len(found)} runs")
         if found and not load.id:
@@ -188,20 +214,28 @@ class Rig:
         """Wait until all have ended; those that have not within the time of P4."""
         waiting = {load.tag: load for load in loads}
         with suppress(TimeoutError):
-            async with asyncio.timeout(RECOVERY_S - (time.monotonic() - self.server.started)):
+            async with asyncio.timeout(self.setup.recovery_s - (time.monotonic() - self.server.started)):
                 while waiting:
-                    shown = await all_done(get(self.server.port, run_path(load)) for load in waiting.values())
-                    over = [tag for tag, s in zip(waiting, shown, strict=True) if s.json()["status"] in ENDED]
-                    for tag in over:
-                        del waiting[tag]
+                    shown = await all_done(self.server.shown(run_path(load)) for load in waiting.values())
+                    for load, body in zip(list(waiting.values()), shown, strict=True):
+                        if body["status"] in ENDED:
+                            del waiting[load.tag]
+                        elif body["status"] == WAITING and not load.waited:
+                            await self._stop(load)
                     await asyncio.sleep(0.03)
         for tag in waiting:
-            self._found("stuck", tag, f"it has not ended {RECOVERY_S:g} s after the restart")
+            self._found("stuck", tag, f"it has not ended {self.setup.recovery_s:g} s after the restart")
         return set(waiting)
+
+    async def _stop(self, load: Load) -> None:
+        """Nobody is there to answer its question, and to wait for a person is no fault (P4)."""
+        load.waited = True
+        self.tally.waited += 1
+        await post(self.server.port, f"{run_path(load)}/stop", {})
 
     def take_asks(self) -> None:
         """Read on in the log of the upstream."""
-        for request in self.upstream.news():
+        for request in self.upstream.news() if self.upstream else ():
             messages = request["messages"]
             users = [text_of(message) for message in messages if message["role"] == "user"]
             if users and (found := TAG.search(users[-1])):
@@ -214,50 +248,53 @@ class Rig:
             if not load.id and self.asks.get(load.tag):
                 self._found("ask", load.tag, "the model was asked for a run that was never accepted")
         every_k = self.chance.randrange(len(loads)) if loads else 0
-        gathered = await all_done(self.evidence(load, all_places=n == every_k) for n, load in enumerate(loads))
-        for load, evidence in zip(loads, gathered, strict=True):
+        work = [self._read_all(load, all_places=n == every_k) for n, load in enumerate(loads)]
+        read = [(load, one) for load, one in zip(loads, await all_done(work), strict=True) if one is not None]
+        for load, evidence in read:
             self.tally.found += judge(evidence)
-            if evidence.status != "completed":
+            as_asked = evidence.status == "completed" or load.waited or not self.setup.scripted
+            if not as_asked:
                 self._found("end", load.tag, f"it ended {evidence.status}: {evidence.body.get('error')}")
+            calls = calls_of(evidence.replay["runs"])
             self.tally.runs += 1
             self.tally.events += load.events
-            self.tally.unknown += sum(c.outcome == "unknown" for c in calls_of(evidence.replay["runs"]).values())
-        for load, evidence in list(zip(loads, gathered, strict=True))[:3]:
+            self.tally.calls += len(calls)
+            self.tally.executed += sum(evidence.effects.values())
+            self.tally.unknown += sum(call.outcome == "unknown" for call in calls.values())
+        for load, evidence in read[:3]:
             await self._next_turn(load, evidence)
 
-    def _traces(self) -> list[str]:
-        files = (self.folder / "data" / "workspaces").glob(f"*/{EFFECTS}")
-        return [line for path in files for line in path.read_text().split()]
-
-    def lines(self) -> int:
-        """How many calls have left their trace."""
-        return len(self._traces())
-
-    def effects(self, run: str) -> Counter[str]:
-        """How often each call of a run was really carried out."""
-        return Counter(line for line in self._traces() if core(run) in line)
+    async def _read_all(self, load: Load, *, all_places: bool) -> Evidence | None:
+        try:
+            evidence = await self.evidence(load, all_places=all_places)
+        except Unreadable as error:
+            self._found("lost", load.tag, str(error))
+            return None
+        except TimeoutError:
+            self._found("stuck", load.tag, "it has ended, and reading it does not come to an end")
+            return None
+        for wrong in await self.witness.receipt(self.server, load, evidence):
+            self._found("rerun", load.tag, wrong)
+        return evidence
 
     async def evidence(self, load: Load, *, all_places: bool) -> Evidence:
         """All that can be known from outside of a run that has ended; resumed at all places, or at two."""
-        port = self.server.port
-        shown = (await get(port, run_path(load))).json()
-        found = Evidence(load.tag, load.dialect, shown["status"], shown["output"], list(load.told))
-        for dialect in {load.dialect, "runs"}:
-            name = load.id if dialect == load.dialect else "run_" + core(load.id)
-            found.replay[dialect] = await stream(port, dialect, name)
-            places = [position(dialect, frame) for frame in frames_of(found.replay[dialect])]
-            ks = sorted({place for place in places if place is not None})
-            ks = ks if all_places and len(ks) <= MOST_PLACES else self.chance.sample(ks, min(2, len(ks)))
-            tails = await all_done(stream(port, dialect, name, k) for k in ks)
-            found.tails += [Told(dialect, k, tail) for k, tail in zip(ks, tails, strict=True)]
-        if load.dialect == "responses":
-            found.body = (await get(port, f"/v1/responses/{load.id}")).json()
+        found = await self.witness.evidence(self.server, load, all_places=all_places)
         found.asks = self.asks.get(load.tag, [])
-        found.effects = self.effects(load.id)
         return found
+
+    def lines(self) -> int:
+        """How many calls have left their trace."""
+        return len(self.witness.traces())
+
+    def effects(self, run: str) -> Counter[str]:
+        """How often each call of a run was really carried out."""
+        return self.witness.effects(run)
 
     async def _next_turn(self, load: Load, evidence: Evidence) -> None:
         """The next turn by chain, conversation or session is asked with the whole settled turn."""
+        if not self.setup.scripted or load.waited:
+            return
         tag = f"{load.tag}-next"
         body: dict[str, Any] = {"input": f"{tag} go on"}
         headers = {}
@@ -274,17 +311,10 @@ class Rig:
             self._found("ask", load.tag, f"the next turn was answered {answer.status}: {answer.data[:300]!r}")
             return
         self.take_asks()
-        self.tally.found += next_turn(evidence, self.asks[tag][0])
-
-
-def run_path(load: Load) -> str:
-    """Where a run of any dialect is shown."""
-    return f"/v1/runs/run_{core(load.id)}"
-
-
-def core(shown: str) -> str:
-    """The part of an id that all dialects share (G7)."""
-    return shown.removeprefix("resp_").removeprefix("chatcmpl-").removeprefix("run_")
+        if tag in self.asks:
+            self.tally.found += next_turn(evidence, self.asks[tag][0])
+        else:
+            self._found("ask", load.tag, "the model was not asked for the next turn")
 
 
 def text_of(message: dict[str, Any]) -> str:

@@ -102,9 +102,11 @@ async def until(holds: Callable[[], object], seconds: float = DEADLINE_S, what: 
 async def until_shown(port: int, path: str, holds: Callable[[Any], bool], seconds: float = DEADLINE_S) -> Any:
     """GET until a condition holds of the answer, with a deadline."""
     async with asyncio.timeout(seconds):
-        while not holds(shown := (await get(port, path)).json()):  # noqa: ASYNC110 (it happens in another process)
+        while True:
+            answer = await get(port, path)
+            if answer.whole and holds(shown := answer.json()):  # a connection that breaks is asked again
+                return shown
             await asyncio.sleep(0.01)
-    return shown
 
 
 async def all_done(work: Iterable[Any], seconds: float = DEADLINE_S) -> list[Any]:

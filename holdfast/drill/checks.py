@@ -235,7 +235,8 @@ def calls_of(runs_replay: bytes) -> dict[str, Call]:
         if event.get("event") == "tool.started":
             calls[call] = Call(event["tool"], "twice" if call in calls else "")
         elif event.get("event") == "tool.completed":
-            calls[call] = Call(event["tool"], "twice" if calls[call].outcome else event["outcome"])
+            again = call not in calls or calls[call].outcome
+            calls[call] = Call(event["tool"], "twice" if again else event["outcome"])
     return calls
 
 
