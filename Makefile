@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 WEBUI := .venv-openwebui
-WEBUI_STAMP := $(WEBUI)/.installed
-BROWSER_STAMP := $(VENV)/.playwright
-# Open WebUI needs torch, and takes the build with several GB of CUDA where no other one is there first.
+OPENWEBUI ?= open-webui==0.12.4
+PLAYWRIGHT ?= playwright==1.65.0
+# Open WebUI needs torch. The build for Linux brings several GB of CUDA: name a wheel for the CPU here where you have one.
 TORCH ?= torch==2.13.0
+WEBUI_STAMP := $(WEBUI)/.installed-$(OPENWEBUI)
+BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 
 .PHONY: serve test check bench drill sim faults clean docs sandbox test-schema chromium test-openwebui test-clients
 
@@ -45,11 +47,11 @@ test-schema: $(STAMP)
 $(WEBUI_STAMP):
 	$(PYTHON) -m venv $(WEBUI)
 	$(WEBUI)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir $(TORCH)
-	$(WEBUI)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir open-webui $(TORCH)
+	$(WEBUI)/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir $(OPENWEBUI) $(TORCH)
 	touch $@
 
 $(BROWSER_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PLAYWRIGHT)
 	touch $@
 
 chromium:

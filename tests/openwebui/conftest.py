@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import count
+from shutil import rmtree
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.openwebui.page import Page, chromium
+from tests.openwebui.page import OUT, Page, chromium
 from tests.openwebui.rig import Rig, start
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 @pytest.fixture(scope="session")
 def browser(rig: Rig) -> Iterator[Browser]:
+    rmtree(OUT, ignore_errors=True)  # pictures are of the last run
     with chromium() as started:
         yield started
 

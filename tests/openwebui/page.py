@@ -25,7 +25,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SLOW_S = 60.0
+SLOW_S = 180.0
+"""Nothing here is slow by itself, but a busy machine is."""
 
 
 @contextmanager
@@ -68,6 +69,12 @@ class Page:
         path = OUT / f"{self._name}-{self._pictures}-{what}.png"
         self.tab.screenshot(path=path)
         return path
+
+    def note(self, text: str) -> None:
+        """What was measured, beside the pictures."""
+        OUT.mkdir(exist_ok=True)
+        with (OUT / "notes.txt").open("a") as notes:
+            notes.write(f"{self._name}: {text}\n")
 
     @property
     def _answer(self) -> Locator:
@@ -124,6 +131,10 @@ class Page:
         """Regenerate the last answer."""
         self.tab.locator('button[aria-label="Regenerate"]').last.click()
         self.tab.get_by_text("Try Again").click()
+
+    def go_on(self) -> None:
+        """Continue the last answer."""
+        self.tab.locator('button[aria-label="Continue Response"]').last.click()
 
     def reload(self) -> None:
         """Load the page again, as a user does."""

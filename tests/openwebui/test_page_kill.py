@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.openwebui.page import Page
+from tests.openwebui.page import SLOW_S, Page
 from tests.openwebui.rig import Rig
-from tests.openwebui.test_page import DURABLE, RESPONSES, counted, squeezed
+from tests.openwebui.test_page import CHAT, DURABLE, RESPONSES, counted, squeezed
 from tests.story.server import wait_until
 
 WHOLE = f"Step 0: calling terminal. {counted(60)}done after 1 results"
@@ -25,7 +25,7 @@ def ask_and_kill(rig: Rig, page: Page, model: str, text: str) -> None:
     page.say(text)
     page.wait_for("tok9 ")
     rig.kill()
-    wait_until(lambda: "not completed" in page.text(), "the page says that the stream broke", 30.0, every=0.1)
+    wait_until(lambda: "not completed" in page.text(), "the page says that the stream broke", SLOW_S, every=0.1)
     page.picture("killed")
     rig.restart()
 
@@ -41,7 +41,7 @@ def test_b8_after_a_kill_asking_again_gives_the_whole_answer_of_the_one_run(
         page.try_again()
     else:
         page.say(text)
-    wait_until(lambda: page.busy and "not completed" not in page.text(), "a new answer begins", 30.0, every=0.1)
+    wait_until(lambda: "not completed" not in page.text(), "a new answer begins", SLOW_S, every=0.1)
     page.picture("again")
     page.wait_for("done after 1 results")
     page.wait_for_the_end()
@@ -53,6 +53,31 @@ def test_b8_after_a_kill_asking_again_gives_the_whole_answer_of_the_one_run(
     assert [run["status"] for run in rig.runs()[:2]] == ["completed", "completed"]
 
 
+def test_b8_continue_after_a_kill_ends_the_broken_answer_itself(rig: Rig, page: Page, mark: str) -> None:
+    """Continue sends the same messages too, and writes into the answer that broke; its error stays beside it."""
+    before = len(rig.runs())
+    ask_and_kill(rig, page, DURABLE, f'{mark} [[tools=terminal:{{"command":"echo one"}} tokens=60 pace=0.2]]')
+    page.go_on()
+    page.wait_for("done after 1 results")
+    page.wait_for_the_end()
+    page.picture("whole")
+    assert WHOLE in squeezed(page.text())
+    assert len(rig.runs()) - before == 2, "the greeting and ONE run for the question"
+
+
+def test_b6_a_plain_chat_that_was_killed_is_gone_and_asking_again_is_a_new_run(rig: Rig, page: Page, mark: str) -> None:
+    ask_and_kill(
+        rig, page, CHAT, f'{mark} [[tools=terminal:{{"command":"echo ran >> {mark}.txt"}} tokens=60 pace=0.2]]'
+    )
+    page.try_again()
+    wait_until(lambda: "not completed" not in page.text(), "a new answer begins", SLOW_S, every=0.1)
+    page.wait_for("done after 1 results")
+    page.wait_for_the_end()
+    page.picture("whole")
+    assert squeezed(page.text()) == WHOLE
+    assert sum(len(path.read_text().split()) for path in rig.server.data.rglob(f"{mark}.txt")) == 2, "two runs"
+
+
 def test_b8_a_regenerated_whole_answer_is_a_new_run(rig: Rig, page: Page, mark: str) -> None:
     before = len(rig.runs())
     page.new_chat(DURABLE)
@@ -60,7 +85,7 @@ def test_b8_a_regenerated_whole_answer_is_a_new_run(rig: Rig, page: Page, mark: 
     page.wait_for("tok4")
     page.wait_for_the_end()
     page.try_again()
-    wait_until(lambda: len(rig.runs()) - before == 2, "a second run", 30.0)
+    wait_until(lambda: len(rig.runs()) - before == 2, "a second run", SLOW_S)
     page.wait_for_the_end()
     assert squeezed(page.text()) == counted(5).strip()
     page.picture("regenerated")
@@ -76,4 +101,4 @@ def test_e3_in_responses_mode_the_killed_run_ends_and_a_new_one_answers(rig: Rig
     assert squeezed(page.text()).endswith(f"{counted(60)}done after 1 results") and page.cards.count() == 1
     page.picture("whole")
     statuses = lambda: [run["status"] for run in rig.runs()[: len(rig.runs()) - before]]  # noqa: E731
-    wait_until(lambda: statuses() == ["completed"] * 3, "greeting, killed run and new run are complete", 60.0)
+    wait_until(lambda: statuses() == ["completed"] * 3, "greeting, killed run and new run are complete", SLOW_S)
