@@ -62,7 +62,7 @@ chromium:
 	    { apt-get update -qq && apt-get install -y -qq chromium fonts-noto-color-emoji; } >/dev/null; \
 	  else echo 'Chromium is missing: install it (apt-get install chromium)' >&2; exit 1; fi; }
 
-# The real Open WebUI (about 4 GB of packages, installed once) in front of the server, driven in a headless Chromium.
+# The real Open WebUI (3 GB of packages, installed once) in front of the server, driven in a headless Chromium.
 # Pictures of what was seen: tests/openwebui/out
 test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
 	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
