@@ -109,7 +109,7 @@ def test_p8_a_client_that_never_reads_20_mb_costs_neither_the_run_nor_others_nor
         with client.stream(f"{PATH}/{shown}?stream=true") as other:
             began = time.monotonic()
             assert create(client, "hello", headers)["status"] == "completed"
-            assert time.monotonic() - began < 2.0, "somebody else is served in between"
+            assert time.monotonic() - began < 10.0, "somebody else is served in between"
             swallow(other)
         done = finished(client, shown)
     assert done["status"] == "completed" and len(text_of(done)) == 20_000_000
@@ -134,7 +134,7 @@ def _newest(client: Client) -> str | None:
 
 # Readers that go away
 
-STREAMS, WAVE, SOON_S = 1000, 50, 1.0
+STREAMS, WAVE, SOON_S = 1000, 50, 5.0  # 0.2 s on a calm machine
 
 
 class Watched(FakeUpstream):
