@@ -38,7 +38,7 @@ sandbox:
 	    printf '\n!!! bubblewrap is missing: SANDBOX TESTS ARE SKIPPED (apt-get install bubblewrap)\n\n' >&2; }
 
 test: check sandbox
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -rs
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs
 
 # Minutes of random requests against /openapi.json; `make test` has a short run of the same.
 test-schema: $(STAMP)

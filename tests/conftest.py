@@ -1,0 +1,19 @@
+"""For all tests: the slow ones first. Owns: the order in which files are given to the workers (loadfile), so that no
+worker is left alone with a long file at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+SLOW = ("crash/test_kill", "crash/test_drill", "crash", "faults", "sim", "schema", "clients", "story", "tools")
+"""Directories and files, the longest first."""
+
+
+def _place(item: pytest.Item) -> int:
+    path = item.nodeid.removeprefix("tests/")
+    return next((n for n, name in enumerate(SLOW) if path.startswith(name)), len(SLOW))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Stable: the order within a file is its own."""
+    items.sort(key=_place)
