@@ -3,7 +3,15 @@ worker is left alone with a long file at the end."""
 
 from __future__ import annotations
 
+import os
+
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("new", derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HOLDFAST_EXAMPLES", "same"))
+"""The same examples in every run; HOLDFAST_EXAMPLES=new looks for others."""
 
 SLOW = ("crash/test_kill", "crash/test_drill", "crash", "faults", "sim", "schema", "clients", "story", "tools")
 """Directories and files, the longest first."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import Any
 
 import msgspec
@@ -52,11 +52,10 @@ class Engine:
         self.keeper.park = self._drivers.park
         self._writers[True].broke = self.cut
         self.retainer = Retainer(parts, self._hubs[True].being_read)
-        self._chores = 0
+        self._chores, self.draining = 0, False
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._callers = Callers(self._drivers.hub_of, self.look, parts.bell)
-        self.draining = False
 
     # life
 
@@ -82,8 +81,10 @@ class Engine:
             await self.keeper.recover()
 
     def _spawn(self, work: Awaitable[None]) -> None:
-        if self._tasks is None:
-            raise RuntimeError("the engine has not been started")
+        if self._tasks is None or self._main is None or self._main.cancelling():  # not begun, or at its end
+            if isinstance(work, Coroutine):
+                work.close()
+            raise CutOff
         self._tasks.create_task(self._guard(work))
 
     async def _guard(self, work: Awaitable[None]) -> None:
@@ -391,10 +392,9 @@ class Engine:
             "recovered": self.keeper.recovered,
             "sealed": self.keeper.sealed,
             "fenced": self._writers[True].fenced,
-            "entries": self._writers[True].entries + self._writers[False].entries,
-            "flushes": self._writers[True].flushes + self._writers[False].flushes,
+            "entries": sum(writer.entries for writer in self._writers.values()),
             "subscriptions": self.readers(),
             "evicted": self.retainer.evicted,
-            "degraded": self._writers[True].degraded or self.durable.upkeep.short() or self.durable.upkeep.trouble(),
-            "writable": self._writers[True].degraded is None,
+            "writable": (failed := self._writers[True].degraded) is None,
+            "degraded": failed or self.durable.upkeep.short() or self.durable.upkeep.trouble(),
         }

@@ -49,7 +49,6 @@ class Writer:
         """Called when nothing will be written any more: whoever waits for more must not wait for ever."""
         self.fenced = 0
         self.entries = 0
-        self.flushes = 0
 
     def stage(self, live: Live, event: AnyEvent) -> RunState:
         """Add an event to the next batch. IllegalEvent: refused. ClaimLost: not ours any more."""
@@ -118,7 +117,6 @@ class Writer:
     async def _flush(self, batch: Sequence[Live]) -> None:
         taken = [live.take() for live in batch]
         verdicts = await self._append([part for part, _, _ in taken])
-        self.flushes += 1
         for live, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
             if verdict is Verdict.FENCED:
                 self.fenced += 1
