@@ -15,7 +15,7 @@ from tests.sim.dice import FAULTS
 from tests.sim.play import play
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-FIXED, FRESH = 150, 50
+FIXED, FRESH = 150, 20
 ROOT = Path(__file__).parents[2]
 
 
