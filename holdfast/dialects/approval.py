@@ -6,18 +6,50 @@ who waits."""
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core.admission import Asked
-from holdfast.core.events import ApprovalRequested
+from holdfast.core.events import ApprovalGiven, ApprovalRequested, Entry
 from holdfast.core.history import text_of
 from holdfast.core.spec import Message, Spec
 
 _ANSWER = re.compile(r"\s*(approve|deny)\s+([A-Z0-9]{4,16})\s*\.?\s*\Z", re.IGNORECASE)
 MARK = "Approval needed"
 _QUESTION = re.compile(r"\n*\*\*" + MARK + r"\*\*.*\Z", re.DOTALL)
+
+
+class Continued:
+    """The rest of a run, from the answer to a question on, as an answer of its own (G11): silent until then. Stands
+    before a dialect's projection, whose views know `muted`, `asked`, `over` and `held`."""
+
+    name: str
+
+    def __init__(self, code: str, shown_id: str) -> None:
+        self.name = f"{self.name} after {code}"
+        self.shown_id = shown_id
+        self._code = code
+
+    def view0(self, after: int) -> Any:
+        """See Projection.view0."""
+        return replace(super().view0(after), muted=True)  # type: ignore[misc]
+
+    def step(self, view: Any, entry: Entry) -> tuple[Any, list[bytes]]:
+        """See Projection.step."""
+        event = entry.event
+        if view.muted and isinstance(event, ApprovalGiven) and view.asked == self._code:
+            return self._speak(view), []
+        after, frames = super().step(view, entry)  # type: ignore[misc]
+        if not view.muted:
+            return after, frames
+        asked = event.code if isinstance(event, ApprovalRequested) else view.asked
+        return replace(after, over=False, held=None, asked=asked), []
+
+    def _speak(self, view: Any) -> Any:
+        """The view from which the rest is told."""
+        raise NotImplementedError
 
 
 class Reply(Struct, frozen=True):

@@ -116,6 +116,9 @@ class Keeper:
                 self.enqueue(owner, run)
         if self._queue:
             self._log.info("recovery_started", runs=len(self._queue))
+        for owner, run, _ in list(self._queue)[max(0, self._limits.concurrent_runs - self.active) :]:
+            if await self._store.signals(run):  # a wish waits for no slot, after a restart either
+                self.urgent(owner, run)
 
     async def run(self) -> None:
         """Give slots to the queue, until cancelled."""

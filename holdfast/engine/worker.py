@@ -121,6 +121,8 @@ class Worker:
 
     async def _may_go_on(self) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
+        if self._stop.done():  # told before it began: nothing is begun only to be stopped
+            return False
         if stopping(self.live.staged):
             self.stop(Stop.CANCEL)
             return False

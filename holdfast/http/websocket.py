@@ -133,8 +133,8 @@ class Connection:
         try:
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 await self._take(message.get("text"))
-        except (Gone, RuntimeError):
-            pass  # the line is closed: what follows is the same as after a disconnect
+        except (Gone, RuntimeError) as closed:  # starlette's word for a line that is closed is RuntimeError
+            self._log.info("websocket_closed", request_id=self._websocket.state.request_id, reason=repr(closed))
         self._gone = True
         self._cut()
 

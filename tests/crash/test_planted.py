@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.agents.base import Turn
-from holdfast.agents.loop import LoopAgent, Talk
-from holdfast.core import events as e
+from holdfast.agents.loop import Talk
 from holdfast.drill.checks import Kind
-from holdfast.engine.live import Live
-from holdfast.engine.writer import Writer
 from tests.crash.trial import BOOKS, trial
 from tests.crash.world import EFFECTS, Crash, World, crashes
-
-
-class TellsBeforeItWrites(Writer):
-    """A planted bug: readers hear of entries that are not committed yet."""
-
-    async def _flush(self, batch: Sequence[Live]) -> None:
-        taken = [live.take() for live in batch]
-        for live, (_, entries, after) in zip(batch, taken, strict=True):
-            live.tell(entries, after)
-        await self._append([part for part, _, _ in taken])
-
-
-class RunsFinishedToolsAgain(LoopAgent):
-    """A planted bug: a later attempt carries out again what is settled."""
-
-    async def run(self, turn: Turn) -> AsyncIterator[e.AnyEvent]:
-        facts = turn.state.facts
-        for call in [call for said in facts.messages for call in said.calls if call.id in facts.results]:
-            deed = await self._toolbox.prepare(call.name, call.arguments, self._place(turn.state, call.id))
-            await deed.run()
-        async for event in super().run(turn):
-            yield event
+from tests.sim.planted import RunsFinishedToolsAgain, TellsBeforeItWrites
 
 
 class TellsTheModelOfDrafts(Talk):

@@ -100,3 +100,12 @@ def test_C4_a_leave_that_means_stop_is_not_forgotten_while_the_store_is_full() -
 
 def test_D4_only_one_of_two_answers_is_taken() -> None:
     orders(plan(Calling("r0", 0.0, QUESTION)), seeds=80)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_stop_that_was_durable_before_a_crash_starts_no_tool_and_waits_for_no_slot(step: int) -> None:
+    reads: list[list[Step]] = [asked(("look", '{"n": 1, "s": 9.0}')), said("done")]
+    first, stopped = Calling("r0", 0.0, SLOW), Calling("r1", 0.01, reads, cancel_s=0.5)
+    faults = (Fault("crash", 0.2), Fault("crash_at_step", 0.3, step, "after"))
+    for result in orders(plan(first, stopped, faults=faults, concurrent_runs=1)):
+        assert result.counts["crashes"] == 2

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.core import events as e
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Spec
-from holdfast.dialects.approval import question
+from holdfast.dialects.approval import Continued, question
 from holdfast.dialects.shared import arguments_object, bounded, failure_object, hidden
 from holdfast.dialects.sse import DONE, data_frame, encode, named_frame
 
@@ -126,32 +126,12 @@ def _acted(view: View, entry: e.Entry, event: e.AnyEvent) -> tuple[View, list[by
             return view, []
 
 
-class ContinuedChat(ChatProjection):
-    """The rest of a run, from the answer to a question on, as a completion of its own (G11)."""
-
-    def __init__(self, code: str, shown_id: str) -> None:
-        self.name = f"chat after {code}"
-        self._code = code
-        self._id = shown_id
-
-    def view0(self, after: int) -> View:
-        """See Projection.view0: silent until the answer."""
-        return View(None, after, muted=True)
-
-    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
-        """See Projection.step."""
-        if not view.muted:
-            return super().step(view, entry)
-        event = entry.event
-        if isinstance(event, e.ApprovalGiven) and view.asked == self._code:
-            return self._speak(view), []
-        view, _ = super().step(view, entry)
-        asked = event.code if isinstance(event, e.ApprovalRequested) else view.asked
-        return replace(view, over=False, held=None, asked=asked), []
+class ContinuedChat(Continued, ChatProjection):
+    """The rest of a run as a completion of its own."""
 
     def _speak(self, view: View) -> View:
         fixed = _known(view)
-        identity = {**fixed.identity, "id": self._id}
+        identity = {**fixed.identity, "id": self.shown_id}
         fixed = Fixed(fixed.spec, _head(identity), fixed.tail, identity)
         fresh = View(fixed, view.after, replaying=view.replaying)
         return replace(fresh, calls=view.calls, client_calls=view.client_calls)

@@ -19,7 +19,7 @@ from holdfast.core import events as e
 from holdfast.core.ids import wire_id
 from holdfast.core.spec import Spec
 from holdfast.core.state import Rope, join
-from holdfast.dialects.approval import question
+from holdfast.dialects.approval import Continued, question
 from holdfast.dialects.messages import blocks
 from holdfast.dialects.messages.errors import error_frame, failure_frame
 from holdfast.dialects.shared import hidden
@@ -118,29 +118,12 @@ class MessagesProjection:
                 return _acted(view, event)
 
 
-class ContinuedMessages(MessagesProjection):
-    """The rest of a run, from the answer to a question on, as a message of its own (G11)."""
+class ContinuedMessages(Continued, MessagesProjection):
+    """The rest of a run as a message of its own."""
 
-    def __init__(self, code: str, shown_id: str) -> None:
-        self.name = f"messages after {code}"
-        self._code = code
-        self._id = shown_id
-
-    def view0(self, after: int) -> View:
-        """See Projection.view0: silent until the answer."""
-        return View(muted=True)
-
-    def step(self, view: View, entry: e.Entry) -> Shown:
-        """See Projection.step."""
-        if not view.muted:
-            return super().step(view, entry)
-        event = entry.event
-        if isinstance(event, e.ApprovalGiven) and view.asked == self._code:
-            fresh = View(view.spec, view.run, self._id, view.replaying)
-            return replace(fresh, calls=view.calls, client_calls=view.client_calls), []
-        view, _ = super().step(view, entry)
-        asked = event.code if isinstance(event, e.ApprovalRequested) else view.asked
-        return replace(view, over=False, held=None, asked=asked), []
+    def _speak(self, view: View) -> View:
+        fresh = View(view.spec, view.run, self.shown_id, view.replaying)
+        return replace(fresh, calls=view.calls, client_calls=view.client_calls)
 
 
 def _released(held: Held) -> list[bytes]:
