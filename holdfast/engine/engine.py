@@ -395,6 +395,6 @@ class Engine:
             "entries": sum(writer.entries for writer in self._writers.values()),
             "subscriptions": self.readers(),
             "evicted": self.retainer.evicted,
-            "writable": (failed := self._writers[True].degraded) is None,
-            "degraded": failed or self.durable.upkeep.short() or self.durable.upkeep.trouble(),
+            "writable": (failed := self._writers[True].degraded or self.durable.upkeep.trouble()) is None,
+            "degraded": failed or self.durable.upkeep.short(),
         }

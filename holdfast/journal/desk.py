@@ -63,6 +63,8 @@ class Desk(Generic[T]):
         self._committed = committed
         self._failed = failed
         self._closing = False
+        self.broken: StoreUnavailable | None = None
+        """Why no batch is written any more."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -80,6 +82,14 @@ class Desk(Generic[T]):
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put((job, then, future))
         return future
+
+    def condemn(self, error: BaseException) -> str:
+        """What is wrong, in words. Where nobody knows what the disk has done, no batch is written any more: a commit
+        after a failed fsync may be acknowledged with pages before it gone (P13)."""
+        told = translate(error)
+        if isinstance(told, StoreUnavailable) and not told.full:
+            self.broken = told
+        return str(told)
 
     async def close(self) -> None:
         """Finish what is on the desk, close the connection, end the thread."""
@@ -99,7 +109,7 @@ class Desk(Generic[T]):
         while open_for_work:
             batch, open_for_work = self._gather()
             if batch:
-                self._post(_settle, self._commit(connection, batch))
+                self._post(_settle, self._refused(batch) or self._commit(connection, batch))
         connection.close()
         self._post(_settle, [(self._ended, None, None, told)])
 
@@ -115,6 +125,9 @@ class Desk(Generic[T]):
             except queue.Empty:
                 return batch, True
         return batch, False
+
+    def _refused(self, batch: list[Job]) -> list[Settled]:
+        return [(future, self.broken, None, told) for _, _, future in batch if self.broken is not None]
 
     def _commit(self, connection: apsw.Connection, batch: list[Job]) -> list[Settled]:
         results: list[Settled] = []
@@ -133,6 +146,8 @@ class Desk(Generic[T]):
             if self._begin:
                 connection.execute("COMMIT")
         except BaseException as error:  # the batch as a whole failed: every job is told, nothing is swallowed
+            if self._committed:  # the desk that writes; a reader may well do better next time
+                self.condemn(error)
             return self._undo(connection, batch, error)
         if self._committed:
             self._committed(connection)

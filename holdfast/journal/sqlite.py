@@ -89,7 +89,7 @@ class SqliteStore:
         self.sessions = SqliteSessions(self._write, self._query)
         self.deliveries = SqliteDeliveries(self._write)
         self.conversations = SqliteConversations(self._write, self._query, self._fences, self._tails)
-        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, self._let_go)
+        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, self._let_go, self._writer)
 
     @classmethod
     async def open_at(
@@ -324,8 +324,8 @@ class SqliteStore:
         if self._wal_pages > WAL_PAGES:
             try:
                 self._checkpoint(db)
-            except apsw.Error as error:  # the next batch tries again
-                self.upkeep.problem = f"the write-ahead log cannot be moved to the database: {error}"
+            except apsw.Error as error:  # a full disk: the next batch tries again
+                self.upkeep.problem = self._writer.condemn(error)
 
     def _load(self, db: apsw.Connection) -> None:
         verify(db, CHECK_BYTES)
@@ -350,7 +350,7 @@ class SqliteStore:
                     await self._keeping.ask(self._checkpoint)
                 self.upkeep.problem = None
             except StoreUnavailable as error:
-                self.upkeep.problem = str(error)
+                self.upkeep.problem = self._writer.condemn(error)
                 if not error.full:  # what the disk did is unknown: nothing is moved or deleted until a restart
                     return
                 self._dirty.set()

@@ -10,6 +10,7 @@ import apsw
 
 from holdfast.journal import sqlite_rows
 from holdfast.journal.base_upkeep import Gone, Kept, Retention, Use
+from holdfast.journal.desk import Desk
 from holdfast.journal.sqlite_rows import SQL, Fences
 
 SLICE = 64
@@ -20,8 +21,11 @@ Write = Callable[[Callable[[apsw.Connection], Any]], Awaitable[Any]]
 class SqliteUpkeep:
     """See Upkeep."""
 
-    def __init__(self, write: Write, query: Write, fences: Fences, forget: Callable[[str], None]) -> None:
+    def __init__(
+        self, write: Write, query: Write, fences: Fences, forget: Callable[[str], None], writer: Desk[Any]
+    ) -> None:
         self._write = write
+        self._writer = writer
         self._query = query
         self._fences = fences
         self._forget = forget
@@ -35,7 +39,7 @@ class SqliteUpkeep:
 
     def trouble(self) -> str | None:
         """See Upkeep.trouble."""
-        return self.problem
+        return str(self._writer.broken) if self._writer.broken is not None else self.problem
 
     async def touch(self, uses: Sequence[Use]) -> None:
         """See Upkeep.touch."""

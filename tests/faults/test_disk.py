@@ -126,7 +126,9 @@ traced = pytest.mark.skipif(STRACE is None, reason="NOT TESTED: strace is not in
 
 
 @traced
-@pytest.mark.parametrize("nth", [12, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "nth", [12, pytest.param(25, marks=pytest.mark.long), pytest.param(40, marks=pytest.mark.long)]
+)
 async def test_P13_an_error_of_fsync_is_never_taken_for_written(tmp_path: Path, nth: int) -> None:
     inject = f"fdatasync:error=EIO:when={nth}+"
     async with Rig(tmp_path, 5, HOLDFAST_STORE_DURABILITY="full", **OFF) as rig:

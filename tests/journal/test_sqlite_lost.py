@@ -6,13 +6,15 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import apsw
 import pytest
 
 from holdfast.core.errors import Damaged
 from holdfast.journal import sqlite, watermark
+from holdfast.journal.base import StoreUnavailable, Verdict
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.testing import VirtualClock
-from tests.journal.shelf import Shelf, edit
+from tests.journal.shelf import Shelf, edit, until
 
 Open = Callable[..., Awaitable[Shelf]]
 
@@ -117,3 +119,47 @@ async def test_an_unclean_stop_is_followed_by_a_look_through_the_file_and_a_clea
     monkeypatch.setattr(sqlite, "CHECK_BYTES", 4096)
     store = await SqliteStore.open_at(killed, "normal", clock)
     await store.close()
+
+
+async def test_P13_after_an_error_whose_effect_is_unknown_nothing_is_written_any_more(shelf: Open) -> None:
+    """fsync may say once that it failed and then that all is well, with the pages gone: whoever met the error, the
+    next commit must not be acknowledged. Only a restart, which verifies, ends it."""
+    one = await shelf(upkeep=False)
+    await one.ann.open("r1")
+
+    def fails(db: object) -> None:
+        raise apsw.IOError("disk I/O error")
+
+    with pytest.raises(StoreUnavailable):
+        await one.store._writer.ask(fails)
+    with pytest.raises(StoreUnavailable, match="disk I/O error") as refused:
+        await one.ann.write("r1", b"as if nothing had happened")
+    assert not refused.value.full
+    assert len(await one.ann.read("r1")) == 2, "reads go on"
+
+
+async def test_P13_an_error_that_upkeep_meets_stops_the_writer_too(
+    shelf: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await shelf()
+
+    def fails(db: object) -> None:
+        raise apsw.IOError("disk I/O error")
+
+    monkeypatch.setattr(one.store, "_checkpoint", fails)
+    await one.ann.open("r1")
+    await until(lambda: one.store.upkeep.trouble() is not None)
+    with pytest.raises(StoreUnavailable, match="disk I/O error"):
+        await one.ann.write("r1", b"more")
+
+
+async def test_a_full_disk_is_no_such_error(shelf: Open) -> None:
+    one = await shelf(upkeep=False)
+    await one.ann.open("r1")
+
+    def fails(db: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with pytest.raises(StoreUnavailable):
+        await one.store._writer.ask(fails)
+    assert await one.ann.write("r1", b"more") is Verdict.WRITTEN
