@@ -122,6 +122,8 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     keep: Keep = Keep()
 
+    works: bool = True
+    """False: stored runs are left to other processes; those that a connection owns are driven where it ends."""
     concurrent_runs: int = 256
     queue: int = 1024
     chores: int = 8

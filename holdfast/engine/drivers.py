@@ -35,6 +35,8 @@ class Parts(msgspec.Struct, frozen=True):
     new_id: Callable[[], str]
     steady_ms: Callable[[], int] | None = None
     """By what things expire: a clock that nobody sets while the server runs; None: `now_ms` is such a one."""
+    holder: str = ""
+    """By what name this process claims; empty: a new id."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

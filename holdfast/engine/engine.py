@@ -17,13 +17,13 @@ from holdfast.core.admission import Asked
 from holdfast.core.errors import ClientError, ServerError
 from holdfast.core.events import AttemptStarted, Entry, RunAccepted
 from holdfast.core.spec import Resolved
-from holdfast.core.state import RunState, fold
+from holdfast.core.state import RunState
 from holdfast.engine.approvals import Answer, Choice, give, not_pending
 from holdfast.engine.base import Order, Projection, Ticket
 from holdfast.engine.callers import Callers, CutOff
 from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.handover import Handover
-from holdfast.engine.keeper import Keeper, entry_of, read_state
+from holdfast.engine.keeper import Keeper, entry_of, live_of, read_state
 from holdfast.engine.live import Live
 from holdfast.engine.retention import Retainer
 from holdfast.engine.subscription import Subscription
@@ -31,7 +31,6 @@ from holdfast.engine.writer import RETRY_S
 from holdfast.journal.base import Attached, Opened, Opening, Query, Row, Signal, StoreUnavailable
 
 CANCEL_WAIT_S = 10.0
-__all__ = ["CutOff", "Engine"]
 
 
 class Engine:
@@ -40,7 +39,7 @@ class Engine:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.limits, self.new_id, self.durable = parts.limits, parts.new_id, parts.durable
-        holder = parts.new_id()
+        holder = parts.holder or parts.new_id()
         self._drivers = Drivers(parts, holder)
         self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
         self.keeper = Keeper(parts.durable, self._writers[True], self._drivers.drive_claimed, parts.limits, parts.log)
@@ -91,6 +90,8 @@ class Engine:
         """The edge of every worker: one that fails must not take the others with it."""
         try:
             await work
+        except CutOff:  # it wanted more work begun while the engine ends: the next start finds what is left
+            return
         except Exception as error:
             self._parts.log.error("worker_failed", error=repr(error))
 
@@ -173,7 +174,7 @@ class Engine:
             raise
         if not isinstance(opened, Opened):
             raise TypeError("a chore has no idempotency key")
-        live = self._live_of(opened, owned=True)
+        live = live_of(opened, owned=True)
         self._drivers.register(live)
         self._spawn(self._do_chore(live))
         return Ticket(opened.run, opened.resolved.session or "")
@@ -184,9 +185,6 @@ class Engine:
         finally:
             self._chores -= 1
 
-    def _live_of(self, opened: Opened, *, owned: bool) -> Live:
-        return Live(fold(entry_of(opened.run, record) for record in opened.records), 1, owned=owned)
-
     def _return_slot(self, slot: bool) -> None:
         if slot:
             self.keeper.release()
@@ -196,7 +194,7 @@ class Engine:
         if stored and not slot:
             self.keeper.enqueue(owner, opened.run)
             return
-        live = self._live_of(opened, owned=not stored)
+        live = live_of(opened, owned=not stored)
         self._drivers.register(live)
         if slot:
             self._spawn(self._fresh(live))
@@ -363,7 +361,7 @@ class Engine:
                 return
             except StoreUnavailable as error:
                 self._parts.log.warning("cancel_not_stored", run=run, reason=str(error))
-                if not error.full:
+                if not error.passing:
                     return
                 await asyncio.sleep(RETRY_S)
 

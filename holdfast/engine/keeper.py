@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable
 from holdfast.core import codec
 from holdfast.core.errors import Damaged
 from holdfast.core.events import AttemptStarted, Entry, RunFailed
-from holdfast.core.state import RunState, apply, start, waiting
+from holdfast.core.state import RunState, apply, fold, start, waiting
 from holdfast.engine.approvals import Waiting, concerns
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.lineup import Lineup
 from holdfast.engine.live import Live
 from holdfast.engine.writer import RETRY_S, ClaimLost, Writer
-from holdfast.journal.base import Record, Store, StoreUnavailable
+from holdfast.journal.base import Opened, Record, Store, StoreUnavailable
 
 Drive = Callable[[Live], Awaitable[None]]
 Work = Callable[[], Awaitable[None]]
@@ -32,6 +32,11 @@ EXPIRY_S = 1.0
 def entry_of(run: str, record: Record) -> Entry:
     """A record with its meaning."""
     return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
+
+
+def live_of(opened: Opened, *, owned: bool) -> Live:
+    """A run that was just opened and claimed."""
+    return Live(fold(entry_of(opened.run, record) for record in opened.records), 1, owned=owned)
 
 
 async def read_state(store: Store, owner: str, run: str) -> RunState | None:
@@ -169,13 +174,13 @@ class Keeper:
         try:
             await self._try(owner, run)
         except StoreUnavailable as error:
-            self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.full)
-            full = error.full
+            self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.passing)
+            again = error.passing
         else:
-            full = False
+            again = False
         finally:
             self.release()
-        if full:  # space may come back, and then the run must not wait for a restart (P13)
+        if again:  # space may come back, and then the run must not wait for a restart (P13)
             await asyncio.sleep(RETRY_S)
             self.enqueue(owner, run)
 

@@ -28,9 +28,9 @@ def mark_for(state: RunState, *, stored: bool) -> Mark:
     )
 
 
-def parked_mark(at: int, status: str = "queued") -> Mark:
-    """The run waits for the next holder, or for a person, and that is nobody's fault."""
-    return Mark(status=status, at=at, parked=True)
+def parked_mark(at: int, status: str = "queued", wake_at: int = 0) -> Mark:
+    """The run waits for the next holder, or for a person (until `wake_at`), and that is nobody's fault."""
+    return Mark(status=status, at=at, parked=True, wake_at=wake_at)
 
 
 def asking_mark(at: int) -> Mark:

@@ -79,7 +79,8 @@ class Writer:
 
     async def park(self, live: Live, status: str = "queued") -> None:
         """Give the claim back cleanly, with everything staged before it."""
-        live.stage_mark(parked_mark(self._now_ms(), status))
+        asked = live.staged.facts.asked
+        live.stage_mark(parked_mark(self._now_ms(), status, asked.expires_at if asked is not None else 0))
         self._enqueue(live)
         while not live.lost and live.pending:
             await live.news()
@@ -143,9 +144,9 @@ class Writer:
                 verdicts = await self._journal.append(slices)
             except StoreUnavailable as error:
                 if self.degraded is None:
-                    self._log.error("store_unavailable", reason=str(error), retried=error.full)
+                    self._log.error("store_unavailable", reason=str(error), retried=error.passing)
                 self.degraded = str(error)
-                if not error.full:
+                if not error.passing:
                     self._break_off()
                 await asyncio.sleep(RETRY_S)
                 continue

@@ -25,7 +25,8 @@ from holdfast.dialects.clients import TABLE, Client
 from holdfast.dialects.shared import broken_frame
 from holdfast.engine.approvals import not_pending
 from holdfast.engine.base import Cut, Ended, Idle, Order, Projection, Ticket
-from holdfast.engine.engine import CutOff, Engine
+from holdfast.engine.callers import CutOff
+from holdfast.engine.engine import Engine
 from holdfast.http.body import read_json, read_json_optional
 from holdfast.http.keys import Key
 from holdfast.http.stream import Broke, Left, RunStream, unless_gone

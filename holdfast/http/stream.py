@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.dialects.shared import broken_frame
 from holdfast.dialects.sse import KEEPALIVE
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News
-from holdfast.engine.engine import CutOff
+from holdfast.engine.callers import CutOff
 from holdfast.engine.subscription import Subscription
 
 T = TypeVar("T")

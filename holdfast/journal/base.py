@@ -14,6 +14,7 @@ from msgspec import Struct
 from holdfast.core.admission import Asked
 from holdfast.core.spec import Resolved
 from holdfast.journal.base_conversations import Conversations
+from holdfast.journal.base_peers import Peers
 from holdfast.journal.base_upkeep import Upkeep
 
 SignalKind = Literal["cancel", "approval"]
@@ -37,6 +38,8 @@ class Mark(Struct, frozen=True, kw_only=True):
     """Nothing follows: the claim, the conversation's active slot and pending signals go."""
     parked: bool = False
     """The claim is given back cleanly: the next attempt is no strike."""
+    wake_at: int = 0
+    """With `parked`: nobody need claim it before this time (in milliseconds), unless a signal waits for it."""
     chains: bool = False
     """Later runs may follow this one; it becomes its conversation's latest_completed."""
     turn: bytes = b""
@@ -159,11 +162,12 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be written now. `full`: space may come back, so the same batch is tried again."""
+    """The store cannot be used now. `passing`: space, or the database, may come back, so the same batch is tried
+    again. It is safe to: a batch that was written after all is known again by its records."""
 
-    def __init__(self, message: str, *, full: bool) -> None:
+    def __init__(self, message: str, *, passing: bool) -> None:
         super().__init__(message)
-        self.full = full
+        self.passing = passing
 
 
 PAGE_BYTES = 256 * 1024
@@ -343,4 +347,9 @@ class Store(Journal, Catalog, Pending, Protocol):
     @property
     def upkeep(self) -> Upkeep:
         """Its bounds."""
+        ...
+
+    @property
+    def peers(self) -> Peers:
+        """The other processes that use it."""
         ...

@@ -78,7 +78,7 @@ class Desk(Generic[T]):
         """Put a job on the desk; the future is done, with what `then` makes of the result, when its batch is
         committed."""
         if self._closing:
-            raise StoreUnavailable("the store is closed", full=False)
+            raise StoreUnavailable("the store is closed", passing=False)
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put((job, then, future))
         return future
@@ -87,7 +87,7 @@ class Desk(Generic[T]):
         """What is wrong, in words. Where nobody knows what the disk has done, no batch is written any more: a commit
         after a failed fsync may be acknowledged with pages before it gone (P13)."""
         told = translate(error)
-        if isinstance(told, StoreUnavailable) and not told.full:
+        if isinstance(told, StoreUnavailable) and not told.passing:
             self.broken = told
         return str(told)
 
@@ -195,10 +195,10 @@ def translate(error: BaseException) -> BaseException:
     """SQLite's error in our words."""
     match error:
         case apsw.FullError() | apsw.BusyError():
-            return StoreUnavailable(f"the store cannot be written now: {error}", full=True)
+            return StoreUnavailable(f"the store cannot be written now: {error}", passing=True)
         case apsw.CorruptError() | apsw.NotADBError():
             return Damaged(f"the database is damaged: {error}")
         case apsw.Error():
-            return StoreUnavailable(f"the store failed: {error}", full=False)
+            return StoreUnavailable(f"the store failed: {error}", passing=False)
         case _:
             return error

@@ -27,6 +27,7 @@ from holdfast.journal.base import (
     Verdict,
 )
 from holdfast.journal.base_conversations import Link
+from holdfast.journal.base_peers import Alone, Peers
 from holdfast.journal.base_upkeep import Gone, Upkeep
 from holdfast.journal.memory_conversations import MemoryConversations, Talk
 from holdfast.journal.memory_deliveries import MemoryDeliveries
@@ -100,6 +101,7 @@ class MemoryStore:
         self._signals: dict[str, list[Signal]] = {}
         self._grants: set[tuple[str, str, str]] = set()
         self.deliveries = MemoryDeliveries(self._runs)
+        self.peers: Peers = Alone()
 
     # Journal
 

@@ -38,6 +38,7 @@ from holdfast.journal.base import (
     StoreUnavailable,
     Verdict,
 )
+from holdfast.journal.base_peers import Alone
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import origin
 from holdfast.journal.space import Space
@@ -62,6 +63,8 @@ CHECK_BYTES = 64 * 1024 * 1024
 
 class SqliteStore:
     """Journal, Catalog and Pending in one database file. Make one with `await SqliteStore.open_at(...)`."""
+
+    peers = Alone()
 
     def __init__(self, path: Path, durability: Durability, clock: Callable[[], float], lease_s: float) -> None:
         self._path = path
@@ -89,7 +92,7 @@ class SqliteStore:
         self.sessions = SqliteSessions(self._write, self._query)
         self.deliveries = SqliteDeliveries(self._write)
         self.conversations = SqliteConversations(self._write, self._query, self._fences, self._tails)
-        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, self._let_go, self._writer)
+        self.upkeep = SqliteUpkeep(self._write, self._query, self._fences, self._tails, self._writer)
 
     @classmethod
     async def open_at(
@@ -221,13 +224,10 @@ class SqliteStore:
 
         def deleted(gone: bool) -> bool:
             if gone:
-                self._let_go(run)
+                self._tails.pop(run, None)
             return gone
 
         return await self._write(lambda db: sqlite_rows.hide(db, self._fences, *how), deleted)
-
-    def _let_go(self, run: str) -> None:
-        self._tails.pop(run, None)
 
     # Catalog and Pending
 
@@ -274,8 +274,7 @@ class SqliteStore:
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
         """See Catalog.annotate."""
-        row: Any = await self._write(lambda db: db.execute(SQL["annotate"], (owner, run, metadata)).fetchone())
-        return row is not None
+        return bool(await self._write(lambda db: db.execute(SQL["annotate"], (owner, run, metadata)).fetchall()))
 
     async def signals(self, run: str) -> list[Signal]:
         """See Pending.signals."""
@@ -288,8 +287,7 @@ class SqliteStore:
 
     async def granted(self, owner: str, session: str, tool: str) -> bool:
         """See Pending.granted."""
-        found = await self._query(lambda db: db.execute(SQL["granted"], (owner, session, tool)).fetchall())
-        return bool(found)
+        return bool(await self._query(lambda db: db.execute(SQL["granted"], (owner, session, tool)).fetchall()))
 
     # Threads and connections
 
@@ -351,7 +349,7 @@ class SqliteStore:
                 self.upkeep.problem = None
             except StoreUnavailable as error:
                 self.upkeep.problem = self._writer.condemn(error)
-                if not error.full:  # what the disk did is unknown: nothing is moved or deleted until a restart
+                if not error.passing:  # what the disk did is unknown: nothing is moved or deleted until a restart
                     return
                 self._dirty.set()
             await asyncio.sleep(UPKEEP_S)

@@ -12,6 +12,7 @@ from holdfast.journal import sqlite_rows
 from holdfast.journal.base_upkeep import Gone, Kept, Retention, Use
 from holdfast.journal.desk import Desk
 from holdfast.journal.sqlite_rows import SQL, Fences
+from holdfast.journal.tails import Tail
 
 SLICE = 64
 ROUND = 1024
@@ -21,14 +22,12 @@ Write = Callable[[Callable[[apsw.Connection], Any]], Awaitable[Any]]
 class SqliteUpkeep:
     """See Upkeep."""
 
-    def __init__(
-        self, write: Write, query: Write, fences: Fences, forget: Callable[[str], None], writer: Desk[Any]
-    ) -> None:
+    def __init__(self, write: Write, query: Write, fences: Fences, tails: dict[str, Tail], writer: Desk[Any]) -> None:
         self._write = write
         self._writer = writer
         self._query = query
         self._fences = fences
-        self._forget = forget
+        self._tails = tails
         self.room: str | None = None
         self.problem: str | None = None
         """Why sealing, trimming and checkpoints cannot go on now."""
@@ -70,7 +69,7 @@ class SqliteUpkeep:
             gone += await self._write(lambda db, part=part: self._evict(db, part, rule.at))  # type: ignore[misc]
         await self._write(lambda db: _bury(db, rule.at - rule.tombstone_ms))
         for _owner, run in gone:
-            self._forget(run)
+            self._tails.pop(run, None)
         return gone
 
     def _evict(self, db: apsw.Connection, stale: Sequence[Gone], at: int) -> list[Gone]:

@@ -24,6 +24,7 @@ from holdfast.journal.base import (
     Verdict,
 )
 from holdfast.journal.base_conversations import Conversations
+from holdfast.journal.base_peers import Peers
 from holdfast.journal.base_upkeep import Upkeep
 
 T = TypeVar("T")
@@ -77,6 +78,11 @@ class CrashingStore:
     def upkeep(self) -> Upkeep:
         """See Store.upkeep: retention is no place to die at."""
         return self._inner.upkeep
+
+    @property
+    def peers(self) -> Peers:
+        """See Store.peers."""
+        return self._inner.peers
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""

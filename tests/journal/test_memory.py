@@ -18,7 +18,7 @@ class Unsteady(MemoryStore):
     async def remember(self, owner: str, session: str, at: int, turn: bytes) -> None:
         if session in self.failures:
             self.failures.remove(session)
-            raise StoreUnavailable("full", full=True)
+            raise StoreUnavailable("full", passing=True)
         await super().remember(owner, session, at, turn)
 
 

@@ -134,7 +134,7 @@ async def test_P13_after_an_error_whose_effect_is_unknown_nothing_is_written_any
         await one.store._writer.ask(fails)
     with pytest.raises(StoreUnavailable, match="disk I/O error") as refused:
         await one.ann.write("r1", b"as if nothing had happened")
-    assert not refused.value.full
+    assert not refused.value.passing
     assert len(await one.ann.read("r1")) == 2, "reads go on"
 
 

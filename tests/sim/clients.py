@@ -15,7 +15,7 @@ from holdfast.core.spec import Spec
 from holdfast.core.state import RunState
 from holdfast.drill.checks import frames_of, position
 from holdfast.engine.base import Order
-from holdfast.engine.engine import CutOff
+from holdfast.engine.callers import CutOff
 from holdfast.journal.base import StoreUnavailable
 from tests.sim.dice import Calling, Reading
 from tests.sim.watch import Track

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.journal.base import Deliveries, StoreUnavailable
+from holdfast.journal.base_peers import Peers
 from holdfast.journal.base_upkeep import Upkeep
 from holdfast.journal.memory import MemoryStore
 from tests.sim.watch import Watch
@@ -87,6 +88,11 @@ class Door:
         """Retention is not played: nothing goes, and there is always room."""
         return self._inner.upkeep
 
+    @property
+    def peers(self) -> Peers:
+        """This life has the store to itself."""
+        return self._inner.peers
+
     async def _read(self, call: Call) -> Any:
         self._alive()
         if self._chance.random() < 0.4:
@@ -129,7 +135,7 @@ class Door:
             self._life.crash(f"before {call[0]} (step {self.steps})")
             return
         if self._refuses():
-            _fail(future, StoreUnavailable("simulated", full=not self.broken))
+            _fail(future, StoreUnavailable("simulated", passing=not self.broken))
             return
         self._do(call, future, crash=here)
 
