@@ -131,7 +131,7 @@ async def backend() -> AsyncIterator[Backend]:
     """A store in a new database that takes its leases from a virtual clock."""
     here = server()
     clock = FileClock(here.home)
-    store = await opened(await here.database(clock))
+    store = await opened(await here.database(clock), "p1")
     try:
         yield Backend(store, clock)
     finally:
