@@ -92,8 +92,12 @@ class PostgresStore:
         """Migrate the database, register this process and begin to listen. Raises StoreUnavailable where the database
         cannot be reached, NewerStore where it is newer than this program."""
         wiring = wiring or Wiring()
-        await migrate(url, wiring, identity.name)
         lines = await Lines.to(url, wiring, identity.name)
+        try:
+            await lines.once(migrate)
+        except BaseException:
+            await lines.close()
+            raise
         listener = Listener(url, wiring, identity.holder, bell, lease_s)
         store = cls(lines, listener, identity, bell, lease_s)
         listener.back = store._back
