@@ -46,7 +46,7 @@ from holdfast.journal.postgres_lines import ROUNDS, Line, Lines, Wiring, collide
 from holdfast.journal.postgres_log import End, Log, notes, packed
 from holdfast.journal.postgres_peers import PostgresPeers
 from holdfast.journal.postgres_rows import SQL, Already, Holding, Raced, row_of
-from holdfast.journal.postgres_schema import migrate
+from holdfast.journal.postgres_schema import upgrade
 from holdfast.journal.postgres_sessions import PostgresSessions
 from holdfast.journal.postgres_upkeep import PostgresUpkeep
 from holdfast.journal.segments import origin
@@ -96,7 +96,7 @@ class PostgresStore:
         wiring = wiring or Wiring()
         lines = await Lines.to(url, wiring, identity.name)
         try:
-            await lines.once(migrate)
+            await lines.once(upgrade)
         except BaseException:
             await lines.close()
             raise
