@@ -58,6 +58,7 @@ class Wish:
     beside: bool = False
     first: bool = False
     """Before all other work on the machine, where we may."""
+    compilers: tuple[str, ...] = generator.COMPILERS
     say: Callable[[str], None] = field(default=lambda _: None)
 
 
@@ -150,7 +151,7 @@ def _ready(wish: Wish) -> machine.Cores:
 def run(wish: Wish, out: Path) -> Report:
     """Measure; the folder takes logs, the generator and, while it lasts, the store."""
     loads, names = choose(wish)
-    cores, made = _ready(wish), generator.find(out)
+    cores, made = _ready(wish), generator.find(out, wish.compilers)
     counted = counters.why_not()
     for line in (_where(cores), made.warning, f"instructions are not counted: {counted}" if counted else ""):
         if line:
@@ -165,6 +166,7 @@ def run(wish: Wish, out: Path) -> Report:
             machine=about,
             cores={"server": str(cores.server), "load": ",".join(map(str, cores.load))},
             options={
+                **targets.SETTINGS,
                 "quick": str(wish.quick),
                 "only": ",".join(wish.only),
                 "seconds": str(wish.seconds),
@@ -182,6 +184,7 @@ def run(wish: Wish, out: Path) -> Report:
         for load in loads:
             figures = _through(on, started, load, wish.control)
             report.figures += figures
-            wish.say(f"\n{table(load, figures)}")
+            if figures:
+                wish.say(f"\n{table(load, figures)}")
     report.verdicts = judge(report)
     return report

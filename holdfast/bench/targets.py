@@ -28,8 +28,9 @@ RESPONSES = "/v1/responses"
 CONTROL_BURN_US = 50
 DEFAULT = (DIRECT, FLOOR, EPHEMERAL, DURABLE)
 MODEL = "hermes-agent"
-SETTINGS = {"HOLDFAST_LIMITS_CONCURRENT_RUNS": "1024"}
-"""The only settings of the server that are not its defaults: its own limit of 256 runs would refuse the load of 400."""
+SETTINGS = {"HOLDFAST_LIMITS_CONCURRENT_RUNS": "1024", "HOLDFAST_MODEL_STALL_S": "900"}
+"""The only settings of the server that are not its defaults: its own limit of 256 runs would refuse the load of 400,
+and a model that is held back for the readers would be given up after a minute of silence."""
 
 
 @dataclass(frozen=True)
