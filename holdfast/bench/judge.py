@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report, Verdict
 
 REACHED = 0.995
+GENERATOR = 0.7
+"""A target nearer than this to direct may be held back by the load generator."""
+RATES = ("events_per_s", "requests_per_s")
 FAILED_SHARE = 0.01
 BURN_US = 50
 IDLE_CPU = 0.001
@@ -25,6 +28,16 @@ def mark_void(figure: Figure, direct: Figure | None) -> None:
         figure.void = "no direct run"
     elif (reached := direct.get("reached") or 0.0) < REACHED:
         figure.void = f"direct reached only {reached:.1%}"
+    elif figure.target != DIRECT and (share := _of_direct(figure, direct)) > GENERATOR:
+        figure.void = f"the load generator is the limit: this is {share:.0%} of what it does directly"
+
+
+def _of_direct(figure: Figure, direct: Figure) -> float:
+    """Where a load is as fast as it goes, its rate in that of direct; 0 where it is paced."""
+    for name in RATES:
+        if (mine := figure.get(name)) is not None and (its := direct.get(name)):
+            return mine / its
+    return 0.0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.bench import client, counters, generator, history, idle, length, machine, readers, targets
-from holdfast.bench.figures import CONTROL, DIRECT, Figure, Report, Subject
+from holdfast.bench.figures import CONTROL, DIRECT, FLOOR, Figure, Report, Subject
 from holdfast.bench.judge import judge, mark_void
 from holdfast.bench.loads import Load, plan
 from holdfast.bench.tables import table
@@ -69,7 +69,7 @@ def _hits(words: tuple[str, ...], names: list[str]) -> list[str]:
 
 
 def choose(wish: Wish) -> tuple[list[Load], list[str]]:
-    """The loads and the targets, direct always first."""
+    """The loads, and the targets that take part in any of them, direct first."""
     loads = plan(wish.quick, wish.seconds, CONTROL_BURN_US)
     names = [*DEFAULT, CONTROL, *(peer.name for peer in wish.peers)]
     load_names = [load.name for load in loads]
@@ -78,11 +78,12 @@ def choose(wish: Wish) -> tuple[list[Load], list[str]]:
         if word not in known:
             raise Impossible(f"--only: no load or target is called {word}; see --list.")
     picked = set(_hits(wish.only, load_names))
-    wanted = [name for name in _hits(tuple(word for word in wish.only if word != CONTROL), names) if name != DIRECT]
     chosen = [load for load in loads if load.name in picked]
-    if not wish.control and all(load.kind != "control" for load in chosen):
-        wanted = [name for name in wanted if name != CONTROL]
-    return chosen, [DIRECT, *wanted]
+    wanted = set(_hits(wish.only, [name for name in names if name != CONTROL])) | {DIRECT}
+    if wish.control or any(load.kind == "control" for load in chosen):
+        wanted |= {CONTROL, FLOOR}
+    taking_part = [name for name in names if any(_goes(load, name, wish.control) for load in chosen)]
+    return chosen, [name for name in taking_part if name in wanted]
 
 
 def _goes(load: Load, name: str, everywhere: bool) -> bool:
