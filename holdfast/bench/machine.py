@@ -95,6 +95,8 @@ class Fleet:
     logs: Path
     wrap: tuple[str, ...] = ()
     """Words before a command that make it die with us even when we are killed."""
+    ahead: bool = False
+    """Before all other work on the machine."""
     procs: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -121,7 +123,7 @@ class Fleet:
                 env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
-        self.procs.append(proc)
+        self._take(proc)
         return Spawned(name, proc, log, began)
 
     def start(
@@ -142,14 +144,28 @@ class Fleet:
         """Start a short-lived process whose output the caller reads."""
         with pinned(cores):
             proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
-        self.procs.append(proc)
+        self._take(proc)
         return proc
+
+    def _take(self, proc: subprocess.Popen[bytes]) -> None:
+        self.procs.append(proc)
+        if self.ahead:
+            go_ahead(proc.pid)
 
     def stop(self, pid: int) -> None:
         """End one of them before its time."""
         for proc in [proc for proc in self.procs if proc.pid == pid]:
             end(proc)
             self.procs.remove(proc)
+
+
+def go_ahead(pid: int) -> None:
+    """The best place that the scheduler gives without real time; raises where we may not. Where sessions are scheduled
+    as groups (autogroup), the nice value counts only within one, so the group is given it too."""
+    os.setpriority(os.PRIO_PROCESS, pid, -20)
+    group = Path(f"/proc/{pid}/autogroup")
+    with contextlib.suppress(FileNotFoundError):
+        group.write_text("-20")
 
 
 def _leave(number: int, _: object) -> NoReturn:

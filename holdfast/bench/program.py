@@ -143,7 +143,7 @@ def _ready(wish: Wish) -> machine.Cores:
     os.sched_setaffinity(0, cores.load)
     if wish.first:
         try:
-            os.setpriority(os.PRIO_PROCESS, 0, -20)
+            machine.go_ahead(os.getpid())
         except PermissionError as error:
             raise Impossible("--first needs the right to raise a priority (root, or CAP_SYS_NICE).") from error
     return cores
@@ -157,7 +157,7 @@ def run(wish: Wish, out: Path) -> Report:
     for line in (_where(cores), made.warning, f"instructions are not counted: {counted}" if counted else ""):
         if line:
             wish.say(line)
-    with alone(wish), targets.scratch(out) as data, machine.Fleet(out, made.wrap) as fleet:
+    with alone(wish), targets.scratch(out) as data, machine.Fleet(out, made.wrap, wish.first) as fleet:
         about = machine.describe(out) | {"instructions": counted or "counted", "generator": made.warning or "load.c"}
         on = targets.ground(fleet, cores, made, wish.command, data, wish.upstream_port)
         on.peers = {peer.name: peer for peer in wish.peers}
