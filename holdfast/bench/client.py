@@ -164,11 +164,12 @@ def _values(load: Load, seen: Seen) -> dict[str, float]:
 
 def doubts(values: dict[str, float], target: Target) -> list[str]:
     """What makes a figure less than certain, in words."""
+    others = {"server's core": values["others_server"] if target.pid else 0.0, "load's cores": values["others_load"]}
+    late = values["upstream_late"]
     said = [
         (bool(target.pid) and values["load_busy"] > BUSY_LOAD, "the load's cores were full"),
-        (values["others_server"] > BUSY_OTHERS, f"others had {values['others_server']:.0%} of the server's core"),
-        (values["others_load"] > BUSY_OTHERS, f"others had {values['others_load']:.0%} of the load's cores"),
-        (values["upstream_late"] > LATE_UPSTREAM, f"{values['upstream_late']:.1%} of tokens made > 5 ms late"),
+        *((share > BUSY_OTHERS, f"others had {share:.0%} of the {what}") for what, share in others.items()),
+        (late > LATE_UPSTREAM, f"{late:.1%} of tokens made > 5 ms late"),
         (bool(target.remark), target.remark),
     ]
     return [text for holds, text in said if holds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from holdfast.bench.client import Seen
 from holdfast.bench.counters import Counter
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report
 from holdfast.bench.machine import Fleet, Server, pinned
+from tests.bench import made
 
 GENERATORS = ["c", "python"]
 DEADLINE_S = 60
@@ -80,24 +82,56 @@ def test_a_held_stream_goes_on_when_it_is_released(ends: tuple[list[str], Server
     assert rest.count(b"@") == 1 and rest.rstrip().endswith(b"[DONE]")
 
 
-def test_the_command_measures_judges_compares_and_sees_what_was_planted(tmp_path: Path) -> None:
-    words = ["--quick", "--only", f"tiny-1,control,{FLOOR},{DURABLE}", "--beside-others"]
-    words += ["--out", str(tmp_path / "out"), "--report", str(tmp_path / "page")]
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "bench", *words], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = msgspec.json.decode((tmp_path / "out" / "latest.json").read_bytes(), type=Report)
-    assert not report.missing
-    for target in (DIRECT, FLOOR, DURABLE):
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """One small run of the command: the floor is also its peer, and the report that it is compared with is too good."""
+    folder = tmp_path_factory.mktemp("run")
+    upstream, old = free_port(), folder / "old.json"
+    old.write_bytes(msgspec.json.encode(made.report(made.figure("tiny-1", DURABLE, cpu_us=0.001))))
+    peer = ["-m", "holdfast.bench.floor", "--model-url", f"http://127.0.0.1:{upstream}/v1"]
+    with Fleet(folder) as fleet:
+        other = fleet.start("other", [sys.executable, *peer], tuple(os.sched_getaffinity(0)))
+        words = ["--quick", "--only", f"tiny-1,control,{FLOOR},{DURABLE},other", "--beside-others"]
+        words += ["--upstream-port", str(upstream), "--peer", f"other=http://{other.address}/v1,a-key"]
+        words += ["--out", str(folder / "out"), "--report", str(folder / "page"), "--compare", str(old)]
+        command = [sys.executable, "-m", "holdfast", "bench", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False), folder
+
+
+Measured = tuple[subprocess.CompletedProcess[str], Path]
+
+
+def test_the_command_measures_every_target_side_by_side(measured: Measured) -> None:
+    done, folder = measured
+    report = msgspec.json.decode((folder / "out" / "latest.json").read_bytes(), type=Report)
+    assert not report.missing, done.stdout + done.stderr
+    for target in (DIRECT, FLOOR, DURABLE, "other"):
         it = report.find("tiny-1", target)
         assert it is not None and it.values["requests"] > 0 and not it.failed, done.stdout
+        assert (it.get("cpu_us") or 0) > 0 or target == DIRECT, done.stdout
+    assert (folder / "page" / "results.md").exists() and (folder / "page" / "tiny.svg").exists()
+    assert not list((folder / "out").glob("data-*"))
+
+
+def test_fifty_planted_microseconds_show(measured: Measured) -> None:
+    done, folder = measured
+    report = msgspec.json.decode((folder / "out" / "latest.json").read_bytes(), type=Report)
     floor, control = report.find("control", FLOOR), report.find("control", CONTROL)
-    assert floor is not None and control is not None and not control.void
+    assert floor is not None and control is not None and not control.failed
     # the control burns CPU by its own clock, so this holds however busy the machine is
     assert control.values["cpu_us"] > max(50.0, floor.values["cpu_us"] + 25), done.stdout
     assert "a planted 50 µs per event shows" in done.stdout
-    assert (tmp_path / "page" / "results.md").exists() and (tmp_path / "page" / "tiny.svg").exists()
+
+
+def test_a_cost_that_rose_is_told_by_the_exit_code(measured: Measured) -> None:
+    done, _ = measured
+    assert done.returncode == 1 and f"REGRESSION  tiny-1 {DURABLE}: CPU µs" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_load_that_is_not_there_is_told_with_exit_code_2() -> None:
