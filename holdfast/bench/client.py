@@ -17,6 +17,7 @@ from holdfast.bench.counters import Counter
 from holdfast.bench.figures import Figure
 from holdfast.bench.loads import Load
 from holdfast.bench.targets import Ground, Target
+from holdfast.bench.wire import Unexpected
 
 SAMPLE_S = 0.5
 SPARE_S = 15.0
@@ -134,7 +135,7 @@ def _client(on: Ground, target: Target, load: Load) -> tuple[Seen, float]:
     finally:
         on.fleet.stop(proc.pid)
     if not out:
-        raise RuntimeError(f"the load client failed in {load.name} on {target.name}, code {proc.returncode}")
+        raise Unexpected(f"the load client failed in {load.name} on {target.name}, code {proc.returncode}")
     return msgspec.json.decode(out, type=Seen), peak
 
 
@@ -183,5 +184,7 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
     values = _values(load, seen) | meter.stop(seen.cpu_s, units)
     if target.pid:
         values["rss_mb"] = rss
-    failed = seen.errors + seen.wrong + seen.unfinished
+    if seen.unfinished:
+        values["unfinished"] = float(seen.unfinished)
+    failed = seen.errors + seen.wrong
     return Figure(load.name, load.kind, target.name, values, failed, seen.error_sample, doubts=doubts(values, target))

@@ -14,6 +14,9 @@ REACHED = 0.995
 GENERATOR = 0.7
 """A target nearer than this to direct may be held back by the load generator."""
 RATES = ("events_per_s", "requests_per_s")
+SATURATING = ("flood-32", "tiny-8", "tiny-32")
+"""Loads that keep a server busy all the time."""
+BUSY, OTHERS = 0.75, 0.2
 FAILED_SHARE = 0.01
 BURN_US = 50
 IDLE_CPU = 0.001
@@ -30,6 +33,14 @@ def mark_void(figure: Figure, direct: Figure | None) -> None:
         figure.void = f"direct reached only {reached:.1%}"
     elif figure.target != DIRECT and (share := _of_direct(figure, direct)) > GENERATOR:
         figure.void = f"the load generator is the limit: this is {share:.0%} of what it does directly"
+    elif figure.load in SATURATING and _held_back(figure):
+        figure.void = f"other work had {figure.values['others_server']:.0%} of its core, so it could not show its rate"
+
+
+def _held_back(figure: Figure) -> bool:
+    """Whether a server that should have been busy all the time was not, while others were at work on its core."""
+    busy, others = figure.get("server_busy"), figure.get("others_server")
+    return figure.get("cpu_us") is not None and (busy or 0) < BUSY and (others or 0) > OTHERS
 
 
 def _of_direct(figure: Figure, direct: Figure) -> float:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 from holdfast.bench import client, counters, generator, history, idle, length, machine, readers, targets
@@ -36,7 +37,6 @@ MEASURES: dict[str, Measure] = {
     "history": history.measure,
     "idle": idle.measure,
 }
-LOCK = "holdfast-bench.lock"
 
 
 class Impossible(Exception):
@@ -96,7 +96,7 @@ def _goes(load: Load, name: str, everywhere: bool) -> bool:
 @contextlib.contextmanager
 def alone(wish: Wish) -> Iterator[None]:
     """One benchmark at a time on this machine: two would measure each other."""
-    with (Path(tempfile.gettempdir()) / LOCK).open("a") as lock:
+    with (Path(tempfile.gettempdir()) / f"holdfast-bench-{os.getuid()}.lock").open("a") as lock:
         if not wish.beside:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,7 +110,7 @@ def _measured(on: Ground, target: Target, load: Load) -> Figure:
     """A figure, void where the target failed: the others are measured all the same."""
     try:
         return MEASURES[load.kind](on, target, load)
-    except (Unexpected, OSError, TimeoutError, machine.NotStarted) as error:
+    except (Unexpected, OSError, HTTPException, machine.NotStarted) as error:
         why = str(error) or type(error).__name__
         return Figure(load.name, load.kind, target.name, {}, 1, why[:300], void="it failed")
 

@@ -84,9 +84,12 @@ async def _attach(target: Target, paths: list[str], count: int) -> list[Reader]:
             readers.append(reader)
             await reader.first
 
-    async with asyncio.timeout(CONNECT_S), asyncio.TaskGroup() as group:
-        for number in range(count):
-            group.create_task(one(number))
+    try:
+        async with asyncio.timeout(CONNECT_S), asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(one(number))
+    except* OSError as errors:
+        raise Unexpected(f"after {len(readers)} readers: {errors.exceptions[0]}") from None
     return readers
 
 

@@ -129,6 +129,7 @@ def remark(figure: Figure) -> str:
     """What makes a figure void or doubtful, in words."""
     said = [f"VOID: {figure.void}"] if figure.void else []
     said += [f"{figure.failed} failed"] if figure.failed else []
+    said += [f"{figure.values['unfinished']:.0f} not at their end in time"] if "unfinished" in figure.values else []
     said += [f"e.g. {figure.sample[:120]!r}"] if figure.sample else []
     return "; ".join([*said, *figure.doubts])
 

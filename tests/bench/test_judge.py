@@ -103,6 +103,16 @@ def test_a_rate_that_the_generator_limits_is_void() -> None:
     assert verdict.state == "void"  # it would be held against a floor that proves nothing
 
 
+def test_a_rate_that_other_work_on_the_core_held_back_is_void() -> None:
+    direct = figure("flood-32", DIRECT, events_per_s=1e6)
+    disturbed = figure("flood-32", FLOOR, events_per_s=9e4, cpu_us=5.0, server_busy=0.5, others_server=0.5)
+    full = figure("flood-32", FLOOR, events_per_s=9e4, cpu_us=5.0, server_busy=0.95, others_server=0.05)
+    idle = figure("flood-32", FLOOR, events_per_s=9e4, cpu_us=5.0, server_busy=0.5, others_server=0.05)
+    for each in (disturbed, full, idle):
+        mark_void(each, direct)
+    assert (bool(disturbed.void), bool(full.void), bool(idle.void)) == (True, False, False)
+
+
 def test_no_direct_run_proves_nothing() -> None:
     it = figure("paced-200", DURABLE)
     mark_void(it, None)

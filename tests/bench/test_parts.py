@@ -97,7 +97,9 @@ def test_a_scale_puts_more_higher_and_stays_in_the_picture() -> None:
 
 
 def test_charts_are_well_formed_whatever_the_names_and_holes() -> None:
-    chart = Chart("a < b & c", "µs", ["1", "2"], [Series("<x>", [1.0, None]), Series("y", [None, 2.0])], bound=1.5)
+    chart = Chart(
+        "a < b & c", "µs", "x & y", ["1", "2"], [Series("<x>", [1.0, None]), Series("y", [None, 2.0])], bound=1.5
+    )
     for text in (bars(chart), lines(chart)):
         root = ET.fromstring(text)
         assert "a < b & c" in [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
