@@ -106,6 +106,7 @@ COLUMNS: dict[str, list[Column]] = {
         _value("last/first", "growth"),
         _value("snapshot ms, first", "snapshot_cold_ms"),
         _value("then", "snapshot_ms"),
+        _value("frames", "replay_frames", "{:.0f}"),
         _value("replay events/s, first", "replay_cold_per_s", "{:.0f}"),
         _value("then", "replay_per_s", "{:.0f}"),
     ],
