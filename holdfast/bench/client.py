@@ -163,9 +163,12 @@ def _values(load: Load, seen: Seen) -> dict[str, float]:
     return own | {"events_per_s": seen.tokens_per_s, "delivered": seen.delivered_share}
 
 
-def doubts(values: dict[str, float], target: Target) -> list[str]:
-    """What makes a figure less than certain, in words."""
-    others = {"server's core": values["others_server"] if target.pid else 0.0, "load's cores": values["others_load"]}
+def doubts(on: Ground, target: Target, values: dict[str, float]) -> list[str]:
+    """What makes a figure less than certain, in words. Where the generator goes first, others have what it leaves."""
+    others = {
+        "server's core": values["others_server"] if target.pid else 0.0,
+        "load's cores": 0.0 if on.fleet.ahead else values["others_load"],
+    }
     late = values["upstream_late"]
     said = [
         (bool(target.pid) and values["load_busy"] > BUSY_LOAD, "the load's cores were full"),
@@ -187,4 +190,6 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
     if seen.unfinished:
         values["unfinished"] = float(seen.unfinished)
     failed = seen.errors + seen.wrong
-    return Figure(load.name, load.kind, target.name, values, failed, seen.error_sample, doubts=doubts(values, target))
+    return Figure(
+        load.name, load.kind, target.name, values, failed, seen.error_sample, doubts=doubts(on, target, values)
+    )

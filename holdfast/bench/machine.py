@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -123,7 +123,7 @@ class Fleet:
                 env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
-        self._take(proc)
+        self._take(proc, go_ahead)
         return Spawned(name, proc, log, began)
 
     def start(
@@ -144,13 +144,13 @@ class Fleet:
         """Start a short-lived process whose output the caller reads."""
         with pinned(cores):
             proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
-        self._take(proc)
+        self._take(proc, go_first)
         return proc
 
-    def _take(self, proc: subprocess.Popen[bytes]) -> None:
+    def _take(self, proc: subprocess.Popen[bytes], hurry: Callable[[int], None]) -> None:
         self.procs.append(proc)
         if self.ahead:
-            go_ahead(proc.pid)
+            hurry(proc.pid)
 
     def stop(self, pid: int) -> None:
         """End one of them before its time."""
@@ -160,12 +160,18 @@ class Fleet:
 
 
 def go_ahead(pid: int) -> None:
-    """The best place that the scheduler gives without real time; raises where we may not. Where sessions are scheduled
-    as groups (autogroup), the nice value counts only within one, so the group is given it too."""
+    """Before other work, for a server: the best nice value, and for its session too where sessions are scheduled as
+    groups (autogroup). Not real time: its threads would no longer be scheduled among each other as they are for users.
+    Raises where we may not."""
     os.setpriority(os.PRIO_PROCESS, pid, -20)
-    group = Path(f"/proc/{pid}/autogroup")
     with contextlib.suppress(FileNotFoundError):
-        group.write_text("-20")
+        Path(f"/proc/{pid}/autogroup").write_text("-20")
+
+
+def go_first(pid: int) -> None:
+    """Before all other work, for the load generator, which has one thread: a nice value lets others finish the slice
+    that they have begun, so that its tokens would come milliseconds late. What it starts does not inherit it."""
+    os.sched_setscheduler(pid, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def _leave(number: int, _: object) -> NoReturn:

@@ -143,7 +143,7 @@ def _ready(wish: Wish) -> machine.Cores:
     os.sched_setaffinity(0, cores.load)
     if wish.first:
         try:
-            machine.go_ahead(os.getpid())
+            machine.go_first(os.getpid())
         except PermissionError as error:
             raise Impossible("--first needs the right to raise a priority (root, or CAP_SYS_NICE).") from error
     return cores

@@ -20,7 +20,7 @@ from holdfast.bench import generator
 from holdfast.bench.client import Seen
 from holdfast.bench.counters import Counter
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report
-from holdfast.bench.machine import Fleet, Server, pinned
+from holdfast.bench.machine import Fleet, Server, go_first, pinned
 from tests.bench import made
 
 GENERATORS = ["c", "python"]
@@ -157,6 +157,21 @@ def test_the_counter_counts_what_a_process_does_where_the_kernel_lets_it() -> No
     finally:
         spinning.kill()
         spinning.wait()
+
+
+def test_the_generator_goes_before_others_and_what_it_starts_does_not_inherit_that() -> None:
+    code = "import os, subprocess, sys; input(); print(os.sched_getscheduler(0) & 3, flush=True);" + (
+        "subprocess.run([sys.executable, '-c', 'import os; print(os.sched_getscheduler(0) & 3)'], check=True)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        go_first(child.pid)
+    except PermissionError:
+        child.kill()
+        child.communicate(timeout=DEADLINE_S)
+        pytest.skip("needs root")
+    told, _ = child.communicate("\n", timeout=DEADLINE_S)
+    assert told.split() == [str(os.SCHED_RR), str(os.SCHED_OTHER)]
 
 
 def test_children_inherit_the_cores_they_are_pinned_to() -> None:
