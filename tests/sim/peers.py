@@ -1,5 +1,6 @@
 """What befalls processes that share a store. Owns: the faults of such a seed: one of them dies, drains, stands still
-for a while (maybe past its lease) and goes on, or cannot reach the store; or nobody can. Refuses to know: what is right."""
+for a while (maybe past its lease) and goes on, or cannot reach the store; or nobody can. Refuses to know: what is
+right."""
 
 from __future__ import annotations
 
