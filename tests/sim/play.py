@@ -231,7 +231,8 @@ async def _calm(world: World, people: list[Person], meddlers: list[asyncio.Task[
     await asyncio.sleep(0.5)
     while world.loop.now < deadline:
         if world.plan.replicas > 1:
-            await peers.all_up(world)
+            if await peers.all_up(world):
+                deadline = max(deadline, world.loop.now + BOUND_S)
         elif world.life is None:
             await _restart(world)
             deadline = max(deadline, world.loop.now + BOUND_S)
