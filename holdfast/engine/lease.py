@@ -37,7 +37,7 @@ class Lease:
         self.over = False
         """No beat came through for a whole lease."""
         self.willing: Callable[[], bool] = lambda: True
-        """May this process go on at all? One that cannot write any more lets its lease run out, for others to take over."""
+        """May this process go on at all? One that cannot write any more lets its lease run out: others take over."""
         self.lapsed: Callable[[], None] = lambda: None
         self.wished: Callable[[str], None] = lambda run: None
         """Told of each run of this process for which a signal waits."""
