@@ -23,7 +23,7 @@ from msgspec import Struct
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
 from holdfast.journal.base import PAGE_BYTES, Mark, Record, Slice, StoreUnavailable, Verdict
-from holdfast.journal.postgres_lines import Line, Lines, collided, settled
+from holdfast.journal.postgres_lines import Line, Lines, collided, settled, within
 from holdfast.journal.segments import origin
 
 SQL = queries.load("postgres_log.sql")
@@ -179,9 +179,11 @@ class Log:
         empty = [part.run for part in parts if not part.records]
         written: set[str] = set()
         if full:
-            columns = _columns(full, rows)
-            told = notes(self._holder, (part.run for part in full))
-            written = {run for (run,) in await line.fetch(SQL["append"], *columns, told) if run}
+            values = (*_columns(full, rows), notes(self._holder, (part.run for part in full)))
+            try:
+                written = await _written(line, "append", values)
+            except asyncpg.UniqueViolationError:
+                written = await _written(line, "append_contested", values)
         if empty:
             written |= {row["id"] for row in await line.fetch(SQL["ends"], empty)}
         return written
@@ -191,8 +193,7 @@ class Log:
             marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
-            found = await line.fetch(SQL["append_marked"], *map(list, zip(*marks, strict=True)), *columns, told)
-            return {run for (run,) in found if run}
+            return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
 
         try:
             return await collided(work)
@@ -321,6 +322,15 @@ def _page(run: str, after: int, rows: list[Any]) -> list[Record]:
     if not page and after < rows[0]["least"]:
         raise Damaged(f"run {run}: entry {after + 1} is gone, up to {rows[0]['least']} were written")
     return page
+
+
+async def _written(line: Line, name: str, values: Sequence[Any]) -> set[str]:
+    """The runs that a statement says it wrote."""
+    if line.is_in_transaction():  # behind a pooler: a collision must not spoil what goes with it
+        found = await within(line, lambda line: line.fetch(SQL[name], *values))
+    else:
+        found = await line.fetch(SQL[name], *values)
+    return {run for (run,) in found if run}
 
 
 def _place(part: Slice) -> tuple[str, int, int]:

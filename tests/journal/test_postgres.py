@@ -9,13 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.errors import ClientError, Damaged
-from holdfast.journal.base import Mark, Signal, StoreUnavailable, Verdict
+from holdfast.journal.base import Mark, NewerStore, Signal, StoreUnavailable, Verdict
 from holdfast.journal.base_peers import Replica
 from holdfast.journal.base_upkeep import Retention
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.journal.postgres_lines import Wiring
-from holdfast.journal.postgres_schema import NewerSchema
 from holdfast.testing import Author, Backend
 from holdfast.testing.author import started
 from tests import pg
@@ -62,7 +61,7 @@ async def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is() -> N
     server = pg.server()
     url = await server.database()
     await server.run(url, "INSERT INTO schema_versions (version) VALUES (9999)")
-    with pytest.raises(NewerSchema, match=r"schema 9999.*Use the newer holdfast"):
+    with pytest.raises(NewerStore, match=r"schema 9999.*Use the newer holdfast"):
         await pg.opened(url)
 
 
@@ -181,6 +180,23 @@ async def test_one_append_of_many_runs_is_one_row_each(place: Place) -> None:
     slices = [ann.slice(f"r{n}", b"a", b"b", b"c") for n in range(6)]
     assert await place.store.append(slices) == [Verdict.WRITTEN] * 6
     assert await place.sql("SELECT count(*) FROM run_log WHERE first_seq = 2 AND last_seq = 4") == [(6,)]
+
+
+async def test_many_readers_at_once_are_few_statements(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in ("r1", "r2"):
+        await place.ann.open(run)
+    batches: list[int] = []
+    pages = place.store._log._pages
+
+    async def counted(batch: list[tuple[str, str, int]]) -> object:
+        batches.append(len(batch))
+        return await pages(batch)
+
+    monkeypatch.setattr(place.store._log, "_pages", counted)
+    reads = [place.store.read(owner, run, -1) for owner in ("ann", "bob") for run in ("r1", "r2") for _ in range(25)]
+    answers = await asyncio.gather(*reads)
+    assert [len(answer) for answer in answers] == [2] * 50 + [0] * 50
+    assert sum(batches) <= 5 and len(batches) <= 2, "readers of the same place share one answer"
 
 
 async def damaged(author: Author, run: str) -> str:
