@@ -52,7 +52,7 @@ def _configured(settings: Settings) -> str:
 
 
 async def _move(settings: Settings, source: str, target: str) -> Moved:
-    from holdfast.assemble_store import StoreDown, carrier_of
+    from holdfast.assemble_store import carrier_of, without_secrets
     from holdfast.core.errors import Damaged
     from holdfast.journal.base import StoreUnavailable
     from holdfast.journal.base_carry import InUse
@@ -60,9 +60,9 @@ async def _move(settings: Settings, source: str, target: str) -> Moved:
     from holdfast.journal.sqlite_load import NewerStore
 
     try:
-        here = await carrier_of(settings, source)
+        here = carrier_of(settings, source)
         try:
-            there = await carrier_of(settings, target)
+            there = carrier_of(settings, target)
             try:
                 return await move(here, there, _bar())
             finally:
@@ -71,8 +71,8 @@ async def _move(settings: Settings, source: str, target: str) -> Moved:
             await here.close()
     except Damaged as error:
         raise click.ClickException(f"nothing was moved: {error}. `holdfast store check` says more.") from error
-    except (InUse, NewerStore, ConfigError, StoreDown, StoreUnavailable, OSError) as error:
-        raise click.ClickException(f"nothing was moved: {error}") from error
+    except (InUse, NewerStore, ConfigError, StoreUnavailable, OSError) as error:
+        raise click.ClickException(f"nothing was moved: {without_secrets(str(error), source, target)}") from error
 
 
 def _bar() -> Callable[[int], None]:
