@@ -29,8 +29,8 @@ def migrate(source: str | None, target: str | None, config: str | None, as_json:
     permissions and the secret.
 
     No server may use either side, and the target must be empty. All of it is read back and compared before anything is
-    kept; then the old store is put out of use, so that no unfinished run is carried out twice. Workspaces are files: they
-    stay where they are."""
+    kept; then the old store is put out of use, so that no unfinished run is carried out twice. Workspaces are files
+    and stay where they are."""
     from holdfast.cli import settings_from
 
     settings = settings_from(config).settings

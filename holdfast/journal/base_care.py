@@ -1,5 +1,5 @@
-"""What a look through a store is. Owns: the judge that comes along and the report that is made. Refuses to know: stores,
-and what an event means."""
+"""What a look through a store is. Owns: the judge that comes along and the report that is made. Refuses to know:
+stores, and what an event means."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from holdfast.core.errors import Damaged
 from holdfast.journal.base_carry import Carried, Digest, InUse, Key, Log, Run
 from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.moving import move, summed
-from holdfast.journal.sqlite_carry import SqliteCarrier
 from holdfast.journal.sqlite_care import check
+from holdfast.journal.sqlite_carry import SqliteCarrier
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("schema_*.tar.gz"))
 
