@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +31,7 @@ from holdfast.journal.space import Space
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.observe.log import Log
 from holdfast.tools.homes import Homes, home_of
+from holdfast.tools.workspace import workspace_name
 
 if TYPE_CHECKING:
     from holdfast.journal.postgres import PostgresStore
@@ -149,15 +150,18 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
     while True:
         try:
             await carrying.refuse_moved(chosen.direct_url or chosen.url)
-            return await journal.PostgresStore.open_at(chosen.url, identity, bell, chosen.lease_s, wiring)
+            store: PostgresStore = await journal.PostgresStore.open_at(
+                chosen.url, identity, bell, chosen.lease_s, wiring
+            )
+            return store
         except InUse as error:
             raise StoreDown(str(error)) from error
         except StoreUnavailable as error:
             why = without_secrets(str(error), chosen.url, chosen.direct_url)
             if not error.passing or time.monotonic() >= deadline:
                 raise StoreDown(
-                    f"{without_password(chosen.url)}: {why}. Check store.url and that the database is running "
-                    f"(waited {chosen.wait_s:g} s for it: --wait-store)."
+                    f"{without_password(chosen.url)}: {why}. Check store.url, and that the database is running "
+                    "(--wait-store says how long to wait for it)."
                 ) from error
             if not told:
                 log.warning("store_awaited", url=without_password(chosen.url), why=why, seconds=chosen.wait_s)
@@ -191,6 +195,20 @@ def postgres_carrier(settings: Settings, url: str) -> PostgresCarrier:
     chosen = settings.store
     made: PostgresCarrier = carrying.PostgresCarrier(chosen.direct_url or url if url == chosen.url else url)
     return made
+
+
+async def settle_workspaces(settings: Settings, data: Path, url: str, lived: Iterable[tuple[str, str]]) -> int:
+    """The workspaces of a data directory stay where they are when its store moves to a database: that knows their home
+    from then on. `lived` are the (owner, session) that had runs; how many workspaces there were."""
+    top = data / "workspaces"
+    named = {(owner, name) for owner, session in lived for name in (owner, f"{owner}/{session}")}
+    there = sorted(each for each in named if (top / workspace_name(each[1])).is_dir())
+    if there:
+        carrying, _, _ = _postgres_parts()
+        chosen = settings.store
+        direct = chosen.direct_url if url == chosen.url and chosen.direct_url else url
+        await carrying.settle_all(direct, there, home_of(top))
+    return len(there)
 
 
 async def check_postgres(settings: Settings, judge: Judge, told: Callable[[int, int], None]) -> Report:

@@ -8,7 +8,7 @@ write meanwhile. Rows are copied in batches; the numbers of runs are given anew 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import asyncpg
@@ -17,7 +17,7 @@ from msgspec.structs import astuple, replace
 from holdfast.core.errors import Damaged
 from holdfast.journal import base_carry as c
 from holdfast.journal import queries
-from holdfast.journal.base import PAGE_BYTES, Record
+from holdfast.journal.base import PAGE_BYTES, Record, StoreUnavailable
 from holdfast.journal.base_carry import Carried, InUse
 from holdfast.journal.postgres_lines import Line, Wiring, options_of, translate
 from holdfast.journal.postgres_log import packed, unpacked
@@ -25,6 +25,7 @@ from holdfast.journal.postgres_schema import migrate
 from holdfast.journal.segments import origin
 
 SQL = queries.load("postgres_carry.sql")
+PEERS = queries.load("postgres_peers.sql")
 BATCH = 500
 BATCH_BYTES = 8 * 1024 * 1024
 CONNECT_S = 10.0
@@ -51,9 +52,23 @@ async def connect(url: str) -> Line:
     try:
         line = await asyncpg.connect(url, **(options_of(Wiring(), NAME) | {"command_timeout": None}))
         await line.execute(SQL["quiet"])
+    except ValueError:  # its text may hold pieces of a password
+        raise StoreUnavailable(
+            "this is not a URL of a database. Write signs such as @ / : # ? in its password as %40 %2F %3A %23 %3F",
+            passing=False,
+        ) from None
     except Exception as error:
         raise translate(error) from error
     return line
+
+
+async def settle_all(url: str, workspaces: Iterable[tuple[str, str]], home: str) -> None:
+    """These workspaces (owner, name) are at `home`, unless they have another."""
+    line = await connect(url)
+    try:
+        await line.executemany(PEERS["settle"], [(owner, name, home) for owner, name in workspaces])
+    finally:
+        await line.close()
 
 
 async def refuse_moved(url: str) -> None:

@@ -96,8 +96,8 @@ async def test_a_move_that_is_cut_off_leaves_nothing_and_can_be_made_again(old: 
     class Cut(Exception):
         pass
 
-    def cut(rows: int) -> None:
-        if rows == 5:
+    def cut(row: Carried) -> None:
+        if isinstance(row, Key):
             raise Cut
 
     source, target = SqliteCarrier(old), SqliteCarrier(tmp_path / "new")
