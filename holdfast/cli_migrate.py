@@ -38,7 +38,9 @@ def migrate(source: str | None, target: str | None, config: str | None, as_json:
     ends = [source or _configured(settings), target or _configured(settings)]
     if ends[0] == ends[1]:
         raise click.ClickException("a store cannot move to where it is: name the other side with --from or --to.")
-    moved, notes = asyncio.run(_move(settings, ends[0], ends[1]))
+    seen = _Seen()
+    moved = asyncio.run(_move(settings, ends[0], ends[1], seen))
+    notes = _notes(settings, ends[0], ends[1], seen.lived)
     if as_json:
         click.echo(json.dumps({"checksum": moved.checksum, "counts": moved.counts, "notes": [moved.source, *notes]}))
         return
@@ -53,7 +55,7 @@ def _configured(settings: Settings) -> str:
     return settings.store.url if settings.store.shared else str(settings.server.data_path)
 
 
-async def _move(settings: Settings, source: str, target: str) -> tuple[Moved, list[str]]:
+async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Moved:
     from holdfast.assemble_store import carrier_of, without_secrets
     from holdfast.core.errors import Damaged
     from holdfast.journal.base import StoreUnavailable
@@ -61,13 +63,12 @@ async def _move(settings: Settings, source: str, target: str) -> tuple[Moved, li
     from holdfast.journal.moving import move
     from holdfast.journal.sqlite_load import NewerStore
 
-    seen = _Seen()
     try:
         here = carrier_of(settings, source)
         try:
             there = carrier_of(settings, target)
             try:
-                moved = await move(here, there, seen.row)
+                return await move(here, there, seen.row)
             finally:
                 await there.close()
         finally:
@@ -76,10 +77,9 @@ async def _move(settings: Settings, source: str, target: str) -> tuple[Moved, li
         raise click.ClickException(f"nothing was moved: {error}. `holdfast store check` says more.") from error
     except (InUse, NewerStore, ConfigError, StoreUnavailable, OSError) as error:
         raise click.ClickException(f"nothing was moved: {without_secrets(str(error), source, target)}") from error
-    return moved, await _notes(settings, source, target, seen.lived)
 
 
-async def _notes(settings: Settings, source: str, target: str, lived: set[tuple[str, str]]) -> list[str]:
+def _notes(settings: Settings, source: str, target: str, lived: set[tuple[str, str]]) -> list[str]:
     """What is left to be done."""
     from holdfast.assemble_store import is_postgres, settle_workspaces
 
@@ -87,7 +87,7 @@ async def _notes(settings: Settings, source: str, target: str, lived: set[tuple[
         return []
     data = Path(source).expanduser()
     notes = []
-    if count := await settle_workspaces(settings, data, target, lived):
+    if count := asyncio.run(settle_workspaces(settings, data, target, lived)):
         notes.append(
             f"{count} workspaces are at home in {data}: serve them with --data-dir {data}, or share that volume"
         )
