@@ -211,6 +211,13 @@ async def settle_workspaces(settings: Settings, data: Path, url: str, lived: Ite
     return len(there)
 
 
+async def describe_postgres(settings: Settings) -> str:
+    """What database it is. Raises StoreUnavailable."""
+    carrying, _, _ = _postgres_parts()
+    said: str = await carrying.describe(settings.store.direct_url or settings.store.url)
+    return f"{without_password(settings.store.url)}: {said}"
+
+
 async def check_postgres(settings: Settings, judge: Judge, told: Callable[[int, int], None]) -> Report:
     """Look through the database."""
     _postgres_parts()
