@@ -152,7 +152,7 @@ class PostgresStore:
             return done
         opened, end = done
         if opening.holder and not opening.ended:
-            self._log.ends[opening.run] = end
+            self._log.hold(opening.run, end)
         if not opening.holder:
             self._bell.ring(["work"])
         return opened
@@ -207,7 +207,7 @@ class PostgresStore:
         if done is None:
             return None
         claim, end = done
-        self._log.ends[run] = end
+        self._log.hold(run, end)
         return claim
 
     async def beat(self, holder: str) -> None:

@@ -105,7 +105,15 @@ class Log:
         self._reading: asyncio.Task[None] | None = None
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
-        """See Journal.append. Slices of one run that come together are written one after the other."""
+        """See Journal.append. Slices of one run that come together are written one after the other. Where one lane
+        fails, all slices will come again: those that another lane has written are in doubt then as well."""
+        try:
+            return await self._append(slices)
+        except StoreUnavailable:
+            self._doubts.update(_place(part) for part in slices)
+            raise
+
+    async def _append(self, slices: Sequence[Slice]) -> list[Verdict]:
         verdicts = [Verdict.FENCED] * len(slices)
         left = list(range(len(slices)))
         while left:
@@ -150,11 +158,7 @@ class Log:
             self._learn(parts, rows, written)
             return written
 
-        try:
-            return await self._lines.on_lane(lane, work)
-        except StoreUnavailable:
-            self._doubts.update(_place(part) for part in parts)
-            raise
+        return await self._lines.on_lane(lane, work)
 
     def _follows(self, part: Slice) -> bool:
         end = self.ends.get(part.run)
@@ -241,12 +245,17 @@ class Log:
             self._doubts.discard(_place(part))
             end, row = self.ends.get(part.run), rows.get(part.run)
             if part.run not in written:
-                if end is not None and end.attempt <= part.attempt and row is not None:
+                if end is not None and row is not None:
                     del self.ends[part.run]  # somebody else has the run, or it is over
             elif part.mark is not None and (part.mark.ended or part.mark.parked):
                 self.ends.pop(part.run, None)
             elif end is not None and row is not None:
                 self.ends[part.run] = End(part.attempt, row.last, row.after, end.size + len(row.data))
+
+    def hold(self, run: str, end: End) -> None:
+        """The run is this process's now; what was in doubt of an earlier attempt is over."""
+        self.ends[run] = end
+        self._doubts = {doubt for doubt in self._doubts if doubt[0] != run}
 
     # Reading
 
