@@ -49,6 +49,7 @@ tool_items = "mcp_call"
 modules = ["shop.py"]
 approval = "always"
 [store]
+url = "postgresql://nobody@127.0.0.1:1/a-drill-must-not-touch-it"
 max_responses = 1
 """
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
@@ -92,8 +93,6 @@ async def test_F2_a_drill_of_the_users_own_server_counts_kills_and_calls_only_th
     home: Path,
 ) -> None:
     named = ("--call", 'order:{"item": "tea"}')
-    with (home / "holdfast.toml").open("a") as config:  # a drill never touches the store that is configured
-        config.write('\n[store]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n')
     said = await holdfast_drill(home, "--kills", "2", "--no-boundaries", "--json", "--report", "proof.md", *named)
     assert said.code == 0, said
     told = json.loads(said.out)
