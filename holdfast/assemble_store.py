@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from holdfast.config import Settings, without_password
 from holdfast.config_keys import ConfigError
+from holdfast.core.errors import Damaged
 from holdfast.journal.base import Sessions, Store, StoreUnavailable
 from holdfast.journal.base_care import Judge, Report
 from holdfast.journal.base_carry import Carrier, InUse
@@ -154,8 +155,8 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
                 chosen.url, identity, bell, chosen.lease_s, wiring
             )
             return store
-        except InUse as error:
-            raise StoreDown(str(error)) from error
+        except (InUse, Damaged) as error:  # a newer schema, an old PostgreSQL, a store that moved: waiting helps nothing
+            raise StoreDown(f"{without_password(chosen.url)}: {error}") from error
         except StoreUnavailable as error:
             why = without_secrets(str(error), chosen.url, chosen.direct_url)
             if not error.passing or time.monotonic() >= deadline:
