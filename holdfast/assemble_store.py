@@ -30,6 +30,7 @@ from holdfast.journal.bell import LocalBell
 from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.space import Space
 from holdfast.journal.sqlite import SqliteStore
+from holdfast.journal.sqlite_care import MOVED
 from holdfast.observe.log import Log
 from holdfast.tools.homes import Homes, home_of
 from holdfast.tools.workspace import workspace_name
@@ -97,6 +98,11 @@ async def open_shelf(settings: Settings, role: Role, log: Log) -> Shelf:
 
 async def _sqlite(settings: Settings, log: Log) -> Shelf:
     data = settings.server.data_path
+    if (data / MOVED).exists():
+        raise ConfigError(
+            f"the store in {data} was moved to PostgreSQL: name it with --store. To begin an empty one here instead, "
+            f"remove {data / MOVED}."
+        )
     lock = DirectoryLock(data)
     space = Space(data, settings.store.low_water_bytes, settings.store.ballast_bytes)
     try:
@@ -155,7 +161,7 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
                 chosen.url, identity, bell, chosen.lease_s, wiring
             )
             return store
-        except (InUse, Damaged) as error:  # a newer schema, an old PostgreSQL, a store that moved: waiting helps nothing
+        except (InUse, Damaged) as error:  # a newer schema, an old PostgreSQL, a store that moved: no use to wait
             raise StoreDown(f"{without_password(chosen.url)}: {error}") from error
         except StoreUnavailable as error:
             why = without_secrets(str(error), chosen.url, chosen.direct_url)

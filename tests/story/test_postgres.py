@@ -165,6 +165,7 @@ def test_a_directory_with_unfinished_runs_moves_to_postgresql_and_back(
     with tarfile.open(archive) as tar:
         tar.extractall(data, filter="data")
     assert "checksum of both sides" in holdfast("migrate", "--from", str(data), "--to", url)
+    assert "was moved to PostgreSQL" in holdfast("serve", "--port", "0", "--data-dir", str(data), status=1)
     server = cluster.serve("one")
     refused = holdfast("migrate", "--from", url, "--to", str(tmp_path / "back" / "data"), status=1)
     assert "replicas use the database: one" in refused
