@@ -90,7 +90,7 @@ class PostgresStore:
         cls, url: str, identity: Identity, bell: LocalBell, lease_s: float = 15.0, wiring: Wiring | None = None
     ) -> PostgresStore:
         """Migrate the database, register this process and begin to listen. Raises StoreUnavailable where the database
-        cannot be reached, Damaged where it is newer than this program."""
+        cannot be reached, NewerStore where it is newer than this program."""
         wiring = wiring or Wiring()
         await migrate(url, wiring, identity.name)
         lines = await Lines.to(url, wiring, identity.name)
@@ -249,10 +249,12 @@ class PostgresStore:
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""
         topics = [f"signal:{signal.run}", "work"]
-        values = (owner, signal.run, signal.kind, signal.key, signal.payload, notes(self._identity.holder, topics)[0])
-        if not await self._lines.ask(lambda line: line.fetch(SQL["insert_signal"], *values)):
+        held, free = (notes(self._identity.holder, some)[0] for some in (topics[:1], topics))
+        values = (owner, signal.run, signal.kind, signal.key, signal.payload, held, free)
+        row = await self._lines.ask(lambda line: line.fetchrow(SQL["insert_signal"], *values))
+        if row is None:
             return False
-        self._bell.ring(topics)
+        self._bell.ring(topics if row["free"] else topics[:1])
         return True
 
     async def delete(self, owner: str, run: str, at: int = 0) -> bool:

@@ -34,6 +34,7 @@ ROUNDS = 40
 _PASSING = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection whose end was told while it was idle, and not noticed yet
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.exceptions.InsufficientResourcesError,
@@ -89,10 +90,11 @@ async def _as_it_is(line: Line) -> None:
 class Lines:
     """The pools of one process. Make them with `await Lines.to(...)`."""
 
-    def __init__(self, writing: Any, asking: Any, lanes: int) -> None:
+    def __init__(self, writing: Any, asking: Any, wiring: Wiring) -> None:
         self._writing = writing
         self._asking = asking
-        self._lanes = [asyncio.Lock() for _ in range(lanes)]
+        self._lanes = [asyncio.Lock() for _ in range(wiring.lanes)]
+        self._prepared = wiring.prepared
         self.trouble: str | None = None
         """Why the database could not be reached the last time."""
 
@@ -102,7 +104,7 @@ class Lines:
         options = options_of(wiring, name)
         writing = await asyncpg.create_pool(url, min_size=0, max_size=wiring.lanes, reset=_as_it_is, **options)
         asking = await asyncpg.create_pool(url, min_size=0, max_size=wiring.queries, reset=_as_it_is, **options)
-        return cls(writing, asking, wiring.lanes)
+        return cls(writing, asking, wiring)
 
     async def close(self) -> None:
         """End all connections; what is under way is cut off after a moment."""
@@ -138,7 +140,11 @@ class Lines:
     async def _held(self, pool: Any) -> AsyncIterator[Line]:
         try:
             async with pool.acquire(timeout=STATEMENT_S) as line:
-                yield line
+                if self._prepared:
+                    yield line
+                else:  # a pooler may give each statement outside a transaction, and each half of it, to another server
+                    async with line.transaction():
+                        yield line
         except Exception as error:
             told = translate(error)
             if isinstance(told, StoreUnavailable):

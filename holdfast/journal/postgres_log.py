@@ -23,7 +23,7 @@ from msgspec import Struct
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
 from holdfast.journal.base import PAGE_BYTES, Mark, Record, Slice, StoreUnavailable, Verdict
-from holdfast.journal.postgres_lines import Line, Lines, collided, settled
+from holdfast.journal.postgres_lines import Line, Lines, collided, settled, within
 from holdfast.journal.segments import origin
 
 SQL = queries.load("postgres_log.sql")
@@ -191,7 +191,11 @@ class Log:
             marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
-            found = await line.fetch(SQL["append_marked"], *map(list, zip(*marks, strict=True)), *columns, told)
+            values = (*map(list, zip(*marks, strict=True)), *columns, told)
+            if line.is_in_transaction():  # behind a pooler: a collision must not spoil what goes with it
+                found = await within(line, lambda line: line.fetch(SQL["append_marked"], *values))
+            else:
+                found = await line.fetch(SQL["append_marked"], *values)
             return {run for (run,) in found if run}
 
         try:

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import asyncpg
 
-from holdfast.core.errors import Damaged
 from holdfast.journal import queries
+from holdfast.journal.base import NewerStore
 from holdfast.journal.postgres_lines import Line, Wiring, options_of, translate
 
 OLDEST = 150_000
 """PostgreSQL 15."""
-
-
-class NewerSchema(Damaged):
-    """The database was migrated by a later version."""
 
 
 async def migrate(url: str, wiring: Wiring, name: str) -> None:
@@ -25,7 +21,7 @@ async def migrate(url: str, wiring: Wiring, name: str) -> None:
         raise translate(error) from error
     try:
         if int(await line.fetchval("SHOW server_version_num")) < OLDEST:
-            raise Damaged("PostgreSQL 15 or newer is needed. Upgrade the database, or use another.")
+            raise NewerStore("PostgreSQL 15 or newer is needed. Upgrade the database, or use another.")
         async with line.transaction():
             await _apply(line)
     finally:
@@ -39,7 +35,7 @@ async def _apply(line: Line) -> None:
     version = await line.fetchval(sql["version"])
     steps = queries.migrations("postgres_migrations")
     if version > steps[-1][0]:
-        raise NewerSchema(
+        raise NewerStore(
             f"the database has schema {version}, this program knows {steps[-1][0]}. Use the newer holdfast that "
             "migrated it, or restore the backup that was made before."
         )

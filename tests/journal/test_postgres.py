@@ -9,13 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.errors import ClientError, Damaged
-from holdfast.journal.base import Mark, Signal, StoreUnavailable, Verdict
+from holdfast.journal.base import Mark, NewerStore, Signal, StoreUnavailable, Verdict
 from holdfast.journal.base_peers import Replica
 from holdfast.journal.base_upkeep import Retention
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.journal.postgres_lines import Wiring
-from holdfast.journal.postgres_schema import NewerSchema
 from holdfast.testing import Author, Backend
 from holdfast.testing.author import started
 from tests import pg
@@ -62,7 +61,7 @@ async def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is() -> N
     server = pg.server()
     url = await server.database()
     await server.run(url, "INSERT INTO schema_versions (version) VALUES (9999)")
-    with pytest.raises(NewerSchema, match=r"schema 9999.*Use the newer holdfast"):
+    with pytest.raises(NewerStore, match=r"schema 9999.*Use the newer holdfast"):
         await pg.opened(url)
 
 
