@@ -143,7 +143,7 @@ class Log:
     async def _on_lane(self, lane: int, parts: list[Slice]) -> set[str]:
         """The runs whose slice was written."""
 
-        async def work(line: Line) -> set[str]:
+        async def work(line: Line) -> tuple[dict[str, Row], set[str]]:
             await self._know(line, parts)
             fit = [part for part in parts if self._follows(part)]
             rows = {part.run: packed(part.records, self.ends[part.run].crc) for part in fit if part.records}
@@ -155,10 +155,11 @@ class Log:
             unsure = [part for part in parts if part.run not in written and self._doubtful(part)]
             if unsure:
                 written |= await self._compare(line, unsure)
-            self._learn(parts, rows, written)
-            return written
+            return rows, written
 
-        return await self._lines.on_lane(lane, work)
+        rows, written = await self._lines.on_lane(lane, work)
+        self._learn(parts, rows, written)  # committed only now; no other slice of the lane has begun yet
+        return written
 
     def _follows(self, part: Slice) -> bool:
         end = self.ends.get(part.run)
@@ -169,9 +170,9 @@ class Log:
 
     async def _know(self, line: Line, parts: list[Slice]) -> None:
         """Look up the ends that are not known here."""
-        unknown = [p.run for p in parts if p.run not in self.ends or self.ends[p.run].attempt != p.attempt]
-        if unknown:
-            for row in await line.fetch(SQL["ends"], unknown):
+        unknown = {p.run: p.attempt for p in parts if p.run not in self.ends or self.ends[p.run].attempt != p.attempt}
+        for row in await line.fetch(SQL["ends"], list(unknown)) if unknown else ():
+            if row["attempt"] == unknown[row["id"]]:
                 self.ends[row["id"]] = End(row["attempt"], row["last_seq"], row["crc_after"], row["bytes"])
 
     async def _plain(self, line: Line, parts: list[Slice], rows: dict[str, Row]) -> set[str]:
@@ -179,9 +180,11 @@ class Log:
         empty = [part.run for part in parts if not part.records]
         written: set[str] = set()
         if full:
-            columns = _columns(full, rows)
-            told = notes(self._holder, (part.run for part in full))
-            written = {run for (run,) in await line.fetch(SQL["append"], *columns, told) if run}
+            values = (*_columns(full, rows), notes(self._holder, (part.run for part in full)))
+            try:
+                written = await _written(line, "append", values)
+            except asyncpg.UniqueViolationError:
+                written = await _written(line, "append_contested", values)
         if empty:
             written |= {row["id"] for row in await line.fetch(SQL["ends"], empty)}
         return written
@@ -191,12 +194,7 @@ class Log:
             marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
-            values = (*map(list, zip(*marks, strict=True)), *columns, told)
-            if line.is_in_transaction():  # behind a pooler: a collision must not spoil what goes with it
-                found = await within(line, lambda line: line.fetch(SQL["append_marked"], *values))
-            else:
-                found = await line.fetch(SQL["append_marked"], *values)
-            return {run for (run,) in found if run}
+            return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
 
         try:
             return await collided(work)
@@ -325,6 +323,15 @@ def _page(run: str, after: int, rows: list[Any]) -> list[Record]:
     if not page and after < rows[0]["least"]:
         raise Damaged(f"run {run}: entry {after + 1} is gone, up to {rows[0]['least']} were written")
     return page
+
+
+async def _written(line: Line, name: str, values: Sequence[Any]) -> set[str]:
+    """The runs that a statement says it wrote."""
+    if line.is_in_transaction():  # behind a pooler: a collision must not spoil what goes with it
+        found = await within(line, lambda line: line.fetch(SQL[name], *values))
+    else:
+        found = await line.fetch(SQL[name], *values)
+    return {run for (run,) in found if run}
 
 
 def _place(part: Slice) -> tuple[str, int, int]:

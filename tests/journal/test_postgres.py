@@ -182,6 +182,23 @@ async def test_one_append_of_many_runs_is_one_row_each(place: Place) -> None:
     assert await place.sql("SELECT count(*) FROM run_log WHERE first_seq = 2 AND last_seq = 4") == [(6,)]
 
 
+async def test_many_readers_at_once_are_few_statements(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in ("r1", "r2"):
+        await place.ann.open(run)
+    batches: list[int] = []
+    pages = place.store._log._pages
+
+    async def counted(batch: list[tuple[str, str, int]]) -> object:
+        batches.append(len(batch))
+        return await pages(batch)
+
+    monkeypatch.setattr(place.store._log, "_pages", counted)
+    reads = [place.store.read(owner, run, -1) for owner in ("ann", "bob") for run in ("r1", "r2") for _ in range(25)]
+    answers = await asyncio.gather(*reads)
+    assert [len(answer) for answer in answers] == [2] * 50 + [0] * 50
+    assert sum(batches) <= 5 and len(batches) <= 2, "readers of the same place share one answer"
+
+
 async def damaged(author: Author, run: str) -> str:
     with pytest.raises(Damaged) as told:
         await author.read(run)

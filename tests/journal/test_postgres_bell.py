@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from holdfast.journal import postgres_bell
-from holdfast.journal.base import Signal, Verdict
+from holdfast.journal.base import Signal, StoreUnavailable, Verdict
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import PostgresStore
 from holdfast.journal.postgres_log import NOTE_BYTES, notes
@@ -183,7 +183,22 @@ async def test_a_process_that_lost_its_own_connection_judges_nobody_for_a_lease(
     assert await b.author.claimable() == []
 
 
-async def test_a_process_that_was_taken_for_dead_goes_on_with_its_next_beat(enter: Enter) -> None:
+async def test_a_process_that_has_its_lock_does_not_stay_dead(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_bell, "WATCH_S", 0.05)
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    await b.store._lines.once(lambda line: line.execute(postgres_bell.SQL["leave"], "a"))
+
+    async def held() -> bool:
+        return await b.author.claimable() == []
+
+    await until(held, DEADLINE_S)
+
+
+async def test_a_process_that_was_taken_for_dead_goes_on_with_its_next_beat(
+    enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_bell, "WATCH_S", 3600)
     a, b = await enter("a"), await enter("b")
     await a.author.open("r1")
     await b.store._lines.once(lambda line: line.execute(postgres_bell.SQL["leave"], "a"))
@@ -207,3 +222,30 @@ def test_a_note_is_split_before_it_is_too_long() -> None:
     assert all(len(note.encode()) <= NOTE_BYTES < 8000 for note in told)
     assert [topic for note in told for topic in note.split(" ")[1:]] == runs
     assert notes("holder", []) == []
+
+
+async def test_when_the_database_ends_all_connections_everything_goes_on(enter: Enter) -> None:
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    await a.author.write("r1", b"x")
+    b.listen("r1")
+    for n in range(3):
+        sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND pid != pg_backend_pid()"
+        name = await a.store._lines.once(lambda line: line.fetchval("SELECT current_database()"))
+        await pg.server().run("postgres", sql, name)
+        assert len(await b.author.data("r1")) == 3 + n
+        opened = await b.author.open(f"o{n}", key=f"k{n}")
+        assert opened.records
+        part = a.author.slice("r1", b"%d" % n)
+        while True:
+            try:
+                assert await a.store.append([part]) == [Verdict.WRITTEN]
+                break
+            except StoreUnavailable as error:
+                assert error.passing
+        a.author.seqs["r1"] += 1
+        await until(b.store._listener.connected.is_set, DEADLINE_S)
+    b.heard.clear()
+    await a.author.write("r1", b"last")
+    await b.hears("r1")
+    await until(lambda: a.store.upkeep.trouble() is None and b.store.upkeep.trouble() is None, DEADLINE_S)
