@@ -19,7 +19,7 @@ from holdfast.core.events import Effect
 from holdfast.core.spec import Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.runs import RunsProjection
-from holdfast.engine.base import Chunk, Ended, Idle, Limits, News, Order
+from holdfast.engine.base import Chunk, Ended, Idle, Limits, News, Order, Projection
 from holdfast.engine.drivers import Parts
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import StoreUnavailable
@@ -259,11 +259,11 @@ def order(text: str, *, store: bool = True, **joins: Any) -> Order:
 class Ear:
     """A reader in a task of its own."""
 
-    def __init__(self, engine: Engine, run: str) -> None:
+    def __init__(self, engine: Engine, run: str, projection: Projection | None = None) -> None:
         self.data = b""
         self.idles = 0
         self.last: News | None = None
-        self._subscription = engine.attach(OWNER, run, RunsProjection())
+        self._subscription = engine.attach(OWNER, run, projection or RunsProjection())
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.core.errors import ClientError, ServerError
+from holdfast.dialects.chat.frames import ChatProjection
 from holdfast.engine.base import Broken
 from holdfast.models.scripted import Step, asked, said
 from tests.engine.peers import LEASE_S, OWNER, Ear, House, PostgresHouse, order, until
@@ -133,6 +134,19 @@ async def test_a_reader_elsewhere_is_told_the_same_bytes(house: House) -> None:
     assert here == there and here
 
 
+async def test_a_chat_reader_elsewhere_sees_a_message_while_it_is_written(house: House) -> None:
+    await house.engine()
+    door = await house.engine(works=False)
+    pieces: list[Step] = [piece for n in range(40) for piece in (*said(f"word{n} ")[:-1], 0.05)]
+    house.books["hi"] = [[*pieces, *said("last")]]
+    ticket = await door.submit(order("hi"))
+    ear = Ear(door, ticket.run, ChatProjection())
+    await until(lambda: b"word3 " in ear.data, "the beginning")
+    state = await door.look(OWNER, ticket.run)
+    assert state is not None and not state.ended
+    assert (await ear.whole()).count(b"word") == 40
+
+
 async def test_P4_a_run_whose_process_died_goes_on_elsewhere_and_its_readers_miss_nothing(house: House) -> None:
     first, second = await house.engine(), await house.engine()
     house.books["hi"], house.holds["1"] = LOOK, asyncio.Event()
@@ -212,6 +226,22 @@ async def test_P15_who_waits_and_who_reads_elsewhere_goes_on_after_an_outage(hou
     assert await ear.whole() == await Ear(holder, ticket.run).whole()
     state = await asyncio.wait_for(waiter, 30)
     assert state is not None and state.status == "completed"
+
+
+async def test_P13_a_process_that_cannot_write_any_more_lets_others_take_its_runs(house: House) -> None:
+    first = await house.engine()
+    house.books["hi"], house.holds["1"] = LOOK, asyncio.Event()
+    ticket = await first.submit(order("hi"))
+    await until(lambda: house.deeds, "the tool")
+    second = await house.engine()
+
+    async def broken(slices: object) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    house.valves[0].append = broken
+    house.holds["1"].set()
+    assert await ended(house, ticket.run, 1) == "completed"
+    assert second.stats()["taken_over"] == 1 and not first.stats()["writable"]
 
 
 async def test_a_run_that_is_deleted_elsewhere_ends_its_readers_with_an_error_and_fences_its_holder(
