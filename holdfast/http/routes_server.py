@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -18,9 +19,20 @@ from holdfast.http.calls import Parts, answer
 from holdfast.http.describe import Operation, described
 from holdfast.http.keys import Key
 from holdfast.http.openapi import plain_path
+from holdfast.journal.base import StoreUnavailable
+from holdfast.journal.base_peers import Replica
 
 Described = dict[str, object]
 OPEN_PATHS = frozenset({"/", "/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"})
+
+
+NO_STORE_S = 2
+"""When a client, or a load balancer, may look again after the database was not there."""
+LOOK_S = 2.0
+
+
+def _fine() -> str | None:
+    return None
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -35,6 +47,10 @@ class About(Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
     upstream: Callable[[], Awaitable[Described]]
     created: int
+    replicas: Callable[[], Awaitable[Sequence[Replica]]] | None = None
+    """Who uses the store; None where only this process can."""
+    away: Callable[[], str | None] = _fine
+    """Why a store on another machine cannot be reached; None where it can, or is here."""
 
 
 class ServerRoutes:
@@ -47,26 +63,38 @@ class ServerRoutes:
     def routes(self) -> list[Route]:
         """All of them."""
         return [
-            Route("/health", self.health, methods=["GET"]),
-            Route("/v1/health", self.health, methods=["GET"]),
-            Route("/health/detailed", self.detailed, methods=["GET"]),
+            *self.health_routes(),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{id:path}", self.model, methods=["GET"]),
             Route("/v1/capabilities", self.capabilities, methods=["GET"]),
             Route("/v1/toolsets", self.toolsets, methods=["GET"]),
         ]
 
+    def health_routes(self) -> list[Route]:
+        """Those that a process has too which only carries out runs."""
+        return [
+            Route("/health", self.health, methods=["GET"]),
+            Route("/v1/health", self.health, methods=["GET"]),
+            Route("/health/detailed", self.detailed, methods=["GET"]),
+        ]
+
     @described(
         Operation(
             tag="Server",
             summary="Is the process there?",
-            answers={200: shapes.Health},
+            doc="On PostgreSQL 503 while the database cannot be reached, and while the replica stops.",
+            answers={200: shapes.Health, 503: shapes.Health},
             open=True,
         )
     )
     async def health(self, request: Request) -> Response:
-        """Tiny and open: the process answers."""
-        return answer({"status": "ok", "platform": "holdfast"})
+        """Tiny and open: the process answers. Where there are others, a load balancer should send requests to them
+        while this one drains or cannot reach the database."""
+        status = "ok"
+        if self._about.replicas is not None:
+            status = "draining" if self._engine.draining else "degraded" if self._about.away() else "ok"
+        shown = answer({"status": status, "platform": "holdfast"}, 200 if status == "ok" else 503)
+        return shown if status == "ok" else _later(shown)
 
     @described(
         Operation(
@@ -81,7 +109,8 @@ class ServerRoutes:
         """Open, and without any secret, path or pid unless an admin asks; 503 when a part is degraded."""
         about, stats = self._about, self._engine.stats()
         upstream = await about.upstream()
-        degraded = stats["degraded"] is not None or self._engine.draining or not upstream["reachable"]
+        away = about.away()
+        degraded = bool(stats["degraded"] or away or self._engine.draining or not upstream["reachable"])
         status = "draining" if self._engine.draining else "degraded" if degraded else "ok"
         shown: Described = {
             "status": status,
@@ -90,19 +119,36 @@ class ServerRoutes:
             "store": {
                 "kind": about.store["kind"],
                 "durability": about.store["durability"],
+                "reachable": away is None,
                 "writable": stats["writable"],
-                "trouble": stats["degraded"],
+                "trouble": stats["degraded"] or away,
             },
             "runs": {"active": stats["active"], "queued": stats["queued"]},
             "readers": stats["subscriptions"],
             "limits": about.limits,
             "upstream": upstream,
-            "recovery": {name: stats[name] for name in ("recovered", "sealed", "fenced")},
+            "recovery": {name: stats[name] for name in ("recovered", "taken_over", "sealed", "fenced")},
             "expired": stats["evicted"],
         }
+        replicas = await self._replicas() if away is None else None
+        if replicas is not None:
+            shown["runs"] = {"active": stats["active"], "queued": stats["queued"], "held": stats["held"]}
+            shown["replicas"] = {"alive": len(replicas), "working": sum(each.works for each in replicas)}
         if _is_admin(request):
-            shown["admin"] = {**about.store, "entries": stats["entries"]}
-        return answer(shown, 503 if degraded else 200)
+            known = {"replicas": replicas} if replicas is not None else {}
+            shown["admin"] = {**about.store, "entries": stats["entries"], "beat_age_s": stats["beat_age_s"], **known}
+        made = answer(shown, 503 if degraded else 200)
+        return _later(made) if degraded else made
+
+    async def _replicas(self) -> Sequence[Replica] | None:
+        """Who uses the store, where that can be found out soon."""
+        if self._about.replicas is None:
+            return None
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await self._about.replicas()
+        except (StoreUnavailable, TimeoutError):
+            return None
 
     def _names(self) -> list[str]:
         return [self._about.parts.profile.name, *self._about.parts.others]
@@ -199,6 +245,11 @@ def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
     """(method, path) of all routes; a websocket begins as a GET."""
     found = {(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     return found | {("GET", route.path) for route in routes if isinstance(route, WebSocketRoute)}
+
+
+def _later(response: Response) -> Response:
+    response.headers["retry-after"] = str(NO_STORE_S)
+    return response
 
 
 def _is_admin(request: Request) -> bool:

@@ -63,9 +63,9 @@ class Deleted(Struct):
 
 
 class Health(Struct):
-    """The process answers."""
+    """The process answers. Others than ok only where replicas share a database."""
 
-    status: Literal["ok"]
+    status: Literal["ok", "degraded", "draining"]
     platform: Literal["holdfast"]
 
 
@@ -82,6 +82,7 @@ class DetailedHealth(Struct):
     upstream: Json
     recovery: dict[str, int]
     expired: Count
+    replicas: dict[str, int] | UnsetType = UNSET
     admin: Json | UnsetType = UNSET
 
 

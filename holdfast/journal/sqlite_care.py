@@ -6,34 +6,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
-from msgspec import Struct
 
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
 from holdfast.journal.base import Record
+from holdfast.journal.base_care import Judge, Report
 from holdfast.journal.segments import link, origin, unpack
 from holdfast.journal.sqlite_load import NewerStore, refuse_newer
 
 SQL = queries.load("sqlite_care.sql")
 NAME = "holdfast.db"
+MOVED = "moved"
+"""A file that says: the store of this directory is elsewhere now. An empty one must not take its place unnoticed."""
 BESIDE = ("", "-wal", "-shm")
-Judge = Callable[[str, Iterable[Record]], object]
-"""Takes a run's records and raises Damaged where they make no sense."""
-
-
-class Report(Struct):
-    """What a look through a store found."""
-
-    runs: int = 0
-    entries: int = 0
-    bytes: int = 0
-    schema: int = 0
-    problems: list[str] = []
 
 
 def _open(path: Path) -> apsw.Connection:
@@ -66,14 +56,12 @@ def check(path: Path, judge: Judge, told: Callable[[int, int], None] = lambda do
 
 
 def _check_runs(db: apsw.Connection, judge: Judge, report: Report, told: Callable[[int, int], None]) -> None:
-    hot: dict[int, list[tuple[Record, int]]] = {}
-    for n, seq, attempt, at, crc, data in _rows(db, "hot"):
-        hot.setdefault(n, []).append((Record(seq, attempt, at, data), crc))
+    hot = hot_of(db)
     runs = list(_rows(db, "runs"))
     for place, (run, n, last, sealed, sealed_crc, ended) in enumerate(runs):
         told(place, len(runs))
         try:
-            records = _records(db, (run, n, sealed, sealed_crc), hot.get(n, []))
+            records = records_of(db, (run, n, sealed, sealed_crc), hot.get(n, []))
             if not records or (records[-1].seq != last if ended else records[-1].seq < last):
                 raise Damaged(f"run {run}: its last entries are gone, up to {last} were written")
             judge(run, records)
@@ -83,7 +71,15 @@ def _check_runs(db: apsw.Connection, judge: Judge, report: Report, told: Callabl
         report.runs += 1
 
 
-def _records(db: apsw.Connection, place: tuple[str, int, int, int], hot: list[tuple[Record, int]]) -> list[Record]:
+def hot_of(db: apsw.Connection) -> dict[int, list[tuple[Record, int]]]:
+    """The hot table by the number of the run, with the checksums as they are written there."""
+    hot: dict[int, list[tuple[Record, int]]] = {}
+    for n, seq, attempt, at, crc, data in _rows(db, "hot"):
+        hot.setdefault(n, []).append((Record(seq, attempt, at, data), crc))
+    return hot
+
+
+def records_of(db: apsw.Connection, place: tuple[str, int, int, int], hot: list[tuple[Record, int]]) -> list[Record]:
     """All records of a run, the packed ones and the hot ones, with their checksums verified."""
     run, n, sealed, sealed_crc = place
     records: list[Record] = []
@@ -144,6 +140,7 @@ def restore(source: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(target / NAME)
+    (target / MOVED).unlink(missing_ok=True)
     _copy_secrets(source, target)
 
 
