@@ -4,7 +4,7 @@ silent for longer than keepalives allow, as any client with a read timeout does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from holdfast.drill.wire import Exchange
@@ -75,3 +75,13 @@ class Line(NamedTuple):
         except TimeoutError:
             request.gave_up = True
         return request
+
+
+async def until_so(holds: Callable[[], Awaitable[bool]], seconds: float = WHOLE_S, what: str = "") -> None:
+    """Ask until it is so, with a deadline: what is waited for happens in another process."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not await holds():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s: {what}") from None

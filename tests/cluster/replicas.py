@@ -144,6 +144,7 @@ class Cluster:
         self._stack = AsyncExitStack()
         self._upstream: asyncio.subprocess.Process | None = None
         self.upstream = ""
+        self.upstream_line = Line("", 0)
 
     async def __aenter__(self) -> Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +178,8 @@ class Cluster:
         self._stack.push_async_callback(self._end_upstream)
         assert child.stdout is not None
         async with asyncio.timeout(START_S):
-            self.upstream = f"http://{self.ground.home}:{int(await child.stdout.readline())}"
+            self.upstream_line = Line(self.ground.home, int(await child.stdout.readline()))
+        self.upstream = f"http://{self.upstream_line.host}:{self.upstream_line.port}"
 
     async def _end_upstream(self) -> None:
         assert self._upstream is not None

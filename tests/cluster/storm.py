@@ -7,22 +7,17 @@ import asyncio
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.drill.checks import Evidence, Finding, calls_of, frames_of, judge, payload
-from holdfast.drill.loads import TAG, Load, Unreadable
-from holdfast.drill.own import PROBE_TOOLS
-from holdfast.drill.rig import text_of
-from holdfast.drill.witness import Setup, Witness, core, run_path
+from holdfast.drill.checks import calls_of, frames_of, payload
+from holdfast.drill.loads import Load
+from holdfast.drill.witness import core
 from tests.cluster.chaos import Chaos, Dose, Suffered
-from tests.cluster.clients import Client, drawn, gaps
-from tests.cluster.lines import Line
+from tests.cluster.clients import Client, drawn
+from tests.cluster.judging import Judge, Read, Result, spread
 from tests.cluster.replicas import Cluster, Shape
 from tests.cluster.watch import Watch
-
-JUDGES = 6
-LOOK_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,34 +31,6 @@ class Extent:
     shape: Shape = field(default_factory=Shape)
 
 
-@dataclass
-class Result:
-    """What one trial has seen."""
-
-    rows: dict[str, int | float | str] = field(default_factory=dict)
-    found: list[Finding] = field(default_factory=list)
-
-    def count(self, *kinds: str) -> int:
-        """How many findings of these kinds."""
-        return sum(finding.kind in kinds for finding in self.found)
-
-
-class Front:
-    """What Witness asks: the cluster as its clients see it."""
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self.port = line.port
-
-    async def shown(self, path: str) -> dict[str, object]:
-        """An object that must be there."""
-        answer = await self._line.get(path)
-        if answer.status != 200 or not answer.whole:
-            raise Unreadable(f"GET {path} was answered {answer.status}: {answer.data[:300]!r}")
-        body: dict[str, object] = answer.json()
-        return body
-
-
 class Storm:
     """One storm over one cluster."""
 
@@ -72,15 +39,9 @@ class Storm:
         self.chance = random.Random(extent.seed)
         self.watch = Watch(cluster)
         self.chaos = Chaos(cluster, self.watch, extent.dose, random.Random(self.chance.getrandbits(32)))
-        setup = replace(
-            Setup(traces=cluster.traces),
-            counted=frozenset(PROBE_TOOLS),
-            repeatable=frozenset(name for name, effect in PROBE_TOOLS.items() if effect != "write"),
-        )
-        self.witness = Witness(cluster.folder, setup, random.Random(self.chance.getrandbits(32)))
+        self.judge = Judge(cluster, random.Random(self.chance.getrandbits(32)))
         self.clients: list[Client] = []
         self.watchers: list[Client] = []
-        self.asks: dict[str, list[list[dict[str, object]]]] = {}
         self.seconds = 0.0
         self._finished = 0
 
@@ -114,61 +75,19 @@ class Storm:
             await client.bring_to_its_end()
         self._finished += 1
 
-    # judging
-
     async def judged(self) -> Result:
         """Every run, as it is now; may be asked again."""
-        result = Result()
-        for client in (*self.clients, *self.watchers):
-            result.found += [*client.found, *gaps(client)]
-        self._take_asks()
-        slots = asyncio.Semaphore(JUDGES)
-        known = [client for client in self.clients if client.load.id]
-        evidence = await asyncio.gather(*(self._read(client, slots, result.found) for client in known))
-        read = {client.load.tag: one for client, one in zip(known, evidence, strict=True) if one is not None}
-        for one in read.values():
-            result.found += judge(one)
-        result.found += await self.watch.attempts()
-        self._rows(result, read)
+        result = Result("storm", self.extent.seed)
+        self._rows(result, await self.judge.judge([*self.clients, *self.watchers], result))
         return result
 
-    def _take_asks(self) -> None:
-        for request in self.cluster.news():
-            users = [text_of(message) for message in request["messages"] if message["role"] == "user"]
-            if users and (found := TAG.search(users[-1])):
-                self.asks.setdefault(found[1], []).append(request["messages"])
-
-    async def _read(self, client: Client, slots: asyncio.Semaphore, found: list[Finding]) -> Evidence | None:
-        """All that can be known of a run; it has ended, and completed, or that is a finding."""
-        load, front = client.load, Front(self.cluster.line)
-        beside = [told for watcher in self.watchers if watcher.beside is client for told in watcher.load.told]
-        async with slots:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    status = str((await front.shown(run_path(load)))["status"])
-                    if status != "completed":
-                        found.append(Finding("end", load.tag, f"it is {status}"))
-                        return None
-                    evidence = await self.witness.evidence(front, load, all_places=False)  # type: ignore[arg-type]
-                    wrong = await self.witness.receipt(front, load, evidence)  # type: ignore[arg-type]
-                    for dialect in {told.dialect for told in beside} - evidence.replay.keys():
-                        raise AssertionError(f"nobody has read {dialect}")
-            except (Unreadable, TimeoutError) as error:
-                found.append(Finding("lost", load.tag, f"it cannot be read: {error!r}"))
-                return None
-        evidence.told += beside
-        evidence.asks = self.asks.get(load.tag, [])
-        found += [Finding("rerun", load.tag, text) for text in wrong]
-        if client.told_body is not None and client.told_body["output"] != evidence.body["output"]:
-            found.append(Finding("changed", load.tag, "what its caller was given is not what GET says now"))
-        return evidence
-
-    def _rows(self, result: Result, read: dict[str, Evidence]) -> None:
+    def _rows(self, result: Result, read: Read) -> None:
         suffered, clients = self.chaos.suffered, self.clients
         calls = [call for one in read.values() for call in calls_of(one.replay["runs"]).values()]
         answers = sum((client.answers for client in (*clients, *self.watchers)), Counter[int]())
         seen = sum(client.load.events for client in (*clients, *self.watchers))
-        times = sorted(takeovers(suffered, read))
+        times = takeovers(suffered, read)
+        half, most = spread(times)
         result.rows = {
             "replicas": len(self.cluster.replicas),
             "network": self.cluster.ground.name + (f" ({why})" if (why := self.cluster.ground.why) else ""),
@@ -190,8 +109,8 @@ class Storm:
             "zombies": suffered.zombies,
             "zombies' writes refused": suffered.refused,
             "runs taken over after a kill": len(times),
-            "takeover p50 (s)": round(times[len(times) // 2], 2) if times else "-",
-            "takeover max (s)": round(times[-1], 2) if times else "-",
+            "takeover p50 (s)": half,
+            "takeover max (s)": most,
             "database outages (s)": " ".join(f"{one:.1f}" for one in suffered.outages) or "-",
             "time (s)": round(self.seconds, 1),
         }
@@ -206,7 +125,7 @@ FAULTS = {
 }
 
 
-def takeovers(suffered: Suffered, read: dict[str, Evidence]) -> list[float]:
+def takeovers(suffered: Suffered, read: Read) -> list[float]:
     """From each kill to the next event of every run that the dead one held (and that had not ended yet)."""
     by_core = {core(payload(frames_of(one.replay["runs"])[0])["run_id"]): one for one in read.values()}
     found = []
