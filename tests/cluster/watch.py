@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+import asyncpg
+
 from holdfast.drill.checks import Finding
 from tests.cluster.replicas import Cluster, Replica
 
@@ -27,7 +29,15 @@ class Watch:
         if self._cluster.database is None:
             shown = await replica.line.get("/v1/runs?status=running&limit=100")
             return {row["run_id"].removeprefix("run_"): 0 for row in shown.json()["data"]} if shown.whole else {}
-        return {}
+        query = (
+            "SELECT runs.id, runs.attempt FROM runs JOIN replicas USING (holder) "
+            "WHERE replicas.name = $1 AND NOT replicas.dead AND NOT runs.ended"
+        )
+        try:
+            rows = await self._cluster.database.ask(query, replica.name)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            return {}
+        return {row["id"]: row["attempt"] for row in rows}
 
     async def refused(self, replica: Replica) -> int:
         """How many writes and claims of this life were refused so far."""
