@@ -4,32 +4,26 @@ cli imports it. Refuses to know: the command line."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from msgspec import Struct
 from starlette.applications import Starlette
 
 from holdfast.assemble_agents import Agents, Chance, build_agents
+from holdfast.assemble_store import Backing, Role, Shelf, open_shelf
 from holdfast.config import Loaded, Settings, is_loopback
 from holdfast.dialects.clients import TABLE
 from holdfast.engine.base import Keep, Limits
 from holdfast.engine.drivers import Parts as EngineParts
 from holdfast.engine.engine import Engine
-from holdfast.http.app import build_app
+from holdfast.http.app import build_app, build_health_app
 from holdfast.http.calls import Parts
 from holdfast.http.gate import Rules
 from holdfast.http.keys import Keyring
 from holdfast.http.routes_server import OPEN_PATHS, About
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.memory import MemoryStore
-from holdfast.journal.space import Space
-from holdfast.journal.sqlite import SqliteStore
 from holdfast.models.base import Model
 from holdfast.observe.log import Log
 from holdfast.tools.sandbox import choose
@@ -69,9 +63,9 @@ class Assembled(Struct):
 
     app: Starlette
     engine: Engine
-    store: SqliteStore
+    store: Backing
     agents: Agents
-    lock: DirectoryLock
+    shelf: Shelf
     keyring: Keyring
 
     async def start(self) -> None:
@@ -83,26 +77,36 @@ class Assembled(Struct):
         """Let go of everything, in the order in which parts depend on each other."""
         await self.engine.stop()
         await self.agents.close()
-        await self.store.close()
-        self.lock.release()
+        await self.shelf.close()
 
 
-async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assembled:
-    """Build the server over its data directory."""
+SERVER = Role()
+
+
+async def assemble(loaded: Loaded, key: str, log: Log, model: Model, role: Role = SERVER) -> Assembled:
+    """Build the server over its store and its data directory."""
     settings = loaded.settings
     data = settings.server.data_path
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = DirectoryLock(data)
-    space = Space(data, settings.store.low_water_bytes, settings.store.ballast_bytes)
-    store = await SqliteStore.open_at(data / "holdfast.db", settings.store.durability, time.monotonic, space=space)
-    if store.lost:
-        log.warning("power_loss", entries=store.lost, note="the machine lost what was not on its disk yet")
+    shelf = await open_shelf(settings, role, log)
+    try:
+        return await _assemble(loaded, key, log, model, role, shelf)
+    except BaseException:
+        await shelf.close()
+        raise
+
+
+async def _assemble(loaded: Loaded, key: str, log: Log, model: Model, role: Role, shelf: Shelf) -> Assembled:
+    settings, store = loaded.settings, shelf.store
     sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
     steady_ms = steady_clock()
-    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, steady_ms))
+    agents = build_agents(loaded, store, model, sandbox, Chance(new_code, steady_ms, shelf.homes))
     memory = MemoryStore(time.monotonic, sessions=store)
     limits = _limits(settings)
-    engine = Engine(EngineParts(store, memory, LocalBell(), agents.agent, limits, log, now_ms, new_id, steady_ms))
+    joined = EngineParts(
+        store, memory, shelf.bell, agents.agent, limits, log, now_ms, new_id, steady_ms, holder=shelf.holder
+    )
+    engine = Engine(joined)
     keyring = Keyring()
     keyring.add(key, "default", frozenset({"admin"}))
     log.secrets.update({key, *agents.secrets})
@@ -111,7 +115,7 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
         sessions=store.sessions,
         profile=agents.default,
         scales=agents,
-        secret=secret_of(data),
+        secret=shelf.secret,
         max_body=settings.limits.body_bytes,
         max_depth=settings.limits.json_depth,
         max_parts=settings.limits.parts,
@@ -119,13 +123,15 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model) -> Assemble
         clients=(*loaded.tables.clients, *TABLE),
         websocket_s=settings.limits.websocket_s,
     )
-    app = build_app(_about(settings, parts, agents, model), keyring, _rules(settings), new_id, log)
-    return Assembled(app, engine, store, agents, lock, keyring)
+    about = _about(settings, parts, agents, model, shelf)
+    app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings), new_id, log)
+    return Assembled(app, engine, store, agents, shelf, keyring)
 
 
 def _limits(settings: Settings) -> Limits:
     chosen = settings.limits
     return Limits(
+        works=settings.server.worker,
         concurrent_runs=chosen.concurrent_runs,
         queue=chosen.queue,
         chores=chosen.chores,
@@ -153,14 +159,13 @@ def _rules(settings: Settings) -> Rules:
     )
 
 
-def _about(settings: Settings, parts: Parts, agents: Agents, model: Model) -> About:
-    probe = Probe(model)
+def _about(settings: Settings, parts: Parts, agents: Agents, model: Model, shelf: Shelf) -> About:
+    probe, peers, upkeep = Probe(model), shelf.store.peers, shelf.store.upkeep
     limits = settings.limits
     return About(
         parts=parts,
         store={
-            "kind": "sqlite",
-            "durability": settings.store.durability,
+            **shelf.shown,
             "sandbox": agents.sandbox.kind,
             "sandbox_says": agents.sandbox.says,
             "data_dir": str(settings.server.data_path),
@@ -178,6 +183,8 @@ def _about(settings: Settings, parts: Parts, agents: Agents, model: Model) -> Ab
         now=time.monotonic,
         upstream=probe.look,
         created=int(time.time()),
+        replicas=peers.replicas if peers.shared else None,
+        away=upkeep.trouble if peers.shared else lambda: None,
     )
 
 
@@ -198,15 +205,3 @@ class Probe:
                 self._reachable = await self._model.probe()
                 self._asked_at = time.monotonic()
         return {"model": self._model.name, "reachable": self._reachable}
-
-
-def secret_of(data: Path) -> bytes:
-    """This data directory's own secret, made at first use: names of derived sessions depend on it."""
-    path = data / "secret"
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return hashlib.sha256(path.read_bytes()).digest()
-    with os.fdopen(fd, "wb") as file:
-        file.write(secrets.token_bytes(32))
-    return hashlib.sha256(path.read_bytes()).digest()

@@ -25,8 +25,9 @@ from holdfast.journal.base import Pending
 from holdfast.models.base import Model
 from holdfast.models.openai import OpenAIModel, Upstream
 from holdfast.models.scripted import ScriptedModel
-from holdfast.tools.base import Place, Tool
+from holdfast.tools.base import HERE, Place, Tool
 from holdfast.tools.decorator import ToolsError, load_tools
+from holdfast.tools.homes import Homes
 from holdfast.tools.mcp import McpServer, McpTools
 from holdfast.tools.process import Processes
 from holdfast.tools.reaper import end_leftover
@@ -43,10 +44,12 @@ PROMPT = (
 
 
 class Chance(Struct, frozen=True):
-    """Randomness and time, as values."""
+    """Randomness, time and place, as values."""
 
     new_code: Callable[[], str]
     now_ms: Callable[[], int]
+    homes: Homes | None = None
+    """Which machine each workspace is on; None: there is one machine."""
 
 
 class Agents(Struct, kw_only=True):
@@ -184,7 +187,7 @@ class Workshop(Struct, frozen=True, kw_only=True):
 
     def places(self, workspace: str) -> Callable[[RunState, str], Place]:
         """Where calls of a profile happen (D3)."""
-        limits = self.settings.limits
+        limits, homes = self.settings.limits, self.chance.homes
 
         def place(state: RunState, call_id: str) -> Place:
             accepted = state.facts.accepted
@@ -199,6 +202,7 @@ class Workshop(Struct, frozen=True, kw_only=True):
                 memory_scope=accepted.spec.memory_scope,
                 timeout_s=limits.tool_timeout_s,
                 output_bytes=limits.tool_output_bytes,
+                home=HERE if homes is None else homes.of(accepted.owner, name),
             )
 
         return place

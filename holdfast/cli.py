@@ -10,13 +10,15 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
+from secrets import token_urlsafe
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast import __version__
-from holdfast.config import Loaded, is_loopback, load
-from holdfast.config_keys import ConfigError, ensure_key
+from holdfast.config import Loaded, is_loopback, load, without_password
+from holdfast.config_keys import MAKE_KEY, ConfigError, ensure_key
 
 FRAME_SLACK = 1024 * 1024
 """A frame that is this much too large is answered with an error; a larger one closes its websocket."""
@@ -45,36 +47,71 @@ def main() -> None:
     Anthropic's Messages."""
 
 
+_NAMES = {
+    "host": "server.host",
+    "port": "server.port",
+    "data_dir": "server.data_dir",
+    "store": "store.url",
+    "wait_store": "store.wait_s",
+    "worker": "server.worker",
+    "model_url": "model.url",
+    "model": "model.name",
+    "sandbox": "tools.sandbox",
+    "approval": "tools.approval",
+}
+
+
+def _run_options(command: Any) -> Any:
+    """The options of everything that carries out runs."""
+    options = [
+        click.option("--config", type=click.Path(dir_okay=False), help="Configuration file (./holdfast.toml)."),
+        click.option("--host", help="Address to listen on."),
+        click.option("--port", type=int, help="Port to listen on; 0 picks a free one and prints it."),
+        click.option("--data-dir", help="Directory of workspaces, and of the store and the key where they are here."),
+        click.option("--store", help="postgresql://user:password@host/db; empty is SQLite in the data directory."),
+        click.option("--wait-store", type=float, help="Seconds to wait for a database that is down at the start (30)."),
+        click.option("--model-url", help="Base URL of an OpenAI-compatible upstream."),
+        click.option("--model", help="Name of the model there."),
+        click.option(
+            "--sandbox", type=click.Choice(["auto", "landlock", "off"]), help="Sandbox of shell and file tools."
+        ),
+        click.option("--approval", type=click.Choice(["never", "on-write", "always"]), help="When a person is asked."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @main.command()
-@click.option("--config", type=click.Path(dir_okay=False), help="Configuration file (default: ./holdfast.toml).")
-@click.option("--host", help="Address to listen on.")
-@click.option("--port", type=int, help="Port to listen on; 0 picks a free one and prints it.")
-@click.option("--data-dir", help="Directory of the store, the key and the workspaces.")
-@click.option("--store", help="Store URL; empty is SQLite in the data directory.")
-@click.option("--model-url", help="Base URL of an OpenAI-compatible upstream.")
-@click.option("--model", help="Name of the model there.")
-@click.option("--sandbox", type=click.Choice(["auto", "landlock", "off"]), help="Sandbox of shell and file tools.")
-@click.option("--approval", type=click.Choice(["never", "on-write", "always"]), help="When a person is asked.")
+@_run_options
+@click.option(
+    "--no-worker", "worker", flag_value=False, default=None, help="Answer requests only; workers carry out stored runs."
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the server's address in a browser.")
 def serve(config: str | None, open_page: bool, **given: Any) -> None:
-    """Run the server in the foreground."""
+    """Run the server in the foreground.
+
+    With --store postgresql://... any number of them, on any machines, are one server: put a load balancer in front and
+    give all of them the same key (API_SERVER_KEY)."""
+    raise SystemExit(_serve(_loaded(config, given), serves=True, open_page=open_page))
+
+
+@main.command()
+@_run_options
+def worker(config: str | None, **given: Any) -> None:
+    """Carry out stored runs, and answer nothing but /health and /health/detailed.
+
+    For a store on PostgreSQL: requests come in at `holdfast serve` (with --no-worker where workers do all of it)."""
+    loaded = _loaded(config, given)
+    if not loaded.settings.store.shared:
+        raise click.ClickException("a worker needs a store that servers share: --store postgresql://...")
+    raise SystemExit(_serve(loaded, serves=False, open_page=False))
+
+
+def _loaded(config: str | None, given: dict[str, Any]) -> Loaded:
     # Until the loop owns the signals, nothing has begun that would have to be wound down (A9).
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    names = {
-        "host": "server.host",
-        "port": "server.port",
-        "data_dir": "server.data_dir",
-        "store": "store.url",
-        "model_url": "model.url",
-        "model": "model.name",
-        "sandbox": "tools.sandbox",
-        "approval": "tools.approval",
-    }
-    loaded = settings_from(config, **{names[name]: value for name, value in given.items()})
-    if loaded.settings.store.url:
-        raise click.ClickException("--store: only the embedded SQLite store is built in; leave it out.")
-    sock = _bind(loaded)
-    raise SystemExit(_serve(loaded, sock, open_page=open_page))
+    return settings_from(config, **{_NAMES[name]: value for name, value in given.items()})
 
 
 def _bind(loaded: Loaded) -> socket.socket:
@@ -102,13 +139,14 @@ def _give_memory_back() -> None:
         mallopt(trim_threshold, 128 * 1024)
 
 
-def _serve(loaded: Loaded, sock: socket.socket, *, open_page: bool) -> int:
+def _serve(loaded: Loaded, *, serves: bool, open_page: bool) -> int:
     from holdfast.observe.log import Log
 
+    sock = _bind(loaded)
     _give_memory_back()
     log = Log(_wall, json=not sys.stderr.isatty())
     with asyncio.Runner(loop_factory=_loop_factory()) as loop:
-        return loop.run(_run(loaded, sock, log, open_page=open_page))
+        return loop.run(_run(loaded, sock, log, serves=serves, open_page=open_page))
 
 
 def _wall() -> str:
@@ -127,13 +165,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool) -> int:
+async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, serves: bool, open_page: bool) -> int:
     """Answer /health at once, put the server together beside it, hand over, serve."""
     from holdfast.http.front import Front
     from holdfast.http.server import Serving
 
-    front, drain_s = Front(), loaded.settings.limits.drain_s
+    front, drain_s = Front(early=not loaded.settings.store.shared), loaded.settings.limits.drain_s
     host, port = sock.getsockname()[:2]
+    name = loaded.settings.server.replica or f"{gethostname()}:{port}"
     drains: list[Callable[[float], Awaitable[None]]] = []
 
     async def drain() -> None:
@@ -144,7 +183,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
     serving = Serving(front, sock, drain, drain_s + 5.0, limits.head_s, limits.body_bytes + FRAME_SLACK)
     running = asyncio.create_task(serving.run(), name="serving")
     try:
-        built, key, spoken = await _build(loaded, log)
+        built, key, spoken = await _build(loaded, log, name, serves=serves)
     except Refused as refused:
         click.echo(f"holdfast: {refused}", err=True)
         running.cancel()
@@ -153,6 +192,8 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, open_page: bool
     front.hand_over(built.app)
     if serving.stopping:  # told to stop while it was being put together: there was nothing to drain then
         await drain()
+    elif not serves:
+        click.echo(f"holdfast {__version__} worker {name}, health on http://{host}:{port}/health")
     else:
         _welcome(loaded, f"http://{host}:{port}", key, spoken)
         if open_page:
@@ -167,11 +208,12 @@ class Refused(Exception):
     """The server cannot start; the text says why and what to do."""
 
 
-async def _build(loaded: Loaded, log: Log) -> tuple[Assembled, tuple[str, bool], str]:
+async def _build(loaded: Loaded, log: Log, name: str, *, serves: bool) -> tuple[Assembled, tuple[str, bool], str]:
     """The server, its key and how to speak of its model. Imports run in a thread, so that /health answers meanwhile."""
     await asyncio.to_thread(import_module, "holdfast.assemble")
     from holdfast.assemble import assemble
     from holdfast.assemble_agents import choose_model
+    from holdfast.assemble_store import Role, StoreDown
     from holdfast.core.errors import Damaged
     from holdfast.journal.base import StoreUnavailable
     from holdfast.journal.lock import DirectoryHeld
@@ -182,12 +224,12 @@ async def _build(loaded: Loaded, log: Log) -> tuple[Assembled, tuple[str, bool],
     data = settings.server.data_path
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key = ensure_key(settings.server.key, data)
+        key = _key_for(loaded, log, serves=serves)
         found = None if settings.model.url else await find_model(os.environ)
         model, spoken = choose_model(settings, found)
-        built = await assemble(loaded, key[0], log, model)
+        built = await assemble(loaded, key[0], log, model, Role(serves, name))
         await built.start()
-    except (DirectoryHeld, NewerStore, ConfigError) as error:
+    except (DirectoryHeld, NewerStore, ConfigError, StoreDown) as error:
         raise Refused(str(error)) from error
     except Damaged as error:
         raise Refused(
@@ -199,6 +241,21 @@ async def _build(loaded: Loaded, log: Log) -> tuple[Assembled, tuple[str, bool],
     return built, key, spoken
 
 
+def _key_for(loaded: Loaded, log: Log, *, serves: bool) -> tuple[str, bool]:
+    """The key, and whether it was made now. None is made for one replica of many: the others would refuse it."""
+    server = loaded.settings.server
+    if not loaded.settings.store.shared:
+        return ensure_key(server.key, server.data_path)
+    if server.key is not None:
+        return server.key, False
+    if not serves:
+        return token_urlsafe(32), False  # nobody can use it: a worker shows its health to all, and more to nobody
+    if not (server.data_path / "key").exists():
+        raise ConfigError(f"all replicas of one database need the same key: set API_SERVER_KEY on each. {MAKE_KEY}")
+    log.warning("key_of_this_machine", note="give the same to the other replicas (API_SERVER_KEY), or they refuse it")
+    return ensure_key(None, server.data_path)
+
+
 def _welcome(loaded: Loaded, url: str, key: tuple[str, bool], spoken: str) -> None:
     """Everything a newcomer needs, once."""
     settings = loaded.settings
@@ -207,6 +264,8 @@ def _welcome(loaded: Loaded, url: str, key: tuple[str, bool], spoken: str) -> No
     key_file = settings.server.data_path / "key"
     click.echo(f"holdfast {__version__} listening on {url}")
     click.echo(f"  model     {name}, answered by {spoken}")
+    if settings.store.shared:
+        click.echo(f"  store     {without_password(settings.store.url)}")
     click.echo(f"  data      {settings.server.data_path}")
     if made:
         click.echo(f"  key       {secret}   (made now, kept in {key_file})")

@@ -34,16 +34,20 @@ class Remote:
 
     def open(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
         """The open response; a failure ends the program with the server's own words."""
-        request = Request(self.url + path, method=method)
-        if self._key:
-            request.add_header("Authorization", f"Bearer {self._key}")
         try:
-            return urlopen(request, timeout=timeout)
+            return urlopen(self.request(path, method), timeout=timeout)
         except HTTPError as error:
             _fail(error)
         except (URLError, OSError) as error:
             reason = getattr(error, "reason", error)
             raise click.ClickException(f"{self.url} does not answer ({reason}). Is the server running?") from error
+
+    def request(self, path: str, method: str = "GET") -> Request:
+        """A request with the key, where there is one."""
+        request = Request(self.url + path, method=method)
+        if self._key:
+            request.add_header("Authorization", f"Bearer {self._key}")
+        return request
 
     def get(self, path: str, method: str = "GET") -> Answer:
         """A JSON answer."""
@@ -82,9 +86,8 @@ def _json_option(command: Any) -> Any:
 def status(url: str | None, key: str | None, as_json: bool) -> None:
     """How a server is: /health/detailed, else /health."""
     remote = Remote(url, key)
-    request = Request(remote.url + "/health/detailed")
     try:
-        with urlopen(request, timeout=5) as response:
+        with urlopen(remote.request("/health/detailed"), timeout=5) as response:
             answer, code = json.load(response), response.status
     except HTTPError as error:
         if error.code != 503:
@@ -105,6 +108,12 @@ def _print_flat(answer: Answer, indent: str = "") -> None:
         if isinstance(value, dict):
             click.echo(f"{indent}{name}:")
             _print_flat(value, indent + "  ")
+        elif name == "replicas" and isinstance(value, list):
+            click.echo(f"{indent}replicas:")
+            for each in value:
+                does = "works" if each["works"] else "answers only"
+                heard = f"heard of {each['seen_ms'] / 1000:.1f} s ago"
+                click.echo(f"{indent}  {each['name']:28}  {does:12}  {each['runs']} runs  {heard}")
         else:
             click.echo(f"{indent}{name}: {value}")
 

@@ -45,9 +45,20 @@ Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not emp
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
 Url = Annotated[str, Meta(pattern=r"\A(https?://\S+)?\Z", extra=_PASSWORD)]
+StoreUrl = Annotated[str, Meta(pattern=r"\A(sqlite|postgres(ql)?://\S+)?\Z")]
 _ORIGINS = {"allowed": "* or exact origins such as https://chat.example.org, without a path or a final slash"}
 _HOSTS = {"allowed": "host names or addresses without scheme and port, such as box.lan"}
 _URL = {"allowed": "a URL that begins with http:// or https://"}
+_STORE = {
+    "hidden": "password",
+    "allowed": "nothing or sqlite, or a URL such as postgresql://user:password@host/database",
+}
+
+
+def without_password(url: str) -> str:
+    """A URL as anybody may see it."""
+    url = re.sub(r"(://[^/@:\s]*:)\S*@", rf"\1{_MASK}@", url)
+    return re.sub(r"(password=)[^&\s]+", rf"\1{_MASK}", url)
 
 
 class Section(Struct, frozen=True):
@@ -68,6 +79,8 @@ class Server(Section, frozen=True):
     allowed_hosts: Annotated[tuple[Host, ...], _doc("Names of a loopback server besides loopback.", extra=_HOSTS)] = ()
     model_name: Annotated[Text, _doc("Model id of the default profile.")] = "hermes-agent"
     unknown_model: Annotated[Literal["error", "default"], _doc("What a request for an unknown model gets.")] = "error"
+    worker: Annotated[bool, _doc("Carry out stored runs here; false leaves them to other replicas.")] = True
+    replica: Annotated[str, _doc("Name of this replica in health; empty is host:port.")] = ""
 
     @property
     def data_path(self) -> Path:
@@ -76,7 +89,10 @@ class Server(Section, frozen=True):
 
 
 class Store(Section, frozen=True):
-    url: Annotated[str, _doc("Empty: SQLite in data_dir, the only store built in so far.", extra=_PASSWORD)] = ""
+    url: Annotated[StoreUrl, _doc("Empty: SQLite in data_dir; postgresql://...: many machines.", extra=_STORE)] = ""
+    direct_url: Annotated[StoreUrl, _doc("The same past a pooler such as pgbouncer, for LISTEN.", extra=_STORE)] = ""
+    wait_s: Annotated[float, _doc("Patience with a database that is down at the start (seconds).", ge=0, le=1e6)] = 30.0
+    lease_s: Annotated[Seconds, _doc("Silence of a replica after which others take its runs (PostgreSQL).")] = 15.0
     durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"
     max_responses: Annotated[Whole, _doc("Stored runs per owner, least recently used go first; 0: no bound.")] = 10_000
     max_days: Annotated[float, _doc("Days since a run was last used, then it goes; 0: no bound.", ge=0, le=36500)] = 0.0
@@ -85,6 +101,11 @@ class Store(Section, frozen=True):
     retention_s: Annotated[Seconds, _doc("How often the bounds above are looked after.")] = 30.0
     low_water_bytes: Annotated[Room, _doc("Free disk under which new runs are refused; 0: none.")] = 67_108_864
     ballast_bytes: Annotated[Room, _doc("A file given back when the disk is short; 0: none.")] = 16_777_216
+
+    @property
+    def shared(self) -> bool:
+        """Is it a database that other machines use too?"""
+        return self.url not in ("", "sqlite")
 
 
 class Model(Section, frozen=True):
@@ -176,8 +197,7 @@ class Option(Struct, frozen=True):
         if self.hidden == "all" and value is not None:
             return _MASK
         if self.hidden == "password" and isinstance(value, str):
-            value = re.sub(r"(://[^/@:\s]*:)[^/\s]*@", rf"\1{_MASK}@", value)
-            return re.sub(r"(password=)[^&\s]+", rf"\1{_MASK}", value)
+            return without_password(value)
         return ",".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
 
 
@@ -273,6 +293,11 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
     }
     settings = Settings(**sections)
     _check_key(settings.server, origins)
+    if not settings.server.worker and not settings.store.shared:
+        raise ConfigError(
+            f"server.worker is false (from {origins['server.worker']}): nobody would carry out stored runs. "
+            "That needs a store that others use too: --store postgresql://..."
+        )
     return Loaded(settings, origins, tables)
 
 

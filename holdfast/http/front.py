@@ -26,9 +26,11 @@ _STARTING = (
 
 
 class Front:
-    """An ASGI application that becomes another one."""
+    """An ASGI application that becomes another one. `early`: it calls itself healthy before that: nothing but this
+    process is needed, and nobody else could take its requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, early: bool = True) -> None:
+        self._early = early
         self._app: App | None = None
 
     def hand_over(self, app: App) -> None:
@@ -51,7 +53,7 @@ class Front:
         await send({"type": "websocket.http.response.body", "body": _STARTING})
 
     async def _alone(self, scope: Message, send: Send) -> None:
-        healthy = scope["path"] in ("/health", "/v1/health") and scope["method"] in ("GET", "HEAD")
+        healthy = self._early and scope["path"] in ("/health", "/v1/health") and scope["method"] in ("GET", "HEAD")
         status, body = (200, _HEALTHY) if healthy else (503, _STARTING)
         headers = _HEADERS if healthy else [*_HEADERS, (b"retry-after", b"1")]
         length = (b"content-length", b"%d" % len(body))

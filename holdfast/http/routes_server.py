@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -18,9 +19,20 @@ from holdfast.http.calls import Parts, answer
 from holdfast.http.describe import Operation, described
 from holdfast.http.keys import Key
 from holdfast.http.openapi import plain_path
+from holdfast.journal.base import StoreUnavailable
+from holdfast.journal.base_peers import Replica
 
 Described = dict[str, object]
 OPEN_PATHS = frozenset({"/", "/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"})
+
+
+NO_STORE_S = 2
+"""When a client, or a load balancer, may look again after the database was not there."""
+LOOK_S = 2.0
+
+
+def _fine() -> str | None:
+    return None
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -35,6 +47,10 @@ class About(Struct, frozen=True, kw_only=True):
     now: Callable[[], float]
     upstream: Callable[[], Awaitable[Described]]
     created: int
+    replicas: Callable[[], Awaitable[Sequence[Replica]]] | None = None
+    """Who uses the store; None where only this process can."""
+    away: Callable[[], str | None] = _fine
+    """Why a store on another machine cannot be reached; None where it can, or is here."""
 
 
 class ServerRoutes:
@@ -47,26 +63,36 @@ class ServerRoutes:
     def routes(self) -> list[Route]:
         """All of them."""
         return [
-            Route("/health", self.health, methods=["GET"]),
-            Route("/v1/health", self.health, methods=["GET"]),
-            Route("/health/detailed", self.detailed, methods=["GET"]),
+            *self.health_routes(),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{id:path}", self.model, methods=["GET"]),
             Route("/v1/capabilities", self.capabilities, methods=["GET"]),
             Route("/v1/toolsets", self.toolsets, methods=["GET"]),
         ]
 
+    def health_routes(self) -> list[Route]:
+        """Those that a process has too which only carries out runs."""
+        return [
+            Route("/health", self.health, methods=["GET"]),
+            Route("/v1/health", self.health, methods=["GET"]),
+            Route("/health/detailed", self.detailed, methods=["GET"]),
+        ]
+
     @described(
         Operation(
             tag="Server",
             summary="Is the process there?",
-            answers={200: shapes.Health},
+            doc="503 where its database cannot be reached.",
+            answers={200: shapes.Health, 503: shapes.Health},
             open=True,
         )
     )
     async def health(self, request: Request) -> Response:
-        """Tiny and open: the process answers."""
-        return answer({"status": "ok", "platform": "holdfast"})
+        """Tiny and open: the process answers. Where the store is a database elsewhere that cannot be reached, a load
+        balancer should send requests to others."""
+        away = self._about.away() is not None
+        shown = answer({"status": "degraded" if away else "ok", "platform": "holdfast"}, 503 if away else 200)
+        return _later(shown) if away else shown
 
     @described(
         Operation(
@@ -81,7 +107,8 @@ class ServerRoutes:
         """Open, and without any secret, path or pid unless an admin asks; 503 when a part is degraded."""
         about, stats = self._about, self._engine.stats()
         upstream = await about.upstream()
-        degraded = stats["degraded"] is not None or self._engine.draining or not upstream["reachable"]
+        away = about.away()
+        degraded = bool(stats["degraded"] or away or self._engine.draining or not upstream["reachable"])
         status = "draining" if self._engine.draining else "degraded" if degraded else "ok"
         shown: Described = {
             "status": status,
@@ -90,8 +117,9 @@ class ServerRoutes:
             "store": {
                 "kind": about.store["kind"],
                 "durability": about.store["durability"],
+                "reachable": away is None,
                 "writable": stats["writable"],
-                "trouble": stats["degraded"],
+                "trouble": stats["degraded"] or away,
             },
             "runs": {"active": stats["active"], "queued": stats["queued"]},
             "readers": stats["subscriptions"],
@@ -100,9 +128,24 @@ class ServerRoutes:
             "recovery": {name: stats[name] for name in ("recovered", "sealed", "fenced")},
             "expired": stats["evicted"],
         }
+        replicas = await self._replicas() if away is None else None
+        if replicas is not None:
+            shown["replicas"] = {"alive": len(replicas), "working": sum(each.works for each in replicas)}
         if _is_admin(request):
-            shown["admin"] = {**about.store, "entries": stats["entries"]}
-        return answer(shown, 503 if degraded else 200)
+            known = {"replicas": replicas} if replicas is not None else {}
+            shown["admin"] = {**about.store, "entries": stats["entries"], **known}
+        made = answer(shown, 503 if degraded else 200)
+        return _later(made) if degraded else made
+
+    async def _replicas(self) -> Sequence[Replica] | None:
+        """Who uses the store, where that can be found out soon."""
+        if self._about.replicas is None:
+            return None
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await self._about.replicas()
+        except (StoreUnavailable, TimeoutError):
+            return None
 
     def _names(self) -> list[str]:
         return [self._about.parts.profile.name, *self._about.parts.others]
@@ -199,6 +242,11 @@ def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
     """(method, path) of all routes; a websocket begins as a GET."""
     found = {(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()}
     return found | {("GET", route.path) for route in routes if isinstance(route, WebSocketRoute)}
+
+
+def _later(response: Response) -> Response:
+    response.headers["retry-after"] = str(NO_STORE_S)
+    return response
 
 
 def _is_admin(request: Request) -> bool:

@@ -63,9 +63,9 @@ class Deleted(Struct):
 
 
 class Health(Struct):
-    """The process answers."""
+    """The process answers; degraded where its database cannot be reached."""
 
-    status: Literal["ok"]
+    status: Literal["ok", "degraded"]
     platform: Literal["holdfast"]
 
 
@@ -82,6 +82,7 @@ class DetailedHealth(Struct):
     upstream: Json
     recovery: dict[str, int]
     expired: Count
+    replicas: dict[str, int] | UnsetType = UNSET
     admin: Json | UnsetType = UNSET
 
 

@@ -66,14 +66,12 @@ def check(path: Path, judge: Judge, told: Callable[[int, int], None] = lambda do
 
 
 def _check_runs(db: apsw.Connection, judge: Judge, report: Report, told: Callable[[int, int], None]) -> None:
-    hot: dict[int, list[tuple[Record, int]]] = {}
-    for n, seq, attempt, at, crc, data in _rows(db, "hot"):
-        hot.setdefault(n, []).append((Record(seq, attempt, at, data), crc))
+    hot = hot_of(db)
     runs = list(_rows(db, "runs"))
     for place, (run, n, last, sealed, sealed_crc, ended) in enumerate(runs):
         told(place, len(runs))
         try:
-            records = _records(db, (run, n, sealed, sealed_crc), hot.get(n, []))
+            records = records_of(db, (run, n, sealed, sealed_crc), hot.get(n, []))
             if not records or (records[-1].seq != last if ended else records[-1].seq < last):
                 raise Damaged(f"run {run}: its last entries are gone, up to {last} were written")
             judge(run, records)
@@ -83,7 +81,15 @@ def _check_runs(db: apsw.Connection, judge: Judge, report: Report, told: Callabl
         report.runs += 1
 
 
-def _records(db: apsw.Connection, place: tuple[str, int, int, int], hot: list[tuple[Record, int]]) -> list[Record]:
+def hot_of(db: apsw.Connection) -> dict[int, list[tuple[Record, int]]]:
+    """The hot table by the number of the run, with the checksums as they are written there."""
+    hot: dict[int, list[tuple[Record, int]]] = {}
+    for n, seq, attempt, at, crc, data in _rows(db, "hot"):
+        hot.setdefault(n, []).append((Record(seq, attempt, at, data), crc))
+    return hot
+
+
+def records_of(db: apsw.Connection, place: tuple[str, int, int, int], hot: list[tuple[Record, int]]) -> list[Record]:
     """All records of a run, the packed ones and the hot ones, with their checksums verified."""
     run, n, sealed, sealed_crc = place
     records: list[Record] = []

@@ -5,11 +5,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from holdfast.core.events import Effect, Outcome, Process
+
+Use = Literal["", "workspace", "memory"]
+"""What a tool needs of the machine's disk: nothing, the files of the workspace, or the notes that an owner keeps."""
+
+
+class Home(Protocol):
+    """Which machine a workspace is on, where a server has several. See tools/homes.py."""
+
+    async def away(self, use: Use) -> str:
+        """Why it cannot be used here, in words for the model; empty where it can."""
+        ...
+
+
+class Here:
+    """The Home of everything on a server that is one machine."""
+
+    async def away(self, use: Use) -> str:
+        """See Home.away."""
+        return ""
+
+
+HERE = Here()
 
 
 class Place(Struct, frozen=True):
@@ -27,6 +49,7 @@ class Place(Struct, frozen=True):
     timeout_s: float = 60.0
     output_bytes: int = 1_048_576
     progress: Callable[[str], None] = lambda text: None
+    home: Home = HERE
 
 
 class Output(Struct, frozen=True):

@@ -34,6 +34,7 @@ from holdfast.core.events import Effect
 from holdfast.tools.arguments import schema_with_defaults, taken
 from holdfast.tools.base import Output, Place, Tool
 from holdfast.tools.function import FunctionTool
+from holdfast.tools.homes import lent
 from holdfast.tools.registry import is_name
 from holdfast.tools.threads import Threads
 
@@ -144,6 +145,7 @@ def _work(
 ) -> Callable[[dict[str, object], Place], Awaitable[Output | str]]:
     async def work(arguments: dict[str, object], place: Place) -> Output | str:
         relay = _Relay(place.progress)
+        place = await lent(place) if shape.places else place
         filled = shape.filled(arguments, msgspec.structs.replace(place, progress=relay.tell))
         try:
             made = _kept(fn, filled) if shape.is_async else await threads.run(_kept, fn, filled)

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from holdfast.core.events import Effect
 from holdfast.tools.arguments import schema_of, taken
-from holdfast.tools.base import Deed, Place, ToolRefused
+from holdfast.tools.base import Deed, Place, ToolRefused, Use
 from holdfast.tools.sandbox_base import Launch, Lent, Sandbox
 from holdfast.tools.sandbox_launch import LaunchDeed, begin, cpu_seconds
 from holdfast.tools.terminal import remembered
@@ -37,6 +37,7 @@ class ExecuteCode:
     )
     schema = schema_of(_Arguments)
     effect: Effect = "write"
+    local: Use = "workspace"
     label = "Running Python"
     emoji = "🐍"
 

@@ -82,6 +82,7 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
     return [
         FunctionTool(
             name="read_file",
+            local="workspace",
             description="Read a text file. Gives numbered lines.",
             schema=schema_of(_Read),
             fn=read_file,
@@ -91,6 +92,7 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
         ),
         FunctionTool(
             name="write_file",
+            local="workspace",
             description="Write a whole text file, replacing what was there. Missing folders are made.",
             schema=schema_of(_Write),
             fn=write_file,
@@ -100,6 +102,7 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
         ),
         FunctionTool(
             name="search_files",
+            local="workspace",
             description="Search the lines of files (file:line: text) or the names of files.",
             schema=schema_of(_Search),
             fn=search_files,

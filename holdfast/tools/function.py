@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from holdfast.core.events import Effect, Process
-from holdfast.tools.base import Deed, Output, Place, ToolRefused
+from holdfast.tools.base import Deed, Output, Place, ToolRefused, Use
 from holdfast.tools.text import bounded
 
 Work = Callable[[dict[str, object], Place], Awaitable[Output | str]]
@@ -28,6 +28,8 @@ class FunctionTool(Struct, kw_only=True):
     emoji: str = ""
     late: str = "stopped"
     """What has become of it when its time is over."""
+    local: Use = ""
+    """What it needs of this machine's disk: refused where that is on another machine."""
 
     async def prepare(self, arguments: dict[str, object], place: Place) -> Deed:
         """Nothing to get ready: the function begins in run()."""

@@ -95,6 +95,7 @@ def note_tools(threads: Threads) -> list[Tool]:
     return [
         FunctionTool(
             name="todo",
+            local="workspace",
             description="Show or replace the todo list of this conversation. Use it for work of several steps.",
             schema=schema,
             fn=todo,
@@ -104,6 +105,7 @@ def note_tools(threads: Threads) -> list[Tool]:
         ),
         FunctionTool(
             name="memory",
+            local="memory",
             description="Notes that outlast this conversation: facts and wishes of the user worth knowing next time.",
             schema=schema_of(_Memory),
             fn=memory,

@@ -65,6 +65,7 @@ def patch_tool(threads: Threads) -> Tool:
     schema["properties"]["replace"] = {"type": "string"}  # type: ignore[index]  # null is no value for a model to send
     return FunctionTool(
         name="patch",
+        local="workspace",
         description="Change a text file by search and replace: all edits are made, or none.",
         schema=schema,
         fn=patch,

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from holdfast.core.events import Effect, Process
 from holdfast.tools.arguments import schema_of, taken
-from holdfast.tools.base import Deed, Output, Place, ToolRefused
+from holdfast.tools.base import Deed, Output, Place, ToolRefused, Use
 from holdfast.tools.child import Ring
 from holdfast.tools.sandbox_base import Launch, Sandbox
 from holdfast.tools.sandbox_launch import NOT_RUN, SHELL, Waiting, begin, cpu_seconds, ending
@@ -141,6 +141,7 @@ class ProcessTool:
     name = "process"
     schema = schema_of(_Arguments)
     effect: Effect = "write"
+    local: Use = "workspace"
     label = "Background process"
     emoji = "⚙️"
 

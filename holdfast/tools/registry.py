@@ -113,6 +113,8 @@ class Toolbox:
         if tool is None:
             known = ", ".join(self.names()) or "none"
             raise ToolRefused(f"There is no tool {name[:64]!r}. Tools: {known}.")
+        if away := await place.home.away(getattr(tool, "local", "")):
+            raise ToolRefused(away)
         return await tool.prepare(parsed(raw_arguments, tool.schema), place)
 
 

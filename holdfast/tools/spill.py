@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 
-from holdfast.tools.base import Place
+from holdfast.tools.base import Place, ToolRefused
 from holdfast.tools.workspace import make_folder
 
 
 async def keep_whole(place: Place, path: str, text: str) -> None:
     """Write an output to `path` in the workspace."""
+    if away := await place.home.away("workspace"):
+        raise ToolRefused(away)
     await asyncio.to_thread(_write, place, path, text)
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from holdfast.core.events import Effect
 from holdfast.tools.arguments import schema_of, taken
-from holdfast.tools.base import Deed, Place, ToolRefused
+from holdfast.tools.base import Deed, Place, ToolRefused, Use
 from holdfast.tools.child import Collected
 from holdfast.tools.sandbox_base import Launch, Lent, Sandbox
 from holdfast.tools.sandbox_launch import SHELL, LaunchDeed, base_environ, begin, cpu_seconds, ready_workspace
@@ -33,6 +33,7 @@ class Terminal:
     name = "terminal"
     schema = schema_of(_Arguments)
     effect: Effect = "write"
+    local: Use = "workspace"
     label = "Running a command"
     emoji = "💻"
 

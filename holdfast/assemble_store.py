@@ -1,0 +1,225 @@
+"""Where the store is chosen. Owns: which one the settings mean, what a process needs to use it (directory lock or
+identity, bell, secret, homes of workspaces), and the patience with a database that is not there yet. Imports of
+PostgreSQL happen here and only where it is asked for. Only assemble.py and the commands that move stores import it.
+Refuses to know: engines, HTTP and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from msgspec import Struct
+
+from holdfast.config import Settings, without_password
+from holdfast.config_keys import ConfigError
+from holdfast.journal.base import Sessions, Store, StoreUnavailable
+from holdfast.journal.bell import LocalBell
+from holdfast.journal.lock import DirectoryLock
+from holdfast.journal.space import Space
+from holdfast.journal.sqlite import SqliteStore
+from holdfast.observe.log import Log
+from holdfast.tools.homes import Homes, home_of
+
+if TYPE_CHECKING:
+    from holdfast.journal.postgres import PostgresStore
+
+RETRY_S = 0.5
+SETTLE_S = 60.0
+"""How long a tool waits for a database that is away, before the model is told."""
+
+
+class Backing(Store, Protocol):
+    """A store as the composition root has it."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Its sessions."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Role(Struct, frozen=True):
+    """What a process is for."""
+
+    serves: bool = True
+    """It answers requests; else it only carries out runs, and shows its health."""
+    name: str = ""
+    """How other replicas and people speak of it."""
+
+
+class StoreDown(Exception):
+    """The database cannot be used; the text says which and why, without a password."""
+
+
+class Shelf(Struct):
+    """A store that is open, and what belongs to it."""
+
+    store: Backing
+    bell: LocalBell
+    secret: bytes
+    holder: str
+    shown: dict[str, object]
+    """What health says of it."""
+    lock: DirectoryLock | None = None
+    homes: Homes | None = None
+    """None: all workspaces are here."""
+
+    async def close(self) -> None:
+        """Let go."""
+        await self.store.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+async def open_shelf(settings: Settings, role: Role, log: Log) -> Shelf:
+    """The store that the settings mean. The data directory is there."""
+    log.secrets.update(secrets_in(settings.store.url, settings.store.direct_url))
+    return await (_postgres(settings, role, log) if settings.store.shared else _sqlite(settings, log))
+
+
+async def _sqlite(settings: Settings, log: Log) -> Shelf:
+    data = settings.server.data_path
+    lock = DirectoryLock(data)
+    space = Space(data, settings.store.low_water_bytes, settings.store.ballast_bytes)
+    try:
+        store = await SqliteStore.open_at(data / "holdfast.db", settings.store.durability, time.monotonic, space=space)
+    except BaseException:
+        lock.release()
+        raise
+    if store.lost:
+        log.warning("power_loss", entries=store.lost, note="the machine lost what was not on its disk yet")
+    shown: dict[str, object] = {"kind": "sqlite", "durability": settings.store.durability}
+    return Shelf(store, LocalBell(), secret_from(directory_secret(data)), secrets.token_hex(12), shown, lock)
+
+
+async def _postgres(settings: Settings, role: Role, log: Log) -> Shelf:
+    """The data directory holds only workspaces then, and several replicas may share it: there is no lock on it."""
+    bell, holder = LocalBell(), secrets.token_hex(12)
+    home = await asyncio.to_thread(home_of, settings.server.data_path / "workspaces")
+    store = await connected(
+        settings, Whom(holder, role.name or socket.gethostname(), settings.server.worker), bell, log
+    )
+    try:
+        secret = secret_from(await store.secret())
+    except BaseException:
+        await store.close()
+        raise
+    shown: dict[str, object] = {
+        "kind": "postgres",
+        "durability": "database",
+        "url": without_password(settings.store.url),
+        "replica": role.name,
+        "holder": holder,
+        "home": home,
+    }
+    return Shelf(store, bell, secret, holder, shown, homes=Homes(home, _Settling(store).settle))
+
+
+class Whom(Struct, frozen=True):
+    """As whom a process joins a database."""
+
+    holder: str
+    name: str
+    works: bool
+
+
+async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -> PostgresStore:
+    """The store on PostgreSQL, once the database is there; StoreDown where it does not come within the patience."""
+    identity_of, store_class = postgres()
+    chosen = settings.store
+    identity = identity_of(holder=whom.holder, name=whom.name, works=whom.works)
+    deadline, told = time.monotonic() + chosen.wait_s, False
+    while True:
+        try:
+            return await store_class.open_at(
+                chosen.url, identity, bell, lease_s=chosen.lease_s, direct_url=chosen.direct_url or None
+            )
+        except StoreUnavailable as error:
+            why = without_secrets(str(error), chosen.url, chosen.direct_url)
+            if not error.passing or time.monotonic() >= deadline:
+                raise StoreDown(
+                    f"the database {without_password(chosen.url)} cannot be used: {why}. "
+                    "Check store.url and that it is running (--wait-store says how long to wait for it)."
+                ) from error
+            if not told:
+                log.warning("store_awaited", url=without_password(chosen.url), why=why, seconds=chosen.wait_s)
+                told = True
+            await asyncio.sleep(RETRY_S)
+
+
+def postgres() -> tuple[type, type[PostgresStore]]:
+    """The two names of the store on PostgreSQL; ConfigError where its driver is not installed."""
+    try:
+        from holdfast.journal.postgres import Identity, PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise ConfigError("a store on PostgreSQL needs asyncpg: pip install 'holdfast[postgres]'") from error
+    return Identity, PostgresStore
+
+
+class _Settling:
+    """Peers.settle for tools: a database that is away for a moment is no reason to refuse a call."""
+
+    def __init__(self, store: Backing) -> None:
+        self._store = store
+
+    async def settle(self, owner: str, name: str, home: str) -> str:
+        """See Peers.settle."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            try:
+                return await self._store.peers.settle(owner, name, home)
+            except StoreUnavailable as error:
+                if not error.passing or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
+def secrets_in(*urls: str) -> set[str]:
+    """The passwords in URLs, as they are written and as they are meant. Very short ones are left out: nearly every line
+    would have them."""
+    found: set[str] = set()
+    for url in filter(None, urls):
+        with suppress(ValueError):
+            parts = urlsplit(url)
+            given: Sequence[str | None] = [parts.password, *parse_qs(parts.query).get("password", [])]
+            found |= {text for word in given if word for text in (word, unquote(word))}
+        head, at, _ = url.partition("://")[2].rpartition("@")
+        if at and ":" in head:  # a password with signs that a URL may not have: it must not be shown all the same
+            found.add(head.partition(":")[2])
+    return {word for word in found if len(word) >= 4}
+
+
+def without_secrets(text: str, *urls: str) -> str:
+    """A message of somebody else about URLs, fit to be shown."""
+    for secret in sorted(secrets_in(*urls), key=len, reverse=True):
+        text = text.replace(secret, "********")
+    return text
+
+
+def directory_secret(data: Path) -> bytes:
+    """A data directory's own secret as it is kept, made at first use."""
+    path = data / "secret"
+    with suppress(FileExistsError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def secret_from(kept: bytes) -> bytes:
+    """The secret that names of derived sessions and sealed items depend on, from the one that a store keeps."""
+    return hashlib.sha256(kept).digest()

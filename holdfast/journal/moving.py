@@ -1,0 +1,54 @@
+"""Moving a store. Owns: the order of a move (read, write, read back, compare, and only then keep). Refuses to know:
+what kinds of stores there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from holdfast.core.errors import Damaged
+from holdfast.journal.base_carry import Carrier, Digest
+
+
+class Moved(Struct, frozen=True):
+    """What a move did."""
+
+    checksum: str
+    counts: dict[str, int]
+    source: str
+    """What became of the store that it was moved from."""
+
+
+def _untold(rows: int) -> None:
+    """Nobody looks."""
+
+
+async def move(source: Carrier, target: Carrier, told: Callable[[int], None] = _untold) -> Moved:
+    """Make `target` what `source` is. Both sides are told in canonical rows and must be equal before anything is kept;
+    whatever goes wrong before that leaves the target empty. Then the source is put out of use: two servers over two
+    copies would both carry out what is unfinished."""
+    await source.lend()
+    await target.receive()
+    given, taken = Digest(), Digest()
+    rows = 0
+    async for row in source.rows():
+        given.add(row)
+        await target.put(row)
+        rows += 1
+        told(rows)
+    async for row in target.rows():
+        taken.add(row)
+    if given.checksum != taken.checksum:
+        raise Damaged(f"what was written is not what was read ({given.counts} against {taken.counts})")
+    await target.keep()
+    return Moved(taken.checksum, taken.counts, await source.retire())
+
+
+async def summed(source: Carrier) -> Digest:
+    """The checksum of a store that is not in use."""
+    await source.lend()
+    digest = Digest()
+    async for row in source.rows():
+        digest.add(row)
+    return digest
