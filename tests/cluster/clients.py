@@ -26,6 +26,10 @@ RUNS = {"text": 3, "three": 5, "parallel": 4, "reasoning": 3}
 PATHS = {"responses": "/v1/responses", "chat": "/v1/chat/completions", "runs": "/v1/runs"}
 
 
+class Refused(Exception):
+    """It was given an answer for good that no server may give."""
+
+
 @dataclass
 class Client:
     """One run and the one who wants it."""
@@ -52,6 +56,8 @@ class Client:
             async with asyncio.timeout(seconds):
                 await ways[self.kind]()
             self.done = True
+        except Refused:
+            return
         except TimeoutError:
             self._wrong("stuck", f"its client ({self.kind}) has no end after {seconds:g} s")
 
@@ -72,6 +78,7 @@ class Client:
         if request.status not in PASSING:
             kind = "lost" if request.status == 404 else "end"
             self._wrong(kind, f"answered {request.status}: {request.data[:300]!r}")
+            raise Refused
         return False
 
     # one that streams
@@ -86,6 +93,8 @@ class Client:
         """A second reader, who was given the id by the first."""
         assert self.beside is not None
         while not self.beside.load.id:
+            if self.beside.done or self.beside.found:
+                raise Refused
             await self._pause()
         core = self.beside.load.id.split("_", 1)[1]
         self.load.id = {"responses": "resp_", "runs": "run_"}[self.load.dialect] + core

@@ -88,8 +88,8 @@ async def _run_again(made: Storm) -> None:
 
 async def test_P1_a_server_that_tells_before_it_writes_is_found(tmp_path: Path) -> None:
     shape = replace(ALONE, modules=(*ALONE.modules, "tests.crash.broken"))
-    dose = replace(CALM, kills=6)
-    result = await storm(tmp_path, Extent(seed=4, runs=30, in_flight=10, dose=dose, shape=shape))
+    dose = replace(CALM, kills=4)
+    result = await storm(tmp_path, Extent(seed=4, runs=24, in_flight=12, dose=dose, shape=shape))
     assert result.count("lost", "changed", "numbers"), f"nothing was found: {result}"
 
 
