@@ -11,9 +11,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -22,15 +23,19 @@ from msgspec import Struct
 from holdfast.config import Settings, without_password
 from holdfast.config_keys import ConfigError
 from holdfast.journal.base import Sessions, Store, StoreUnavailable
+from holdfast.journal.base_care import Judge, Report
+from holdfast.journal.base_carry import Carrier, InUse
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.space import Space
 from holdfast.journal.sqlite import SqliteStore
 from holdfast.observe.log import Log
 from holdfast.tools.homes import Homes, home_of
+from holdfast.tools.workspace import workspace_name
 
 if TYPE_CHECKING:
     from holdfast.journal.postgres import PostgresStore
+    from holdfast.journal.postgres_carry import PostgresCarrier
 
 RETRY_S = 0.5
 SETTLE_S = 60.0
@@ -137,21 +142,26 @@ class Whom(Struct, frozen=True):
 
 async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -> PostgresStore:
     """The store on PostgreSQL, once the database is there; StoreDown where it does not come within the patience."""
-    identity_of, store_class = postgres()
+    carrying, journal, lines = _postgres_parts()
     chosen = settings.store
-    identity = identity_of(holder=whom.holder, name=whom.name, works=whom.works)
+    identity = journal.Identity(whom.holder, whom.name, whom.works)
+    wiring = lines.Wiring(chosen.lanes, chosen.pool, chosen.direct_url, chosen.prepared)
     deadline, told = time.monotonic() + chosen.wait_s, False
     while True:
         try:
-            return await store_class.open_at(
-                chosen.url, identity, bell, lease_s=chosen.lease_s, direct_url=chosen.direct_url or None
+            await carrying.refuse_moved(chosen.direct_url or chosen.url)
+            store: PostgresStore = await journal.PostgresStore.open_at(
+                chosen.url, identity, bell, chosen.lease_s, wiring
             )
+            return store
+        except InUse as error:
+            raise StoreDown(str(error)) from error
         except StoreUnavailable as error:
             why = without_secrets(str(error), chosen.url, chosen.direct_url)
             if not error.passing or time.monotonic() >= deadline:
                 raise StoreDown(
-                    f"the database {without_password(chosen.url)} cannot be used: {why}. "
-                    "Check store.url and that it is running (--wait-store says how long to wait for it)."
+                    f"{without_password(chosen.url)}: {why}. Check store.url, and that the database is running "
+                    "(--wait-store says how long to wait for it)."
                 ) from error
             if not told:
                 log.warning("store_awaited", url=without_password(chosen.url), why=why, seconds=chosen.wait_s)
@@ -159,15 +169,59 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
             await asyncio.sleep(RETRY_S)
 
 
-def postgres() -> tuple[type, type[PostgresStore]]:
-    """The two names of the store on PostgreSQL; ConfigError where its driver is not installed."""
+def _postgres_parts() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """The modules of the store on PostgreSQL; ConfigError where its driver is not installed."""
     try:
-        from holdfast.journal.postgres import Identity, PostgresStore
+        from holdfast.journal import postgres, postgres_carry, postgres_lines
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
         raise ConfigError("a store on PostgreSQL needs asyncpg: pip install 'holdfast[postgres]'") from error
-    return Identity, PostgresStore
+    return postgres_carry, postgres, postgres_lines
+
+
+def carrier_of(settings: Settings, place: str) -> Carrier:
+    """One side of a move: a URL, or a data directory."""
+    if not is_postgres(place):
+        from holdfast.journal.sqlite_carry import SqliteCarrier
+
+        return SqliteCarrier(Path(place).expanduser())
+    return postgres_carrier(settings, place)
+
+
+def postgres_carrier(settings: Settings, url: str) -> PostgresCarrier:
+    """A database, to be read or filled; past a pooler where one is configured."""
+    carrying, _, _ = _postgres_parts()
+    chosen = settings.store
+    made: PostgresCarrier = carrying.PostgresCarrier(chosen.direct_url or url if url == chosen.url else url)
+    return made
+
+
+async def settle_workspaces(settings: Settings, data: Path, url: str, lived: Iterable[tuple[str, str]]) -> int:
+    """The workspaces of a data directory stay where they are when its store moves to a database: that knows their home
+    from then on. `lived` are the (owner, session) that had runs; how many workspaces there were."""
+    top = data / "workspaces"
+    named = {(owner, name) for owner, session in lived for name in (owner, f"{owner}/{session}")}
+    there = sorted(each for each in named if (top / workspace_name(each[1])).is_dir())
+    if there:
+        carrying, _, _ = _postgres_parts()
+        chosen = settings.store
+        direct = chosen.direct_url if url == chosen.url and chosen.direct_url else url
+        await carrying.settle_all(direct, there, home_of(top))
+    return len(there)
+
+
+async def check_postgres(settings: Settings, judge: Judge, told: Callable[[int, int], None]) -> Report:
+    """Look through the database."""
+    _postgres_parts()
+    from holdfast.journal.postgres_care import check
+
+    return await check(settings.store.direct_url or settings.store.url, judge, told)
+
+
+def is_postgres(place: str) -> bool:
+    """Is it a database, or a directory?"""
+    return place.startswith(("postgresql://", "postgres://"))
 
 
 class _Settling:

@@ -310,6 +310,7 @@ def _register() -> None:
     from holdfast.cli_client import runs, status
     from holdfast.cli_doctor import doctor
     from holdfast.cli_drill import drill
+    from holdfast.cli_migrate import migrate
     from holdfast.cli_store import store
 
     main.add_command(doctor)
@@ -317,6 +318,7 @@ def _register() -> None:
     main.add_command(status)
     main.add_command(runs)
     main.add_command(store)
+    main.add_command(migrate)
 
 
 _register()

@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +16,7 @@ from holdfast.config import Settings, without_password
 from holdfast.config_keys import ConfigError
 
 if TYPE_CHECKING:
+    from holdfast.journal.base_carry import Carried
     from holdfast.journal.moving import Moved
 
 
@@ -29,30 +30,33 @@ def migrate(source: str | None, target: str | None, config: str | None, as_json:
     permissions and the secret.
 
     No server may use either side, and the target must be empty. All of it is read back and compared before anything is
-    kept; then the old store is put out of use, so that no unfinished run is carried out twice. Workspaces are files: they
-    stay where they are."""
+    kept; then the old store is put out of use, so that no unfinished run is carried out twice. Workspaces are files
+    and stay where they are."""
     from holdfast.cli import settings_from
 
     settings = settings_from(config).settings
     ends = [source or _configured(settings), target or _configured(settings)]
     if ends[0] == ends[1]:
         raise click.ClickException("a store cannot move to where it is: name the other side with --from or --to.")
-    moved = asyncio.run(_move(settings, ends[0], ends[1]))
+    seen = _Seen()
+    moved = asyncio.run(_move(settings, ends[0], ends[1], seen))
+    notes = _notes(settings, ends[0], ends[1], seen.lived)
     if as_json:
-        click.echo(json.dumps({"checksum": moved.checksum, "counts": moved.counts, "source": moved.source}))
+        click.echo(json.dumps({"checksum": moved.checksum, "counts": moved.counts, "notes": [moved.source, *notes]}))
         return
     click.echo(f"moved {without_password(ends[0])} to {without_password(ends[1])}")
     click.echo("  " + ", ".join(f"{count} {kind}" for kind, count in moved.counts.items() if kind != "secrets"))
     click.echo(f"  checksum of both sides  {moved.checksum}")
-    click.echo(f"  {moved.source}")
+    for note in (moved.source, *notes):
+        click.echo(f"  {note}")
 
 
 def _configured(settings: Settings) -> str:
     return settings.store.url if settings.store.shared else str(settings.server.data_path)
 
 
-async def _move(settings: Settings, source: str, target: str) -> Moved:
-    from holdfast.assemble_store import StoreDown, carrier_of
+async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Moved:
+    from holdfast.assemble_store import carrier_of, without_secrets
     from holdfast.core.errors import Damaged
     from holdfast.journal.base import StoreUnavailable
     from holdfast.journal.base_carry import InUse
@@ -60,28 +64,54 @@ async def _move(settings: Settings, source: str, target: str) -> Moved:
     from holdfast.journal.sqlite_load import NewerStore
 
     try:
-        here = await carrier_of(settings, source)
+        here = carrier_of(settings, source)
         try:
-            there = await carrier_of(settings, target)
+            there = carrier_of(settings, target)
             try:
-                return await move(here, there, _bar())
+                return await move(here, there, seen.row)
             finally:
                 await there.close()
         finally:
             await here.close()
     except Damaged as error:
         raise click.ClickException(f"nothing was moved: {error}. `holdfast store check` says more.") from error
-    except (InUse, NewerStore, ConfigError, StoreDown, StoreUnavailable, OSError) as error:
-        raise click.ClickException(f"nothing was moved: {error}") from error
+    except (InUse, NewerStore, ConfigError, StoreUnavailable, OSError) as error:
+        raise click.ClickException(f"nothing was moved: {without_secrets(str(error), source, target)}") from error
 
 
-def _bar() -> Callable[[int], None]:
-    """A line that says how far it is, where somebody looks."""
-    seen = [0.0]
+def _notes(settings: Settings, source: str, target: str, lived: set[tuple[str, str]]) -> list[str]:
+    """What is left to be done."""
+    from holdfast.assemble_store import is_postgres, settle_workspaces
 
-    def told(rows: int) -> None:
-        if sys.stderr.isatty() and time.monotonic() - seen[0] > 0.1:
-            seen[0] = time.monotonic()
-            click.echo(f"\r  {rows} rows", nl=False, err=True)
+    if is_postgres(source) or not is_postgres(target):
+        return []
+    data = Path(source).expanduser()
+    notes = []
+    if count := asyncio.run(settle_workspaces(settings, data, target, lived)):
+        notes.append(
+            f"{count} workspaces are at home in {data}: serve them with --data-dir {data}, or share that volume"
+        )
+    if (data / "key").exists():
+        notes.append(f"the key is in {data / 'key'}: give it to all replicas (API_SERVER_KEY)")
+    return notes
 
-    return told
+
+class _Seen:
+    """What went by: a line that says how far it is, where somebody looks, and whose sessions there were."""
+
+    def __init__(self) -> None:
+        from holdfast.journal.base_carry import Run
+
+        self._run = Run
+        self._rows = 0
+        self._told_at = 0.0
+        self.lived: set[tuple[str, str]] = set()
+
+    def row(self, row: Carried) -> None:
+        """The next row."""
+        self._rows += 1
+        if isinstance(row, self._run):
+            self.lived.add((row.owner, row.session))
+        if sys.stderr.isatty() and time.monotonic() - self._told_at > 0.1:
+            self._told_at = time.monotonic()
+            click.echo(f"\r  {self._rows} rows", nl=False, err=True)

@@ -12,26 +12,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.config_keys import ConfigError
+
 if TYPE_CHECKING:
+    from holdfast.config import Settings
     from holdfast.journal.base import Record
+    from holdfast.journal.base_care import Report
     from holdfast.journal.lock import DirectoryLock
 
 
 @click.group()
 def store() -> None:
-    """Check, compact, back up and restore the store of one machine."""
+    """Check, compact, back up and restore the store. On PostgreSQL only `check`: for the rest that has tools."""
 
 
 def _data_option(command: Any) -> Any:
     return click.option("--data-dir", help="Data directory (default: the configured one).")(command)
 
 
-def _data(given: str | None) -> Path:
+def _settings(given: str | None) -> Settings:
+    """The settings; a named data directory is meant as such, whatever store is configured."""
     from holdfast.cli import settings_from
 
-    settings = settings_from(None, **{"server.data_dir": given}).settings
-    if settings.store.url:
-        raise click.ClickException("these commands are for SQLite; a PostgreSQL store has its own (pg_dump, VACUUM).")
+    named = {"server.data_dir": given, "store.url": "sqlite"} if given else {}
+    return settings_from(None, **named).settings
+
+
+def _data(given: str | None, instead: str) -> Path:
+    settings = _settings(given)
+    if settings.store.shared:
+        raise click.ClickException(f"the store is PostgreSQL: {instead}. (--data-dir means a SQLite store.)")
     return settings.server.data_path
 
 
@@ -79,13 +89,31 @@ def _bar() -> Callable[[int, int], None]:
 def _checked(path: Path, as_json: bool) -> bool:
     from holdfast.journal.sqlite_care import check
 
-    report = check(path, judge, _bar())
+    return _told(str(path), check(path, judge, _bar()), as_json)
+
+
+def _checked_postgres(settings: Settings, as_json: bool) -> bool:
+    import asyncio
+
+    from holdfast.assemble_store import check_postgres, without_secrets
+    from holdfast.config import without_password
+    from holdfast.journal.base import StoreUnavailable
+
+    url = settings.store.url
+    try:
+        report = asyncio.run(check_postgres(settings, judge, _bar()))
+    except (StoreUnavailable, ConfigError) as error:
+        raise click.ClickException(without_secrets(str(error), url, settings.store.direct_url)) from error
+    return _told(without_password(url), report, as_json)
+
+
+def _told(name: str, report: Report, as_json: bool) -> bool:
     if as_json:
-        shown = {name: getattr(report, name) for name in ("runs", "entries", "bytes", "schema", "problems")}
+        shown = {field: getattr(report, field) for field in ("runs", "entries", "bytes", "schema", "problems")}
         click.echo(json.dumps({"ok": not report.problems, **shown}))
     else:
         said = "no damage" if not report.problems else f"{len(report.problems)} problems"
-        click.echo(f"{path}: {report.runs} runs, {report.entries} entries, {report.bytes} bytes: {said}")
+        click.echo(f"{name}: {report.runs} runs, {report.entries} entries, {report.bytes} bytes: {said}")
         for problem in report.problems:
             click.echo(f"  {problem}")
     return not report.problems
@@ -96,7 +124,10 @@ def _checked(path: Path, as_json: bool) -> bool:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def check_store(data_dir: str | None, as_json: bool) -> None:
     """Look through the whole store: file, checksums, every run, references. The server may be running."""
-    if not _checked(_database(_data(data_dir)), as_json):
+    settings = _settings(data_dir)
+    if settings.store.shared:
+        raise SystemExit(0 if _checked_postgres(settings, as_json) else 1)
+    if not _checked(_database(settings.server.data_path), as_json):
         click.echo(
             "Nothing was changed. Restore a backup with `holdfast store restore`, or move it out of the way "
             "with `holdfast store set-aside`.",
@@ -113,7 +144,7 @@ def backup_store(target: Path, data_dir: str | None) -> None:
     plain files: copy them as such."""
     from holdfast.journal.sqlite_care import backup
 
-    data = _data(data_dir)
+    data = _data(data_dir, "pg_dump, or a base backup with its write-ahead log (docs/postgres.md)")
     _database(data)
     try:
         backup(data, target)
@@ -131,7 +162,7 @@ def restore_store(source: Path, replacing: bool, data_dir: str | None) -> None:
     """Put the backup in SOURCE in place. The server must not be running."""
     from holdfast.journal.sqlite_care import NAME, restore, set_aside
 
-    data = _data(data_dir)
+    data = _data(data_dir, "pg_restore into a new database, then point store.url at it")
     if not _checked(_database(source), False):
         raise click.ClickException("the backup itself is damaged: nothing was changed.")
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -153,7 +184,7 @@ def compact_store(data_dir: str | None) -> None:
     """Give the room of deleted and expired runs back to the disk. The server must not be running."""
     from holdfast.journal.sqlite_care import compact
 
-    data = _data(data_dir)
+    data = _data(data_dir, "autovacuum gives room back for use; VACUUM FULL or pg_repack to the disk")
     path = _database(data)
     lock = _locked(data)
     try:
@@ -169,7 +200,7 @@ def aside_store(data_dir: str | None) -> None:
     """Move a damaged store out of the way, so that the server can start with an empty one. Nothing is deleted."""
     from holdfast.journal.sqlite_care import set_aside
 
-    data = _data(data_dir)
+    data = _data(data_dir, "ALTER DATABASE ... RENAME TO ..., then CREATE DATABASE")
     _database(data)
     lock = _locked(data)
     try:

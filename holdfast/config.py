@@ -91,6 +91,9 @@ class Server(Section, frozen=True):
 class Store(Section, frozen=True):
     url: Annotated[StoreUrl, _doc("Empty: SQLite in data_dir; postgresql://...: many machines.", extra=_STORE)] = ""
     direct_url: Annotated[StoreUrl, _doc("The same past a pooler such as pgbouncer, for LISTEN.", extra=_STORE)] = ""
+    prepared: Annotated[bool, _doc("Prepare statements; false for poolers that cannot (pgbouncer).")] = True
+    lanes: Annotated[int, _doc("Connections of a replica that write the log.", ge=1, le=64)] = 2
+    pool: Annotated[int, _doc("Connections of a replica for all other queries.", ge=1, le=1000)] = 4
     wait_s: Annotated[float, _doc("Patience with a database that is down at the start (seconds).", ge=0, le=1e6)] = 30.0
     lease_s: Annotated[Seconds, _doc("Silence of a replica after which others take its runs (PostgreSQL).")] = 15.0
     durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"

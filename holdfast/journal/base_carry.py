@@ -135,6 +135,19 @@ class Grant(Carried, frozen=True):
     tool: str
 
 
+_NOUNS: dict[type[Carried], str] = {
+    Secret: "secrets",
+    Run: "runs",
+    Key: "keys",
+    Conversation: "conversations",
+    Edit: "edits",
+    SessionTurn: "session turns",
+    SessionTitle: "session titles",
+    Wish: "signals",
+    Grant: "grants",
+}
+
+
 class Digest:
     """The checksum of rows, and how many there were of each kind."""
 
@@ -150,7 +163,7 @@ class Digest:
                     "records", msgspec.msgpack.encode([row.run, record.seq, record.attempt, record.at, record.data])
                 )
         else:
-            self._add(f"{type(row).__name__.lower()}s", msgspec.msgpack.encode(row))
+            self._add(_NOUNS[type(row)], msgspec.msgpack.encode(row))
 
     def _add(self, kind: str, data: bytes) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from holdfast.core.errors import Damaged
-from holdfast.journal.base_carry import Carrier, Digest
+from holdfast.journal.base_carry import Carried, Carrier, Digest
 
 
 class Moved(Struct, frozen=True):
@@ -20,23 +20,21 @@ class Moved(Struct, frozen=True):
     """What became of the store that it was moved from."""
 
 
-def _untold(rows: int) -> None:
+def _untold(row: Carried) -> None:
     """Nobody looks."""
 
 
-async def move(source: Carrier, target: Carrier, told: Callable[[int], None] = _untold) -> Moved:
+async def move(source: Carrier, target: Carrier, told: Callable[[Carried], None] = _untold) -> Moved:
     """Make `target` what `source` is. Both sides are told in canonical rows and must be equal before anything is kept;
     whatever goes wrong before that leaves the target empty. Then the source is put out of use: two servers over two
     copies would both carry out what is unfinished."""
     await source.lend()
     await target.receive()
     given, taken = Digest(), Digest()
-    rows = 0
     async for row in source.rows():
         given.add(row)
         await target.put(row)
-        rows += 1
-        told(rows)
+        told(row)
     async for row in target.rows():
         taken.add(row)
     if given.checksum != taken.checksum:

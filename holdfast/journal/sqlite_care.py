@@ -6,34 +6,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
-from msgspec import Struct
 
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
 from holdfast.journal.base import Record
+from holdfast.journal.base_care import Judge, Report
 from holdfast.journal.segments import link, origin, unpack
 from holdfast.journal.sqlite_load import NewerStore, refuse_newer
 
 SQL = queries.load("sqlite_care.sql")
 NAME = "holdfast.db"
 BESIDE = ("", "-wal", "-shm")
-Judge = Callable[[str, Iterable[Record]], object]
-"""Takes a run's records and raises Damaged where they make no sense."""
-
-
-class Report(Struct):
-    """What a look through a store found."""
-
-    runs: int = 0
-    entries: int = 0
-    bytes: int = 0
-    schema: int = 0
-    problems: list[str] = []
 
 
 def _open(path: Path) -> apsw.Connection:

@@ -20,12 +20,17 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def workspace_for(root: Path, owner: str) -> Path:
-    """The workspace of `owner`, made when it is not there: readable by name, unique by hash, closed to others."""
+def workspace_name(owner: str) -> str:
+    """The name of a workspace's folder: readable by name, unique by hash."""
     slug = re.sub(r"[^a-z0-9]+", "-", owner.lower())[:32].strip("-") or "owner"
     digest = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{slug}-{digest}"
+
+
+def workspace_for(root: Path, owner: str) -> Path:
+    """The workspace of `owner`, made when it is not there, closed to others."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    workspace = root / f"{slug}-{digest}"
+    workspace = root / workspace_name(owner)
     workspace.mkdir(mode=0o700, exist_ok=True)
     return workspace
 

@@ -12,8 +12,8 @@ from holdfast.core.errors import Damaged
 from holdfast.journal.base_carry import Carried, Digest, InUse, Key, Log, Run
 from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.moving import move, summed
-from holdfast.journal.sqlite_carry import SqliteCarrier
 from holdfast.journal.sqlite_care import check
+from holdfast.journal.sqlite_carry import SqliteCarrier
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("schema_*.tar.gz"))
 
@@ -96,8 +96,8 @@ async def test_a_move_that_is_cut_off_leaves_nothing_and_can_be_made_again(old: 
     class Cut(Exception):
         pass
 
-    def cut(rows: int) -> None:
-        if rows == 5:
+    def cut(row: Carried) -> None:
+        if isinstance(row, Key):
             raise Cut
 
     source, target = SqliteCarrier(old), SqliteCarrier(tmp_path / "new")

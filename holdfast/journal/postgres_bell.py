@@ -1,0 +1,115 @@
+"""The one connection of a process that listens. Owns: NOTIFY as a ring of the local bell, the session lock that says
+"this process lives", and the watch over the locks of others. Refuses to know: what the news is.
+
+Theory of operation. A NOTIFY can be lost (a connection that breaks, a moment without one), so after every connect and
+every SWEEP_S all ears are rung: a lost ring costs time only. The session lock is let go by the database when the
+connection ends, however the process ended, so a lock that others can take twice, WATCH_S apart, tells of a death long
+before the lease is over. After a start of the database all locks are free at once and say nothing: for one lease
+nobody is judged by them. When the connection breaks, the process comes back at once, beats and takes its lock again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+
+from holdfast.journal import queries
+from holdfast.journal.bell import LocalBell
+from holdfast.journal.postgres_lines import CONNECT_S, Line, Wiring, options_of, passing
+from holdfast.journal.postgres_log import notes
+
+SQL = queries.load("postgres_peers.sql")
+CHANNEL = "holdfast"
+WATCH_S = 0.5
+SWEEP_S = 2.0
+RING_AT_ONCE = 200
+
+
+def lock_key(holder: str) -> int:
+    """The number of a process's session lock."""
+    return int.from_bytes(hashlib.blake2b(holder.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+class Listener:
+    """Keeps the connection, until cancelled (`run`)."""
+
+    def __init__(self, url: str, wiring: Wiring, holder: str, bell: LocalBell, lease_s: float) -> None:
+        self._url = wiring.direct_url or url
+        self._options = options_of(Wiring(), f"{holder} listens")
+        self._holder = holder
+        self._bell = bell
+        self._lease_s = lease_s
+        self._suspects: set[str] = set()
+        self.connected = asyncio.Event()
+        self.back: Callable[[], Awaitable[None]] = self._nothing
+        """Called after each connect."""
+        self.trouble: str | None = None
+
+    async def _nothing(self) -> None:
+        return None
+
+    async def run(self) -> None:
+        """Listen, and come back when the connection breaks."""
+        while True:
+            try:
+                await self._listen()
+            except Exception as error:
+                if not passing(error):
+                    raise
+                self.trouble = f"the connection that listens is broken: {error or type(error).__name__}"
+            self.connected.clear()
+            await asyncio.sleep(0.1)
+
+    async def _listen(self) -> None:
+        line = await asyncpg.connect(self._url, **self._options)
+        broken = asyncio.Event()
+        line.add_termination_listener(lambda _: broken.set())
+        try:
+            await line.add_listener(CHANNEL, self._heard)
+            await line.fetchval(SQL["lock"], lock_key(self._holder), timeout=self._lease_s)
+            await self.back()
+            self.trouble = None
+            self._suspects.clear()
+            self.connected.set()
+            await self._ring_all()
+            await self._watch(line, broken)
+        finally:
+            with suppress(Exception):
+                await line.close(timeout=CONNECT_S)
+
+    async def _watch(self, line: Line, broken: asyncio.Event) -> None:
+        rounds = 0
+        while not line.is_closed():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(broken.wait(), WATCH_S)
+                return
+            rounds += 1
+            await self._judge(line)
+            if rounds % max(1, round(SWEEP_S / WATCH_S)) == 0:
+                await line.execute(SQL["strand"], self._holder)
+                await line.execute(SQL["forget"], self._holder)
+                await self._ring_all()
+
+    async def _judge(self, line: Line) -> None:
+        """Who has lost the lock twice in a row is gone."""
+        free = {row["holder"] for row in await line.fetch(SQL["unlocked"], self._holder, self._lease_s)}
+        gone = sorted(free & self._suspects)
+        self._suspects = free
+        if gone and await line.fetch(SQL["bury"], gone, notes(self._holder, ["work"])[0]):
+            await line.execute(SQL["strand"], self._holder)
+            self._bell.ring(["work"])
+
+    def _heard(self, line: Any, pid: int, channel: str, payload: str) -> None:
+        sender, *topics = payload.split(" ")
+        if sender != self._holder:
+            self._bell.ring(topics)
+
+    async def _ring_all(self) -> None:
+        topics = self._bell.topics()
+        for start in range(0, len(topics), RING_AT_ONCE):
+            self._bell.ring(topics[start : start + RING_AT_ONCE])
+            await asyncio.sleep(0)
