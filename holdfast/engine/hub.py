@@ -17,6 +17,8 @@ class Hub:
     def __init__(self, journal: Journal, bell: Bell, limits: Limits) -> None:
         self.journal = journal
         self.bell = bell
+        self.shared = False
+        """Other processes drive runs of this journal too."""
         self._limits = limits
         self._lives: dict[str, Live] = {}
         self._subscriptions: dict[Subscription, float] = {}

@@ -20,10 +20,13 @@ from holdfast.core.errors import Damaged
 from holdfast.core.events import Entry, Terminal
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Patient, Projection
 from holdfast.engine.live import Live
-from holdfast.journal.base import Bell, Journal
+from holdfast.journal.base import Bell, Journal, StoreUnavailable
 
 SLICE_S = 0.002
 """Any loop over entries lets others run this often (house rule 6.12)."""
+RETRY_S = 0.25
+CHECK_S = 5.0
+"""A reader at the end of a run that is driven elsewhere looks this often whether it is still there."""
 
 
 class Source(Protocol):
@@ -31,6 +34,8 @@ class Source(Protocol):
 
     journal: Journal
     bell: Bell
+    shared: bool
+    """A run may be deleted by another process, which nobody tells us."""
 
     def live(self, run: str) -> Live | None:
         """The run, if a worker of this process drives it."""
@@ -73,6 +78,7 @@ class Subscription:
         self._rang = False
         self._waiter: asyncio.Future[None] | None = None
         self._unlisten: Callable[[], None] | None = None
+        self._check_at = 0.0
 
     # the lane's side
 
@@ -151,6 +157,8 @@ class Subscription:
                 await self._catch_up()
             except Damaged as error:
                 return Broken(str(error))
+            except StoreUnavailable as error:
+                await self._until_back(error)
 
     def close(self) -> None:
         """The reader is gone, or has everything."""
@@ -181,6 +189,14 @@ class Subscription:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
+    async def _until_back(self, error: StoreUnavailable) -> None:
+        """The store cannot be read. Where that passes the reader waits, and its line is kept alive (P15)."""
+        if not error.passing:
+            self._gone = str(error)
+            return
+        asyncio.get_running_loop().call_later(RETRY_S, self._wake)
+        await self._news()
+
     async def _catch_up(self) -> None:
         """One page from the journal; join the lane at the edge; else wait for the bell."""
         if self._unlisten is None:
@@ -191,6 +207,8 @@ class Subscription:
         records = await self._source.journal.read(self.owner, self.run, self._seq)
         if not records:
             if not self._join():
+                if self._source.shared:
+                    await self._still_there()
                 if not isinstance(self._projection, Patient):
                     self._at_edge()
                 await self._follow()
@@ -203,6 +221,14 @@ class Subscription:
             if asyncio.get_running_loop().time() > pause:
                 await asyncio.sleep(0)
                 pause = asyncio.get_running_loop().time() + SLICE_S
+
+    async def _still_there(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._seq < 0 or now < self._check_at:
+            return
+        self._check_at = now + CHECK_S
+        if not await self._source.journal.read(self.owner, self.run, self._seq - 1):
+            raise Damaged("the run was deleted")
 
     async def _follow(self) -> None:
         if self._source.live(self.run) is None and self._seq < 0:

@@ -92,8 +92,10 @@ def _given_back(world: World, life: Life) -> None:
     engine, watch = life.engine, world.watch
     standing = [track.run for track in watch.tracks.values() if track.open]
     stats = engine.stats()
-    if stats["active"] or stats["queued"] or engine._chores:
-        watch.wrong("leak", "", f"slots: {stats['active']} active, {stats['queued']} queued, {engine._chores} chores")
+    if stats["active"] or stats["queued"] or engine.admission.chores:
+        watch.wrong(
+            "leak", "", f"slots: {stats['active']} active, {stats['queued']} queued, {engine.admission.chores} chores"
+        )
     lives = [live.run for hub in engine._hubs.values() for live in hub.lives()]
     if lives:
         watch.wrong("leak", lives[0], "a worker's place is not given back")
