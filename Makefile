@@ -23,7 +23,7 @@ serve: $(STAMP)
 	$(BIN)/holdfast serve $(ARGS)
 
 check: $(STAMP)
-	$(BIN)/ruff check holdfast tests bench
+	$(BIN)/ruff check holdfast tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m holdfast.docs --check docs
@@ -79,13 +79,13 @@ test-cluster: $(STAMP)
 
 # SQLite, PostgreSQL with one replica and with three, side by side; and how long an event takes from one to another.
 bench-cluster: $(STAMP)
-	$(BIN)/python -m bench.cluster $(ARGS)
+	$(BIN)/python -m tests.cluster.bench $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs
 
 bench: $(STAMP)
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/holdfast bench $(ARGS)
 
 # Kills at every write of the journal and 500 at random; `make drill ARGS="--report docs/proof.md"` renews the proof.
 drill: $(STAMP)
@@ -95,7 +95,7 @@ sim: $(STAMP)
 	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
 	rm -rf .venv-clients tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.

@@ -350,6 +350,11 @@ static void answer_get(Conn *c, const char *path) {
         up.late_max = 0;
         up.open_max = up.open;
         answer_json(c, "200 OK", text, (size_t)n);
+    } else if (!strncmp(path, "/bench/release", 14)) { /* the next token of every paced stream is due now */
+        int64_t now = now_ns();
+        for (size_t i = 0; i < timers.count; i++) /* min(due, now) keeps the order of the heap */
+            if (timers.heap[i]->due > now) timers.heap[i]->due = now;
+        answer_json(c, "200 OK", "{}", 2);
     } else {
         answer_json(c, "404 Not Found", none, sizeof none - 1);
     }
@@ -502,6 +507,7 @@ static struct {
 } got;
 
 static Buf request;
+static size_t nonce; /* where in it a number is that each job gets anew, so that no two ask the same */
 static struct sockaddr_in server;
 static const char *delta_mark; /* what a frame must say to hold new text and not a repetition of it */
 static uint64_t jobs_left;
@@ -655,6 +661,9 @@ static void stream_finish(Stream *s, const char *failure, int64_t now) {
 
 static void stream_send(Stream *s, int64_t now) {
     if (!s->sent) {
+        char number[24];
+        snprintf(number, sizeof number, "%019lld", (long long)now);
+        memcpy(request.p + nonce, number, 19);
         s->sent_at = now;
         s->deadline = now + (int64_t)want.n * want.pace_us * 1000 + GRACE;
         if (!want.pace_us) s->deadline = INT64_MAX;
@@ -752,13 +761,14 @@ static void make_request(void) {
     if (extra < 2 || want.extra[0] != '{' || want.extra[extra - 1] != '}') errx(2, "--body-extra wants a JSON object");
     delta_mark = responses ? "response.output_text.delta" : "chat.completion.chunk";
     buf_printf(&body, "{\"model\":\"%s\",\"stream\":%s,", want.model, want.whole ? "false" : "true");
-    buf_printf(&body, responses ? "\"input\":\"%s%u pace_us=%u]]\""
-                                : "\"messages\":[{\"role\":\"user\",\"content\":\"%s%u pace_us=%u]]\"}]",
-               "[[bench n=", want.n, want.pace_us);
+    buf_printf(&body, responses ? "\"input\":\"" : "\"messages\":[{\"role\":\"user\",\"content\":\"");
+    nonce = body.len;
+    buf_printf(&body, "%019d [[bench n=%u pace_us=%u]]\"%s", 0, want.n, want.pace_us, responses ? "" : "}]");
     buf_printf(&body, "%s%s", extra > 2 ? "," : "", want.extra + 1);
     buf_printf(&request, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n",
                want.path, body.len);
     if (*want.key) buf_printf(&request, "Authorization: Bearer %s\r\n", want.key);
+    nonce += request.len + 2;
     buf_printf(&request, "\r\n%s", body.p);
     buf_free(&body);
 }

@@ -1,4 +1,4 @@
-"""python -m bench.cluster: SQLite, PostgreSQL with one replica and with three, side by side in one run. Owns: the three
+"""python -m tests.cluster.bench: SQLite, PostgreSQL with one replica and with three, side by side in one run. Owns: the three
 targets, what is asked of each (a flood, paced streams, bare appends of the same slices, and how long an event takes to
 a reader on another replica), the table and the verdicts of issue 6. Refuses to know: processes and the load generator,
 which are those of holdfast.bench.
@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+
 from holdfast.bench import generator, loads
 from holdfast.bench.client import Seen
 from holdfast.bench.machine import Fleet, Server, describe
-
-from bench.cluster_parts import append_rates, fan_out
+from tests.cluster.bench_parts import append_rates, fan_out
 from tests.cluster.database import Database
 
 KEY = "bench-Key_0123456789abcdef"
@@ -179,12 +179,12 @@ async def run(bench: Bench, database: Database, report: Report) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, judge."""
-    options = argparse.ArgumentParser(prog="python -m bench.cluster", description="SQLite and PostgreSQL side by side.")
+    options = argparse.ArgumentParser(prog="python -m tests.cluster.bench", description="SQLite and PostgreSQL side by side.")
     options.add_argument("--quick", action="store_true", help="shorter loads")
     options.add_argument("--json", type=Path, help="also write the report to this file")
     options.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     given = options.parse_args(argv)
-    out = Path("bench/out")
+    out = Path("build/bench-cluster")
     out.mkdir(parents=True, exist_ok=True)
     report = Report(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), describe(out))
     with ExitStack() as stack:
