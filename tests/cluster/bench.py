@@ -1,7 +1,7 @@
-"""python -m tests.cluster.bench: SQLite, PostgreSQL with one replica and with three, side by side in one run. Owns: the three
-targets, what is asked of each (a flood, paced streams, bare appends of the same slices, and how long an event takes to
-a reader on another replica), the table and the verdicts of issue 6. Refuses to know: processes and the load generator,
-which are those of holdfast.bench.
+"""python -m tests.cluster.bench: SQLite, PostgreSQL with one replica and with three, side by side in one run. Owns: the
+three targets, what is asked of each (a flood, paced streams, bare appends of the same slices, and how long an event
+takes to a reader on another replica), the table and the verdicts of issue 6. Refuses to know: processes and the load
+generator, which are those of holdfast.bench.
 
 Nothing is pinned to a core: servers, database and load share all of them, as they would on one small machine. The
 latency of each target is told as what it adds to the upstream's own (`direct`)."""
@@ -179,7 +179,7 @@ async def run(bench: Bench, database: Database, report: Report) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print, judge."""
-    options = argparse.ArgumentParser(prog="python -m tests.cluster.bench", description="SQLite and PostgreSQL side by side.")
+    options = argparse.ArgumentParser(prog="python -m tests.cluster.bench")
     options.add_argument("--quick", action="store_true", help="shorter loads")
     options.add_argument("--json", type=Path, help="also write the report to this file")
     options.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
