@@ -70,6 +70,7 @@ class Engine:
         drivers.parked = scout.seek_urgent
         self.lease.lapsed, self.lease.wished = drivers.lapse, drivers.heard
         self.lease.besides = self.handover.begin
+        self._writers[True].answered = self.lease.mind
 
     @property
     def draining(self) -> bool:

@@ -63,7 +63,7 @@ class Lease:
 
     async def _beat_among_peers(self) -> None:
         while True:
-            self._mind()  # this process may have stood still
+            self.mind()  # this process may have stood still
             began = asyncio.get_running_loop().time()
             try:
                 await self._store.beat(self._holder)
@@ -85,9 +85,10 @@ class Lease:
             age = self.age_s()
             left = self._length_s if age is None or self.over else self._length_s - age
             await asyncio.sleep(max(left, 0.01))
-            self._mind()
+            self.mind()
 
-    def _mind(self) -> None:
+    def mind(self) -> None:
+        """Is it over? Asked by whoever is about to rely on it after a wait."""
         age = self.age_s()
         if age is not None and age >= self._length_s and not self.over:
             self.over = True

@@ -99,12 +99,8 @@ class Scout:
                 except StoreUnavailable as error:
                     self._log.warning("claimable_not_read", reason=str(error))
                 with suppress(TimeoutError):
-<<<<<<< HEAD
-                    await asyncio.wait_for(self._kick.wait(), POLL_S)
-=======
                     async with asyncio.timeout(POLL_S):  # wait_for of 3.11 can lose a cancellation
                         await self._kick.wait()
->>>>>>> eng
         finally:
             unlisten()
 
