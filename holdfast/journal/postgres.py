@@ -42,7 +42,7 @@ from holdfast.journal.postgres_bell import SQL as PEERS
 from holdfast.journal.postgres_bell import Listener, lock_key
 from holdfast.journal.postgres_conversations import PostgresConversations
 from holdfast.journal.postgres_deliveries import PostgresDeliveries
-from holdfast.journal.postgres_lines import Line, Lines, Wiring, collided, settled, within
+from holdfast.journal.postgres_lines import ROUNDS, Line, Lines, Wiring, collided, settled, within
 from holdfast.journal.postgres_log import End, Log, notes, packed
 from holdfast.journal.postgres_peers import PostgresPeers
 from holdfast.journal.postgres_rows import SQL, Already, Holding, Raced, row_of
@@ -52,6 +52,7 @@ from holdfast.journal.postgres_upkeep import PostgresUpkeep
 from holdfast.journal.segments import origin
 from holdfast.journal.turnstile import Turnstile
 
+START_S = 10.0
 DOUBT_S = 60.0
 """A broken connection's last statement may still happen for a while."""
 
@@ -81,7 +82,7 @@ class PostgresStore:
         self.sessions = PostgresSessions(lines)
         self.deliveries = PostgresDeliveries(lines)
         self.conversations = PostgresConversations(lines)
-        self.upkeep = PostgresUpkeep(lines)
+        self.upkeep = PostgresUpkeep(lines, listener)
         self.peers = PostgresPeers(lines)
 
     @classmethod
@@ -98,7 +99,10 @@ class PostgresStore:
         listener.back = store._back
         store._listening = asyncio.create_task(listener.run(), name="journal listens")
         try:
-            await store.beat(identity.holder)
+            await asyncio.wait_for(listener.connected.wait(), START_S)
+        except TimeoutError:
+            await store.close()
+            raise StoreUnavailable(listener.trouble or "the database does not answer", passing=True) from None
         except BaseException:
             await store.close()
             raise
@@ -131,6 +135,8 @@ class PostgresStore:
             return await postgres_rows.open_run(line, opening, self._who, tries.append)
 
         async def attempt() -> tuple[Opened, End] | Attached:
+            if not tries and postgres_rows.asks_nothing(opening):
+                return await postgres_rows.begin_run(self._lines.once, opening, self._who, tries.append)
             return await collided(lambda: self._decided(lambda line: within(line, work)))
 
         async with self._turnstile.through(_places(opening)):
@@ -152,11 +158,12 @@ class PostgresStore:
         return opened
 
     async def _decided(self, job: Callable[[Line], Any]) -> Any:
-        while True:
+        for _ in range(ROUNDS):
             try:
                 return await self._lines.once(job)
             except Raced:
                 await asyncio.sleep(0)
+        raise StoreUnavailable("too many ask for the same at once", passing=False)
 
     async def _found_again(self, opening: Opening, tries: list[Opened]) -> tuple[Opened, End]:
         """Which try it was that happened: they may have been decided otherwise."""

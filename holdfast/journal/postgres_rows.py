@@ -8,7 +8,7 @@ then. Where a conversation and a run are both locked, the conversation comes fir
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct
@@ -72,6 +72,29 @@ async def found(
         session_turns=row["turns"] if asked.session else 0,
         lost=row["lost"],
     )
+
+
+def asks_nothing(opening: Opening) -> bool:
+    """Does a run join nothing that is there already? Then there is nothing to look up, and one statement is enough."""
+    asked = opening.asked
+    nothing = asked.key is None and not (asked.previous or asked.conversation or asked.session or asked.again)
+    return nothing and asked.conversation_use != "make" and opening.ended is None
+
+
+async def begin_run(
+    once: Callable[[Callable[[Line], Awaitable[End]]], Awaitable[End]],
+    opening: Opening,
+    who: Holding,
+    note: Callable[[Opened], None],
+) -> tuple[Opened, End]:
+    """Journal.open for a run that asks nothing: the decision needs no facts."""
+    decision = admission.decide(opening.asked, admission.Found())
+    if not isinstance(decision, admission.Accept):
+        raise TypeError("nothing was found, and yet it is attached to")
+    records = opening.first_records(opening.accept(decision.resolved), 1 if opening.holder else 0)
+    opened = Opened(opening.run, decision.resolved, records)
+    note(opened)
+    return opened, await once(lambda line: _insert_run(line, opening, opened, who))
 
 
 async def open_run(
@@ -150,11 +173,10 @@ async def _insert_run(line: Line, opening: Opening, opened: Opened, who: Holding
         row.before,
         row.after,
         row.data,
+        notes(who.holder, [] if over or opening.holder else ["work"]),
     )
     if over and over.session:
         await line.execute(SQL["add_turn"], asked.owner, over.session, over.at, opening.run, over.turn)
-    if not over and not opening.holder:
-        await line.execute(SQL["ring"], notes(who.holder, ["work"])[0])
     return End(attempt, row.last, row.after, len(row.data))
 
 

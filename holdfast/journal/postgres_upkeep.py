@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.journal import postgres_rows, queries
 from holdfast.journal.base_upkeep import Gone, Kept, Retention, Use
+from holdfast.journal.postgres_bell import Listener
 from holdfast.journal.postgres_lines import Line, Lines
 
 SQL = queries.load("postgres_upkeep.sql")
@@ -18,8 +19,9 @@ ROUND = 1024
 class PostgresUpkeep:
     """See Upkeep."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, listener: Listener) -> None:
         self._lines = lines
+        self._listener = listener
 
     def short(self) -> str | None:
         """See Upkeep.short. Room is the database's affair."""
@@ -27,7 +29,7 @@ class PostgresUpkeep:
 
     def trouble(self) -> str | None:
         """See Upkeep.trouble: why the database could not be reached."""
-        return self._lines.trouble
+        return self._lines.trouble or self._listener.trouble
 
     async def touch(self, uses: Sequence[Use]) -> None:
         """See Upkeep.touch."""

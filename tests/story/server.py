@@ -347,13 +347,18 @@ def start_demo(where: Path, **settings: str) -> Server:
     return _serve(where, [], settings)
 
 
-def _serve(where: Path, flags: list[str], settings: dict[str, str], at: int = 0) -> Server:
+def start_worker(where: Path, model_url: str, **settings: str) -> Server:
+    """A process that only carries out runs; what it serves is its health."""
+    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, command="worker")
+
+
+def _serve(where: Path, flags: list[str], settings: dict[str, str], at: int = 0, *, command: str = "serve") -> Server:
     own = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
     env |= {"HOLDFAST_TOOLS_APPROVAL": "never", "HOLDFAST_STORE_BALLAST_BYTES": "0", **settings}
-    data = where / "data"
-    args = ["-m", "holdfast", "serve", "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
+    data = Path(settings.get("HOLDFAST_SERVER_DATA_DIR", where / "data"))
+    args = ["-m", "holdfast", command, "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
     process = _start([*args, *flags], env, where, "server")
-    port = int(_said(process, r"listening on http://127\.0\.0\.1:(\d+)"))
+    port = int(_said(process, r"(?:listening|health) on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)

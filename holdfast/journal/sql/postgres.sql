@@ -29,9 +29,11 @@ WITH begun AS (
     waits, waiter)
   VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $7::text IS NULL THEN 0 ELSE holdfast_now() + $8::bigint END, $9, $10,
     $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)
+), log AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  VALUES ($2, 0, $12, $6, $14, $27, $28, $29)
 )
-INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-VALUES ($2, 0, $12, $6, $14, $27, $28, $29);
+SELECT pg_notify('holdfast', p) FROM unnest($30::text[]) AS p;
 
 -- name: insert_key
 -- A key is used. Nothing is returned where another was faster.

@@ -63,8 +63,4 @@ FROM replicas p WHERE NOT p.dead ORDER BY p.beat_at DESC, p.holder;
 
 -- name: lock
 -- The lock that says: this process has its connection.
-SELECT pg_advisory_lock($1);
-
--- name: alive
--- Is the connection good?
-SELECT 1;
+SELECT pg_try_advisory_lock($1);

@@ -1,0 +1,261 @@
+"""The server on PostgreSQL as its operator meets it: replicas, workers, health, workspaces, moving (issue 6, P15)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import pg
+from tests.golden.test_golden import GOLDEN
+from tests.story.responses import PATH, SLOW, counted, create, finished, get, started, text_of
+from tests.story.server import KEY, ROOT, Server, Upstream, start_server, start_worker, wait_until
+
+WORD = "word-of-the-database"
+"""A password. The sockets of the test database ask for none, and so take any."""
+
+
+@pytest.fixture
+def url() -> str:
+    """A new database, by a URL with a password that nobody may see."""
+    plain = asyncio.run(pg.server().database())
+    return plain.replace("postgres@", f"postgres:{WORD}@")
+
+
+class Cluster:
+    """Some replicas over one database."""
+
+    def __init__(self, where: Path, url: str, upstream: Upstream) -> None:
+        self.where, self.url, self.upstream = where, url, upstream
+        self.all: list[Server] = []
+
+    def serve(self, name: str, **settings: str) -> Server:
+        settings = {"HOLDFAST_STORE_URL": self.url, "HOLDFAST_SERVER_REPLICA": name, **settings}
+        self.all.append(start_server(self.where / name, self.upstream.url, **settings))
+        return self.all[-1]
+
+    def work(self, name: str) -> Server:
+        settings = {"HOLDFAST_STORE_URL": self.url, "HOLDFAST_SERVER_REPLICA": name}
+        self.all.append(start_worker(self.where / name, self.upstream.url, **settings))
+        return self.all[-1]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, url: str, upstream: Upstream) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, url, upstream)
+    yield made
+    for server in made.all:
+        if server.process.child.poll() is None:
+            assert server.stop() == 0
+        said = server.log() + server.process.out.read_text()
+        assert WORD not in said, "no password is ever logged or printed"
+
+
+def holdfast(*args: str, status: int = 0, **env: str) -> str:
+    """What a command says."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "API_SERVER_"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *args],
+        cwd=ROOT,
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    assert WORD not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_replicas_are_one_server(cluster: Cluster) -> None:
+    one, two = cluster.serve("one"), cluster.serve("two")
+    made = create(one.client, "hello", conversation="shared")
+    assert get(two.client, made["id"]) == made
+    assert (
+        create(two.client, "again", {"Idempotency-Key": "k"})["id"]
+        == create(one.client, "again", {"Idempotency-Key": "k"})["id"]
+    )
+    create(two.client, "more", conversation="shared")
+    told = cluster.upstream.asked("more")[-1]["messages"]
+    assert [m["content"] for m in told if m["role"] == "user"] == ["hello", "more"]
+    chat = {"messages": [{"role": "user", "content": "same"}]}
+    sessions = {s.client.post("/v1/chat/completions", chat).headers["x-hermes-session-id"] for s in (one, two)}
+    assert len(sessions) == 1, "derived names come from the secret in the database"
+    health = one.health()
+    assert (health["store"]["kind"], health["store"]["reachable"]) == ("postgres", True)
+    assert health["replicas"] == {"alive": 2, "working": 2} and "admin" not in health
+    said = holdfast("status", "--url", two.url, "--key", KEY)
+    assert "one" in said and "two" in said and "works" in said
+    admin = json.dumps(two.client.get("/health/detailed").json()["admin"])
+    assert WORD not in admin and "********" in admin
+
+
+def test_a_run_goes_on_elsewhere_when_its_replica_is_killed(cluster: Cluster) -> None:
+    one, two = cluster.serve("one"), cluster.serve("two")
+    run = started(one.client, "[[tokens=200 pace=0.02]]")
+    one.kill()
+    with two.client.stream(f"{PATH}/{run}?stream=true") as stream:
+        frames = stream.rest()
+    assert [frame.number for frame in frames] == list(range(len(frames)))
+    assert text_of(get(two.client, run)) == counted(200)
+
+
+def test_a_replica_without_work_leaves_stored_runs_to_workers_that_show_only_their_health(cluster: Cluster) -> None:
+    front = cluster.serve("front", HOLDFAST_SERVER_WORKER="false")
+    queued = front.client.post(PATH, {"input": "later", "background": True}).json()
+    chat = front.client.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "now"}]})
+    assert chat.status == 200, "what a connection owns is carried out where it ends"
+    assert get(front.client, queued["id"])["status"] == "queued"
+    worker = cluster.work("worker")
+    assert finished(front.client, queued["id"])["status"] == "completed"
+    assert worker.anonymous.get("/health").status == 200
+    assert worker.health()["replicas"] == {"alive": 2, "working": 1}
+    for path in ("/v1/models", PATH, "/docs", "/v1/runs"):
+        assert worker.client.get(path).status == 404
+
+
+def test_p15_health_says_when_the_database_is_away_and_when_it_is_back(tmp_path: Path, upstream: Upstream) -> None:
+    own = pg.Server()
+    try:
+        cluster = Cluster(tmp_path, asyncio.run(own.database()), upstream)
+        server = cluster.serve("one")
+        assert server.anonymous.get("/health").status == 200
+        own.stop()
+        away = wait_until(lambda: (a := server.anonymous.get("/health")).status == 503 and a, "health says so", 20)
+        assert away.json() == {"status": "degraded", "platform": "holdfast"} and away.headers["retry-after"]
+        detailed = server.anonymous.get("/health/detailed")
+        assert detailed.status == 503 and detailed.json()["store"]["reachable"] is False
+        own.start()
+        wait_until(lambda: server.anonymous.get("/health").status == 200, "it is back", 20)
+        wait_until(lambda: server.health()["status"] == "ok", "all is well", 20)
+        assert create(server.client, "hello")["status"] == "completed"
+        assert server.stop() == 0
+    finally:
+        own.destroy()
+
+
+def test_files_are_used_on_one_machine_only_or_on_a_volume_that_is_shared(cluster: Cluster, tmp_path: Path) -> None:
+    write = '[[tools=write_file:{"path":"a.txt","content":"one"}]]'
+    read = '[[tools=read_file:{"path":"a.txt"}]]'
+    one, two = cluster.serve("one"), cluster.serve("two")
+    create(one.client, f"begin {write}")
+    create(two.client, f"elsewhere {read}")
+    told = json.dumps(cluster.upstream.asked("elsewhere")[-1]["messages"])
+    assert "on another machine" in told
+    assert not list((two.data / "workspaces").glob("*/*")), "nothing was begun there"
+    shared = cluster.serve("shared", HOLDFAST_SERVER_DATA_DIR=str(one.data))
+    create(shared.client, f"same volume {read}")
+    assert cluster.upstream.asked("same volume")[-1]["messages"][-1]["content"] == "1\tone\n"
+
+
+def test_a_directory_with_unfinished_runs_moves_to_postgresql_and_back(
+    cluster: Cluster, tmp_path: Path, url: str, upstream: Upstream
+) -> None:
+    archive = GOLDEN[-1]
+    seen = json.loads(archive.with_name(archive.name[:11] + ".json").read_text())
+    data = tmp_path / "old"
+    with tarfile.open(archive) as tar:
+        tar.extractall(data, filter="data")
+    assert "checksum of both sides" in holdfast("migrate", "--from", str(data), "--to", url)
+    server = cluster.serve("one")
+    refused = holdfast("migrate", "--from", url, "--to", str(tmp_path / "back" / "data"), status=1)
+    assert "replicas use the database: one" in refused
+    _as_it_was(server, seen)
+    running = started(server.client, f"again {SLOW}")
+    server.kill()
+    # as if its lease were over: what is killed counts as there until then
+    asyncio.run(pg.server().run(url, "UPDATE replicas SET dead = true"))
+    assert "no damage" in holdfast("store", "check", HOLDFAST_STORE_URL=url)
+    told = json.loads(holdfast("migrate", "--from", url, "--to", str(tmp_path / "back" / "data"), "--json"))
+    assert len(told["checksum"]) == 64 and told["counts"]["runs"] > 9
+    assert "no damage" in holdfast("store", "check", "--data-dir", str(tmp_path / "back" / "data"))
+    back = start_server(tmp_path / "back", upstream.url)
+    try:
+        assert text_of(finished(back.client, running)) == counted(40), "what was unfinished goes on"
+        _as_it_was(back, seen)
+    finally:
+        assert back.stop() == 0
+
+
+def _as_it_was(server: Server, seen: dict[str, object]) -> None:
+    """What clients of the golden directory saw then, they see now."""
+    bodies, cut = seen["bodies"], str(seen["cut"])
+    assert isinstance(bodies, list)
+    for body in bodies:
+        assert get(server.client, body["id"]) == body
+    with server.client.stream(f"{PATH}/{bodies[0]['id']}?stream=true") as stream:
+        assert [frame.data for frame in stream.rest()] == seen["frames"]
+    assert text_of(finished(server.client, cut)) == counted(40)
+    again = server.client.post(PATH, {"input": "keyed"}, {"Idempotency-Key": "golden-key"}).json()
+    assert again["id"] == bodies[3]["id"]
+    assert server.client.get(f"{PATH}/{seen['deleted']}").status == 404
+
+
+# What is refused at the start
+
+
+def test_a_database_that_is_down_is_waited_for_and_then_told_in_one_line(tmp_path: Path) -> None:
+    away = f"postgresql://me:{WORD}@127.0.0.1:1/db"
+    flags = ("--store", away, "--wait-store", "1", "--port", "0", "--data-dir", str(tmp_path))
+    said = holdfast("serve", *flags, status=1, API_SERVER_KEY=KEY).splitlines()
+    assert "store_awaited" in said[0]
+    assert said[-1].startswith("holdfast: postgresql://me:********@127.0.0.1:1/db") and "--wait-store" in said[-1]
+
+
+def test_a_url_that_cannot_be_read_is_told_without_its_password(tmp_path: Path) -> None:
+    flags = ("--store", f"postgresql://me:{WORD}/@host/db", "--port", "0", "--data-dir", str(tmp_path))
+    assert "%2F" in holdfast("serve", *flags, status=1, API_SERVER_KEY=KEY)
+
+
+def test_no_key_is_made_for_one_replica_of_many(tmp_path: Path, url: str) -> None:
+    flags = ("--store", url, "--port", "0", "--data-dir", str(tmp_path))
+    assert "same key" in holdfast("serve", *flags, status=1)
+    assert not (tmp_path / "key").exists()
+
+
+def test_a_driver_that_is_missing_is_named_in_one_line(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['asyncpg'] = None; from holdfast.cli import main; main()"
+    flags = ["serve", "--store", f"postgresql://me:{WORD}@h/db", "--port", "0", "--data-dir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *flags],
+        cwd=ROOT,
+        env={**os.environ, "API_SERVER_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "pip install 'holdfast[postgres]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("worker",), "a worker needs a store that servers share"),
+        (("serve", "--no-worker"), "nobody would carry out stored runs"),
+        (("serve", "--store", f"mysql://me:{WORD}@h/db"), "store.url cannot be mysql://me:********@h/db"),
+        (("migrate", "--from", "a", "--to", "a"), "cannot move to where it is"),
+        (("migrate", "--from", "/nonexistent", "--to", "b"), "there is no store in /nonexistent"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(args: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    assert says in holdfast(*args, status=1, HOME=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("command", "tool"),
+    [("backup", "pg_dump"), ("restore", "pg_restore"), ("compact", "VACUUM"), ("set-aside", "ALTER DATABASE")],
+)
+def test_what_postgresql_does_better_is_named(command: str, tool: str, tmp_path: Path) -> None:
+    argument = (str(tmp_path),) if command in ("backup", "restore") else ()
+    said = holdfast("store", command, *argument, status=1, HOLDFAST_STORE_URL=f"postgresql://me:{WORD}@h/db")
+    assert tool in said
