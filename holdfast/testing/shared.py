@@ -80,7 +80,9 @@ class SharedMemory(MemoryStore):
 
     def naps(self, run: str) -> bool:
         """Is it parked until later, and nothing came for it?"""
-        wake_at, asks = self._naps.get(run, (0, ""))
+        if run not in self._naps:
+            return False
+        wake_at, asks = self._naps[run]
         return wake_at > self._now_ms() and not any(
             signal.kind != "approval" or signal.key == asks for signal in self._signals.get(run, [])
         )
