@@ -65,6 +65,8 @@ class Chaos:
             plan += ["database"] * dose.restarts + ["sever"] * dose.severs
         chance.shuffle(plan)
         self.plan = plan
+        self.struck = 0
+        """How many of them have begun."""
 
     async def unleash(self, progress: Callable[[], float], longest_s: float = 20.0) -> None:
         """Each fault in its turn, spread evenly over the load; then wait until all is whole again."""
@@ -76,6 +78,11 @@ class Chaos:
             await asyncio.sleep(self._chance.uniform(0.0, 0.3))
             await self._strike(fault)
         await asyncio.gather(*self._under_way)
+
+    @property
+    def share(self) -> float:
+        """How much of the plan has been carried out."""
+        return self.struck / len(self.plan) if self.plan else 1.0
 
     async def _strike(self, fault: Fault) -> None:
         acts = {"kill": self._kill, "freeze": self._freeze, "cable": self._cable}
@@ -89,6 +96,7 @@ class Chaos:
         self._under_way.add(task)
         if fault in ("database", "sever"):
             await task
+        self.struck += 1
         self.suffered.counts[fault] = self.suffered.counts.get(fault, 0) + 1
 
     async def _victim(self) -> Replica:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from holdfast.drill.checks import ENDS, Finding, Told, frames_of, payload, position
-from holdfast.drill.loads import AFTER, PROBES, STREAMS, Load, prompt
+from holdfast.drill.loads import AFTER, PROBES, STREAMS, Load
 from tests.cluster.lines import Line, Request
 
 Kind = Literal["follow", "poll", "call", "watch"]
@@ -217,11 +217,27 @@ def gaps(client: Client) -> list[Finding]:
     return found
 
 
+def wish(what: str, chance: random.Random) -> str:
+    """The directives of one kind of run: a few seconds of work, so that whoever dies has some in hand."""
+
+    def write() -> str:
+        return PROBES.write(chance.choice((0.0, 0.1, 0.3, 0.8)))
+
+    pace = f"[[pace={chance.choice((0.01, 0.02, 0.04))}]]"
+    if what == "text":
+        return f"[[tokens={chance.randint(60, 150)}]] {pace}"
+    if what == "reasoning":
+        return f"[[reason={chance.randint(1, 6)}]] [[tools={write()}]] [[tokens=40]] {pace}"
+    if what == "three":
+        return f"[[tools={'|'.join(write() for _ in range(3))}]] [[tokens=20]] {pace}"
+    calls = (PROBES.look, write(), PROBES.keep, PROBES.keep, write(), PROBES.look)
+    return f"[[parallel={'|'.join(calls)}]] [[tokens=40]] {pace}"
+
+
 def drawn(chance: random.Random, n: int) -> tuple[Load, Kind]:
     """A run with tools of every effect, and who wants it."""
     what = chance.choices(list(RUNS), list(RUNS.values()))[0]
     tag = f"load-{n}-{chance.getrandbits(24):x}"
     kind: Kind = chance.choices(("follow", "poll", "call"), (6, 1, 1))[0]
     dialect = chance.choices(("responses", "runs", "chat"), (6, 1, 1))[0] if kind == "follow" else "responses"
-    slower = f"[[pace={chance.choice((0.005, 0.01, 0.02))}]]"
-    return Load(tag, dialect, f"{tag} {prompt(what, chance, PROBES)} {slower}"), kind
+    return Load(tag, dialect, f"{tag} {wish(what, chance)}"), kind

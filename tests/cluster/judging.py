@@ -128,7 +128,9 @@ class Judge:
             except (Unreadable, TimeoutError) as error:
                 result.wrong("lost", load.tag, f"it cannot be read: {error!r}")
                 return None
-        evidence.asks = self._asks.get(load.tag, [])
+        # A zombie may ask the model once more before it is refused, with what was settled when it froze: the order in
+        # which requests came says nothing here.
+        evidence.asks = sorted(self._asks.get(load.tag, []), key=len)
         result.found += [Finding("rerun", load.tag, text) for text in wrong]
         if client.told_body is not None and client.told_body["output"] != evidence.body["output"]:
             result.wrong("changed", load.tag, "what its caller was given is not what GET says now")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast.drill.checks import calls_of, frames_of, payload
 from holdfast.drill.loads import Load
+from holdfast.drill.wire import until
 from holdfast.drill.witness import core
 from tests.cluster.chaos import Chaos, Dose, Suffered
 from tests.cluster.clients import Client, drawn
@@ -53,8 +54,8 @@ class Storm:
         slots = asyncio.Semaphore(self.extent.in_flight)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.chaos.unleash(lambda: self._finished / len(self.clients)))
-            for client in self.clients:
-                group.create_task(self._one(client, slots))
+            for n, client in enumerate(self.clients):
+                group.create_task(self._one(client, slots, (n - self.extent.in_flight) / len(self.clients)))
             for watcher in self.watchers:
                 group.create_task(watcher.bring_to_its_end(600.0))
         self.seconds = time.monotonic() - began
@@ -70,7 +71,9 @@ class Storm:
             beside = Load(load.tag, dialect, load.text)
             self.watchers.append(Client(beside, "watch", dice[1], self.cluster.line, beside=client))
 
-    async def _one(self, client: Client, slots: asyncio.Semaphore) -> None:
+    async def _one(self, client: Client, slots: asyncio.Semaphore, due: float) -> None:
+        """One run, when its turn has come: load and faults last equally long."""
+        await until(lambda: self.chaos.share >= due, 900.0, "the next fault")
         async with slots:
             await client.bring_to_its_end()
         self._finished += 1
