@@ -34,6 +34,7 @@ ROUNDS = 40
 _PASSING = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection whose end was told while it was idle, and not noticed yet
     asyncpg.PostgresConnectionError,
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.exceptions.InsufficientResourcesError,

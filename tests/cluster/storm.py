@@ -81,7 +81,16 @@ class Storm:
     async def judged(self) -> Result:
         """Every run, as it is now; may be asked again."""
         result = Result("storm", self.extent.seed)
-        self._rows(result, await self.judge.judge([*self.clients, *self.watchers], result))
+        read = await self.judge.judge([*self.clients, *self.watchers], result)
+        claims = [
+            when - at
+            for at, held in self.chaos.suffered.orphans
+            for run, attempt in held.items()
+            if (when := await self.watch.claimed(run, attempt)) is not None
+        ]
+        self._rows(result, read)
+        half, most = spread(claims)
+        result.rows["claimed elsewhere p50 / max (s)"] = f"{half} / {most}"
         return result
 
     def _rows(self, result: Result, read: Read) -> None:

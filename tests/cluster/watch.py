@@ -44,6 +44,14 @@ class Watch:
         recovery = (await replica.health()).get("recovery", {})
         return sum(int(recovery.get(name, 0)) for name in REFUSALS)
 
+    async def claimed(self, run: str, attempt: int) -> float | None:
+        """When a later attempt than this one took a run over (time.time)."""
+        if self._cluster.database is None:
+            return None
+        query = "SELECT min(at) AS at FROM run_log WHERE run = $1 AND attempt > $2"
+        (row,) = await self._cluster.database.ask(query, run, attempt)
+        return None if row["at"] is None else row["at"] / 1000
+
     async def attempts(self) -> list[Finding]:
         """P11: in every log, slices follow each other without a gap, and no older attempt writes after a newer one."""
         found: list[Finding] = []
