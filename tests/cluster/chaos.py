@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 from tests.cluster.ground import Namespaces
@@ -65,6 +66,7 @@ class Chaos:
             plan += ["database"] * dose.restarts + ["sever"] * dose.severs
         chance.shuffle(plan)
         self.plan = plan
+        self._diary = cluster.folder / "faults.log"
         self.struck = 0
         """How many of them have begun."""
 
@@ -99,6 +101,11 @@ class Chaos:
         self.struck += 1
         self.suffered.counts[fault] = self.suffered.counts.get(fault, 0) + 1
 
+    def _note(self, text: str) -> None:
+        """For whoever looks into a seed that failed."""
+        with self._diary.open("a") as diary:
+            diary.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}\n")
+
     async def _victim(self) -> Replica:
         """One that is well, and not the last such."""
         replicas = self._cluster.replicas
@@ -122,17 +129,21 @@ class Chaos:
         held = await self._with_work(victim)
         at = time.time()
         await victim.kill()
+        self._note(f"{victim.name} killed, held {' '.join(held)}")
         self.suffered.orphans.append((at, held))
         await asyncio.sleep(pause)
         self.suffered.starts.append(await self._cluster.start(victim))
+        self._note(f"{victim.name} is back")
 
     async def _freeze(self, victim: Replica) -> None:
         longer = self._chance.uniform(0.5, 2.5)
         held = await self._with_work(victim)
         before = await self._watch.refused(victim)
         victim.freeze()
+        self._note(f"{victim.name} frozen, held {' '.join(held)}")
         await self._past_lease(longer)
         victim.thaw()
+        self._note(f"{victim.name} thawed")
         await self._count(victim, held, before)
 
     async def _cable(self, victim: Replica) -> None:
@@ -142,8 +153,10 @@ class Chaos:
         held = await self._with_work(victim)
         before = await self._watch.refused(victim)
         await ground.cut(n)
+        self._note(f"{victim.name} cut off, held {' '.join(held)}")
         await self._past_lease(longer)
         await ground.join(n)
+        self._note(f"{victim.name} joined")
         await self._count(victim, held, before)
 
     async def _past_lease(self, longer: float) -> None:
@@ -162,9 +175,11 @@ class Chaos:
     async def _database(self) -> None:
         assert self._cluster.database is not None
         began = time.monotonic()
+        self._note("database stops")
         await self._cluster.database.restart(self._chance.uniform(0.0, 1.5))
+        self._note("database is back")
         self.suffered.outages.append(time.monotonic() - began)
 
     async def _sever(self) -> None:
         assert self._cluster.database is not None
-        await self._cluster.database.cut_all()
+        self._note(f"{await self._cluster.database.cut_all()} connections terminated")

@@ -223,9 +223,9 @@ def wish(what: str, chance: random.Random) -> str:
     def write() -> str:
         return PROBES.write(chance.choice((0.0, 0.1, 0.3, 0.8)))
 
-    pace = f"[[pace={chance.choice((0.01, 0.02, 0.04))}]]"
+    pace = f"[[pace={chance.choice((0.01, 0.02, 0.03))}]]"
     if what == "text":
-        return f"[[tokens={chance.randint(60, 150)}]] {pace}"
+        return f"[[tokens={chance.randint(40, 100)}]] {pace}"
     if what == "reasoning":
         return f"[[reason={chance.randint(1, 6)}]] [[tools={write()}]] [[tokens=40]] {pace}"
     if what == "three":

@@ -25,6 +25,7 @@ LOOK_S = 60.0
 Read = dict[str, Evidence]
 """By tag."""
 Row = int | float | str
+SEALED = "recovery_attempts_exceeded"
 
 
 @dataclass
@@ -88,12 +89,15 @@ class Judge:
         )
         self._witness = Witness(cluster.folder, setup, chance)
         self._asks: dict[str, list[list[dict[str, Any]]]] = {}
+        self.sealed: list[str] = []
+        """Runs that were hit five times in a row without a new fact in between: given up, as promised (P18)."""
 
     async def judge(self, clients: Sequence[Client], result: Result) -> Read:
         """All runs of these clients; what is wrong goes into the result."""
         for client in clients:
             result.found += [*client.found, *gaps(client)]
         self._take_asks()
+        self.sealed = []
         slots = asyncio.Semaphore(JUDGES)
         first = [client for client in clients if client.load.id and client.beside is None]
         gathered = await asyncio.gather(*(self._read(client, slots, result) for client in first))
@@ -119,9 +123,11 @@ class Judge:
         async with slots:
             try:
                 async with asyncio.timeout(LOOK_S):
-                    status = (await front.shown(run_path(load)))["status"]
-                    if status != "completed":
-                        result.wrong("end", load.tag, f"it is {status}")
+                    shown = await front.shown(run_path(load))
+                    if SEALED in str(shown["error"]):
+                        self.sealed.append(load.tag)
+                    elif shown["status"] != "completed":
+                        result.wrong("end", load.tag, f"it is {shown['status']}: {shown['error']}")
                         return None
                     evidence = await self._witness.evidence(server, load, all_places=False)
                     wrong = await self._witness.receipt(server, load, evidence)
