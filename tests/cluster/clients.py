@@ -105,7 +105,12 @@ class Client:
         path, body = self.load._request()
         request = Request(self.line, "POST", path, body, Idempotency_Key=self.load.tag)
         request.heard = self._heard
-        await request.follow()
+        try:
+            await request.follow()
+        except asyncio.CancelledError:  # its time is over: what it knows by now is wanted all the same
+            if request.status == 200 and self.load.dialect != "runs":
+                self._keep(request, -1)
+            raise
         if not self._took(request):
             await self._pause()
         elif self.load.dialect == "runs":
