@@ -5,10 +5,11 @@ reader is too old for this journal and must say so (house rule 6.18)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 
-from holdfast.core.errors import Damaged
+from holdfast.core.errors import Damaged, NewerEvent
 from holdfast.core.events import AnyEvent
 
 FORMAT = 1
@@ -16,6 +17,15 @@ FORMAT = 1
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(AnyEvent))
+
+
+class _Tagged(msgspec.Struct):
+    type: str
+
+
+_tag_decoder = msgspec.json.Decoder(_Tagged)
 
 UPCASTERS: dict[int, Callable[[bytes], bytes]] = {}
 """Format n -> how its events become those of format n + 1."""
@@ -30,4 +40,14 @@ def decode(data: bytes, fmt: int = FORMAT) -> AnyEvent:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        kind = _kind_of(data)
+        if kind is not None and kind not in _KINDS:
+            raise NewerEvent(f"an event of kind {kind!r} was written by a newer release") from error
         raise Damaged(f"an event cannot be read: {error}") from error
+
+
+def _kind_of(data: bytes) -> str | None:
+    try:
+        return _tag_decoder.decode(data).type
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

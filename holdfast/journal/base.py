@@ -173,6 +173,10 @@ class StoreUnavailable(Exception):
         self.passing = passing
 
 
+class NewerStore(Exception):
+    """This release cannot use the store: a newer one wrote it, or the database itself is too old. It is not touched."""
+
+
 PAGE_BYTES = 256 * 1024
 """A replay reads pages of at most about this many bytes (house rule 6.10)."""
 

@@ -90,10 +90,14 @@ class PostgresStore:
         cls, url: str, identity: Identity, bell: LocalBell, lease_s: float = 15.0, wiring: Wiring | None = None
     ) -> PostgresStore:
         """Migrate the database, register this process and begin to listen. Raises StoreUnavailable where the database
-        cannot be reached, Damaged where it is newer than this program."""
+        cannot be reached, NewerStore where it is newer than this program."""
         wiring = wiring or Wiring()
-        await migrate(url, wiring, identity.name)
         lines = await Lines.to(url, wiring, identity.name)
+        try:
+            await lines.once(migrate)
+        except BaseException:
+            await lines.close()
+            raise
         listener = Listener(url, wiring, identity.holder, bell, lease_s)
         store = cls(lines, listener, identity, bell, lease_s)
         listener.back = store._back
@@ -152,7 +156,7 @@ class PostgresStore:
             return done
         opened, end = done
         if opening.holder and not opening.ended:
-            self._log.ends[opening.run] = end
+            self._log.hold(opening.run, end)
         if not opening.holder:
             self._bell.ring(["work"])
         return opened
@@ -207,7 +211,7 @@ class PostgresStore:
         if done is None:
             return None
         claim, end = done
-        self._log.ends[run] = end
+        self._log.hold(run, end)
         return claim
 
     async def beat(self, holder: str) -> None:
@@ -249,10 +253,12 @@ class PostgresStore:
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""
         topics = [f"signal:{signal.run}", "work"]
-        values = (owner, signal.run, signal.kind, signal.key, signal.payload, notes(self._identity.holder, topics)[0])
-        if not await self._lines.ask(lambda line: line.fetch(SQL["insert_signal"], *values)):
+        held, free = (notes(self._identity.holder, some)[0] for some in (topics[:1], topics))
+        values = (owner, signal.run, signal.kind, signal.key, signal.payload, held, free)
+        row = await self._lines.ask(lambda line: line.fetchrow(SQL["insert_signal"], *values))
+        if row is None:
             return False
-        self._bell.ring(topics)
+        self._bell.ring(topics if row["free"] else topics[:1])
         return True
 
     async def delete(self, owner: str, run: str, at: int = 0) -> bool:

@@ -30,6 +30,8 @@ AGAIN_S = 1.5
 IDLE_TRANSACTION_MS = 10_000
 """A process that is stopped inside a transaction holds its locks so long and no longer."""
 ROUNDS = 40
+BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+"""Lanes touch rows by their keys alone. A plan that was made while a table was small would read all of it later."""
 
 _PASSING = (
     OSError,
@@ -90,10 +92,11 @@ async def _as_it_is(line: Line) -> None:
 class Lines:
     """The pools of one process. Make them with `await Lines.to(...)`."""
 
-    def __init__(self, writing: Any, asking: Any, lanes: int) -> None:
+    def __init__(self, writing: Any, asking: Any, wiring: Wiring) -> None:
         self._writing = writing
         self._asking = asking
-        self._lanes = [asyncio.Lock() for _ in range(lanes)]
+        self._lanes = [asyncio.Lock() for _ in range(wiring.lanes)]
+        self._prepared = wiring.prepared
         self.trouble: str | None = None
         """Why the database could not be reached the last time."""
 
@@ -101,9 +104,11 @@ class Lines:
     async def to(cls, url: str, wiring: Wiring, name: str) -> Lines:
         """Make the pools. Nothing is connected before it is needed."""
         options = options_of(wiring, name)
-        writing = await asyncpg.create_pool(url, min_size=0, max_size=wiring.lanes, reset=_as_it_is, **options)
+        settings = {**options.get("server_settings", {}), **BY_INDEX} if wiring.prepared else {}
+        lane = {**options, "server_settings": settings}
+        writing = await asyncpg.create_pool(url, min_size=0, max_size=wiring.lanes, reset=_as_it_is, **lane)
         asking = await asyncpg.create_pool(url, min_size=0, max_size=wiring.queries, reset=_as_it_is, **options)
-        return cls(writing, asking, wiring.lanes)
+        return cls(writing, asking, wiring)
 
     async def close(self) -> None:
         """End all connections; what is under way is cut off after a moment."""
@@ -139,7 +144,11 @@ class Lines:
     async def _held(self, pool: Any) -> AsyncIterator[Line]:
         try:
             async with pool.acquire(timeout=STATEMENT_S) as line:
-                yield line
+                if self._prepared:
+                    yield line
+                else:  # a pooler may give each statement outside a transaction, and each half of it, to another server
+                    async with line.transaction():
+                        yield line
         except Exception as error:
             told = translate(error)
             if isinstance(told, StoreUnavailable):

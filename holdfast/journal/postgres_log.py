@@ -23,7 +23,7 @@ from msgspec import Struct
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
 from holdfast.journal.base import PAGE_BYTES, Mark, Record, Slice, StoreUnavailable, Verdict
-from holdfast.journal.postgres_lines import Line, Lines, collided, settled
+from holdfast.journal.postgres_lines import Line, Lines, collided, settled, within
 from holdfast.journal.segments import origin
 
 SQL = queries.load("postgres_log.sql")
@@ -105,7 +105,15 @@ class Log:
         self._reading: asyncio.Task[None] | None = None
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
-        """See Journal.append. Slices of one run that come together are written one after the other."""
+        """See Journal.append. Slices of one run that come together are written one after the other. Where one lane
+        fails, all slices will come again: those that another lane has written are in doubt then as well."""
+        try:
+            return await self._append(slices)
+        except StoreUnavailable:
+            self._doubts.update(_place(part) for part in slices)
+            raise
+
+    async def _append(self, slices: Sequence[Slice]) -> list[Verdict]:
         verdicts = [Verdict.FENCED] * len(slices)
         left = list(range(len(slices)))
         while left:
@@ -150,11 +158,7 @@ class Log:
             self._learn(parts, rows, written)
             return written
 
-        try:
-            return await self._lines.on_lane(lane, work)
-        except StoreUnavailable:
-            self._doubts.update(_place(part) for part in parts)
-            raise
+        return await self._lines.on_lane(lane, work)
 
     def _follows(self, part: Slice) -> bool:
         end = self.ends.get(part.run)
@@ -175,9 +179,11 @@ class Log:
         empty = [part.run for part in parts if not part.records]
         written: set[str] = set()
         if full:
-            columns = _columns(full, rows)
-            told = notes(self._holder, (part.run for part in full))
-            written = {run for (run,) in await line.fetch(SQL["append"], *columns, told) if run}
+            values = (*_columns(full, rows), notes(self._holder, (part.run for part in full)))
+            try:
+                written = await _written(line, "append", values)
+            except asyncpg.UniqueViolationError:
+                written = await _written(line, "append_contested", values)
         if empty:
             written |= {row["id"] for row in await line.fetch(SQL["ends"], empty)}
         return written
@@ -187,8 +193,7 @@ class Log:
             marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
-            found = await line.fetch(SQL["append_marked"], *map(list, zip(*marks, strict=True)), *columns, told)
-            return {run for (run,) in found if run}
+            return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
 
         try:
             return await collided(work)
@@ -241,12 +246,17 @@ class Log:
             self._doubts.discard(_place(part))
             end, row = self.ends.get(part.run), rows.get(part.run)
             if part.run not in written:
-                if end is not None and end.attempt <= part.attempt and row is not None:
+                if end is not None and row is not None:
                     del self.ends[part.run]  # somebody else has the run, or it is over
             elif part.mark is not None and (part.mark.ended or part.mark.parked):
                 self.ends.pop(part.run, None)
             elif end is not None and row is not None:
                 self.ends[part.run] = End(part.attempt, row.last, row.after, end.size + len(row.data))
+
+    def hold(self, run: str, end: End) -> None:
+        """The run is this process's now; what was in doubt of an earlier attempt is over."""
+        self.ends[run] = end
+        self._doubts = {doubt for doubt in self._doubts if doubt[0] != run}
 
     # Reading
 
@@ -311,6 +321,15 @@ def _page(run: str, after: int, rows: list[Any]) -> list[Record]:
     if not page and after < rows[0]["least"]:
         raise Damaged(f"run {run}: entry {after + 1} is gone, up to {rows[0]['least']} were written")
     return page
+
+
+async def _written(line: Line, name: str, values: Sequence[Any]) -> set[str]:
+    """The runs that a statement says it wrote."""
+    if line.is_in_transaction():  # behind a pooler: a collision must not spoil what goes with it
+        found = await within(line, lambda line: line.fetch(SQL[name], *values))
+    else:
+        found = await line.fetch(SQL[name], *values)
+    return {run for (run,) in found if run}
 
 
 def _place(part: Slice) -> tuple[str, int, int]:

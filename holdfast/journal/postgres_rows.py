@@ -194,9 +194,10 @@ async def claim(
         record = Record(seq + 1, attempt, at, data)
         new = packed([record], crc)
         told = notes(who.holder, [run])[0]
+        size = row["bytes"] + len(new.data)
         values = (run, record.seq, attempt, at, crc, new.after, new.data, holder, who.lease_ms, told)
         if await line.fetch(SQL["claim_run"], *values):
-            return Claim(row["owner"], run, attempt, record), End(attempt, record.seq, new.after, row["bytes"])
+            return Claim(row["owner"], run, attempt, record), End(attempt, record.seq, new.after, size)
         seq, crc = await line.fetchrow(SQL["log_end"], run)  # the zombie wrote once more before it was fenced
 
 

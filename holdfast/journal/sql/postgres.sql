@@ -102,7 +102,7 @@ WITH r AS (
 ), kept AS (
   INSERT INTO signals (owner, run, kind, key, payload) SELECT owner, id, $3, $4, $5 FROM r ON CONFLICT DO NOTHING
 )
-SELECT pg_notify('holdfast', $6) FROM r;
+SELECT holder IS NULL AS free, pg_notify('holdfast', CASE WHEN holder IS NULL THEN $7 ELSE $6 END) FROM r;
 
 -- name: signals
 -- The wishes for one run.

@@ -9,7 +9,8 @@ ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, lease_until = exc
 -- Processes whose lease is fresh and whose session lock is free: their connection is gone. Not while all connections are.
 WITH others AS MATERIALIZED (
   SELECT holder, lock_key FROM replicas WHERE holder != $1 AND NOT dead AND lock_key IS NOT NULL
-    AND lease_until > holdfast_now() AND clock_timestamp() > pg_postmaster_start_time() + make_interval(secs => $2)
+    AND lease_until > holdfast_now()
+    AND holdfast_now() > (extract(epoch FROM pg_postmaster_start_time()) + $2::float8) * 1000
 )
 SELECT holder FROM others WHERE pg_try_advisory_xact_lock_shared(lock_key);
 

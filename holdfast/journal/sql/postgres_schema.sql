@@ -1,3 +1,7 @@
+-- name: server
+-- The version of the database itself.
+SELECT current_setting('server_version_num');
+
 -- name: lock
 -- One process at a time migrates.
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0));

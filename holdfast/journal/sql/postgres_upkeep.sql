@@ -19,7 +19,8 @@ SELECT owner, id FROM (
     sum(bytes) OVER (PARTITION BY owner ORDER BY used_at DESC, n DESC) AS own,
     sum(bytes) OVER (ORDER BY used_at DESC, n DESC) AS total
   FROM runs WHERE hidden = 0 AND ended AND NOT pinned
-) kept WHERE ($1 > 0 AND place > $1) OR ($2 > 0 AND own > $2) OR ($3 > 0 AND total > $3) OR ($4 > 0 AND used_at < $4)
+) kept WHERE ($1::bigint > 0 AND place > $1) OR ($2::bigint > 0 AND own > $2) OR ($3::bigint > 0 AND total > $3)
+  OR ($4::bigint > 0 AND used_at < $4)
 ORDER BY used_at, n LIMIT $5;
 
 -- name: youngest
