@@ -15,6 +15,7 @@ from holdfast.agents.base import Agent
 from holdfast.core.state import waiting
 from holdfast.engine.approvals import Waiting, adopt, answer_to, concerns
 from holdfast.engine.base import Limits, Log
+from holdfast.engine.callers import CutOff
 from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
 from holdfast.engine.worker import Stop, Worker
@@ -105,7 +106,8 @@ class Drivers:
     def heard(self, run: str) -> None:
         """Somebody, somewhere, left a signal for a run that is driven here."""
         if self.drives(run):
-            self.spawn(self._mind(run))
+            with suppress(CutOff):  # at the end of this process nothing is begun: the run is let go in any case
+                self.spawn(self._mind(run))
 
     async def _mind(self, run: str) -> None:
         if any(signal.kind == "cancel" for signal in await self._signals(run)):

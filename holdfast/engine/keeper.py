@@ -100,7 +100,8 @@ class Keeper:
         """Other processes use the store too: `scout` finds what can be claimed."""
         self.scout = scout
         scout.free = lambda: self._limits.concurrent_runs - self.active
-        scout.may = lambda: not (self.stopping or self.paused or self.lease.over)
+        scout.may = lambda: not (self.stopping or self.paused or self.lease.over or self._writer.broken)
+        self.lease.willing = lambda: not self._writer.broken
         scout.take = self._wake
 
     @property

@@ -41,6 +41,8 @@ class Lease:
         self._failed = ""
         self.over = False
         """No beat came through for a whole lease."""
+        self.willing: Callable[[], bool] = lambda: True
+        """May this process go on at all? One that cannot write any more lets its lease run out: others take over."""
         self.lapsed: Callable[[], None] = lambda: None
         self.wished: Callable[[str], None] = lambda run: None
         """Told of each run of this process for which a signal waits."""
@@ -69,20 +71,29 @@ class Lease:
     async def _beat_among_peers(self) -> None:
         while True:
             self.mind()  # this process may have stood still
-            began = self._now()
             try:
-                await self._store.beat(self._holder)
-                self._beaten, self._failed = began, ""
-                if self.over:
-                    self._log.info("lease_back")
-                self.over = False
-                for _owner, run in await self._store.peers.wished(self._holder):
-                    self.wished(run)
-                await self.besides()
+                if self.willing():
+                    await self._beat_once()
             except StoreUnavailable as error:
                 self._failed = str(error)
                 self._log.warning("beat_failed", reason=str(error))
+            except (
+                Exception
+            ) as error:  # the edge of a task that must not end: without a beat the lease is over, no worse
+                self._failed = f"the beat failed ({type(error).__name__})"
+                self._log.error("beat_failed", error=repr(error))
             await asyncio.sleep(AGAIN_S if self._failed else self._length_s / 3)
+
+    async def _beat_once(self) -> None:
+        began = self._now()
+        await self._store.beat(self._holder)
+        self._beaten, self._failed = began, ""
+        if self.over:
+            self._log.info("lease_back")
+        self.over = False
+        for _owner, run in await self._store.peers.wished(self._holder):
+            self.wished(run)
+        await self.besides()
 
     async def watch(self) -> None:
         """Notice the end of the lease also while a beat is under way, until cancelled."""

@@ -98,6 +98,8 @@ class Scout:
                     await self._round(urgent)
                 except StoreUnavailable as error:
                     self._log.warning("claimable_not_read", reason=str(error))
+                except Exception as error:  # the edge of a task that must not end
+                    self._log.error("scout_failed", error=repr(error))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_S):  # wait_for of 3.11 can lose a cancellation
                         await self._kick.wait()

@@ -79,6 +79,9 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._unlisten: Callable[[], None] | None = None
         self._check_at = 0.0
+        self._followed = False
+        self._driven = False
+        """Entries came while it waited at the end: another process drives the run, so the draft stands."""
 
     # the lane's side
 
@@ -209,10 +212,11 @@ class Subscription:
             if not self._join():
                 if self._source.shared:
                     await self._still_there()
-                if not isinstance(self._projection, Patient):
+                if self._driven or not isinstance(self._projection, Patient):
                     self._at_edge()
                 await self._follow()
             return
+        self._driven = self._followed and self._source.shared
         pause = asyncio.get_running_loop().time() + SLICE_S
         for record in records:
             self._step(Entry(self.run, record.seq, record.at, record.attempt, codec.decode(record.data)))
@@ -235,6 +239,7 @@ class Subscription:
             raise Damaged(f"run {self.run} is gone")
         if not self._rang and not self._buffer:
             await self._news()
+        self._followed = True
 
     def _at_edge(self) -> None:
         self._view, held = self._projection.live(self._view)

@@ -170,11 +170,13 @@ class Writer:
             live.tell([], after)
 
     async def _append(self, slices: list[Slice], lives: Sequence[Live] = ()) -> list[Verdict]:
+        """What is tried again leaves out runs whose lease was over meanwhile (their `lives` know)."""
+        standing = slices
         while True:
             try:
                 if self.broken:
                     return [Verdict.FENCED] * len(slices)
-                verdicts = await self._journal.append(slices)
+                verdicts = await self._journal.append(standing) if standing else []
             except StoreUnavailable as error:
                 if self.degraded is None:
                     self._log.error("store_unavailable", reason=str(error), retried=error.passing)
@@ -183,7 +185,7 @@ class Writer:
                     self._break_off()
                 await asyncio.sleep(RETRY_S)
                 lost = {live.run for live in lives if live.lapsed}
-                slices = [Slice(part.run, 0, []) if part.run in lost else part for part in slices]
+                standing = [part for part in standing if part.run not in lost]
                 continue
             except Exception as error:
                 self._log.error("store_failed", error=repr(error))
@@ -194,7 +196,10 @@ class Writer:
                 self._log.info("store_available")
                 self.degraded = None
             self.mind_lease()
-            return verdicts
+            if len(standing) == len(slices):
+                return verdicts
+            written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}
+            return [written.get(part.run, Verdict.FENCED) for part in slices]
 
     def _break_off(self) -> None:
         self.broken = True

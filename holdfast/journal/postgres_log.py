@@ -219,6 +219,7 @@ class Log:
             mark.turn or None,
             mark.session,
             mark.void,
+            mark.asks,
         )
 
     def _doubtful(self, part: Slice) -> bool:

@@ -19,17 +19,19 @@ from holdfast.core.events import Effect
 from holdfast.core.spec import Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.runs import RunsProjection
-from holdfast.engine.base import Chunk, Ended, Idle, Limits, News, Order
+from holdfast.engine.base import Chunk, Ended, Idle, Limits, News, Order, Projection
 from holdfast.engine.drivers import Parts
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import StoreUnavailable
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.memory import MemoryStore
+from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.models.scripted import PlaybookModel, Step
 from holdfast.testing.shared import SharedMemory
 from holdfast.tools.base import Output, Place
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox
+from tests.pg import killed, opened, server
 
 OWNER = "ann"
 DEADLINE_S = 30.0
@@ -137,6 +139,22 @@ class House:
     def new_id(self) -> str:
         return f"{next(self._ids):024d}"
 
+    async def begin(self) -> None:
+        """Before the first process."""
+
+    async def rows(self) -> dict[str, tuple[str | None, int]]:
+        """All runs: who holds each, and its attempt."""
+        return {name: (run.holder, run.attempt) for name, run in self.store._runs.items()}
+
+    async def dies(self, n: int) -> None:
+        """kill -9: nothing more is said, and the lease runs out."""
+        await self.engines[n].stop()
+
+    async def erase(self, run: str) -> None:
+        """Another process deletes a run, without a word before."""
+        await self.store.seat("x", LocalBell()).delete(OWNER, run)
+        self.store.leave("x")
+
     async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
         """The store, for one more process."""
         return self.store.seat(holder, bell, works=limits.works)
@@ -180,6 +198,43 @@ class House:
             await engine.stop()
 
 
+class PostgresHouse(House):
+    """The same on a real PostgreSQL."""
+
+    async def begin(self) -> None:
+        """See House.begin."""
+        self._url = await server().database()
+        self._stores: list[PostgresStore] = []
+
+    async def rows(self) -> dict[str, tuple[str | None, int]]:
+        """See House.rows."""
+        found = await server().run(self._url, "SELECT id, holder, attempt FROM runs")
+        return {row["id"]: (row["holder"], row["attempt"]) for row in found}
+
+    async def dies(self, n: int) -> None:
+        """See House.dies."""
+        await super().dies(n)
+        await killed(self._stores[n])
+
+    async def erase(self, run: str) -> None:
+        """See House.erase."""
+        store = await opened(self._url, "x", LocalBell(), LEASE_S)
+        await store.delete(OWNER, run)
+        await store.close()
+
+    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+        """See House.seat."""
+        store = await PostgresStore.open_at(self._url, Identity(holder, holder, limits.works), bell, LEASE_S)
+        self._stores.append(store)
+        return store
+
+    async def close(self) -> None:
+        """See House.close."""
+        await super().close()
+        for store in self._stores:
+            await store.close()
+
+
 class Books(PlaybookModel):
     """Says what the books of the house hold for the user's last words."""
 
@@ -204,11 +259,11 @@ def order(text: str, *, store: bool = True, **joins: Any) -> Order:
 class Ear:
     """A reader in a task of its own."""
 
-    def __init__(self, engine: Engine, run: str) -> None:
+    def __init__(self, engine: Engine, run: str, projection: Projection | None = None) -> None:
         self.data = b""
         self.idles = 0
         self.last: News | None = None
-        self._subscription = engine.attach(OWNER, run, RunsProjection())
+        self._subscription = engine.attach(OWNER, run, projection or RunsProjection())
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:

@@ -102,7 +102,9 @@ def _given_back(world: World, life: Life) -> None:
         watch.wrong("leak", lives[0], "a worker's place is not given back")
     if stats["degraded"]:
         watch.wrong("stuck", "", f"the store is fine and the writer says: {stats['degraded']}")
-    held = [run for run, kept in world.store._runs.items() if world.store._held(kept) and not kept.ended]
+    gone = {each.holder for each in world.lives if each.dead and each.holder}  # their leases are not over yet
+    claims = [(run, kept) for run, kept in world.store._runs.items() if not kept.ended and kept.holder not in gone]
+    held = [run for run, kept in claims if world.store._held(kept)]
     for run in held:
         watch.wrong("leak", run, "its claim was not given back")
     if life.side._runs:

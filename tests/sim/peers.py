@@ -1,5 +1,6 @@
 """What befalls processes that share a store. Owns: the faults of such a seed: one of them dies, drains, stands still
-for a while (maybe past its lease) and goes on, or cannot reach the store; or nobody can. Refuses to know: what is right."""
+for a while (maybe past its lease) and goes on, or cannot reach the store; or nobody can. Refuses to know: what is
+right."""
 
 from __future__ import annotations
 
@@ -54,9 +55,11 @@ async def _strike(world: World, life: Life, fault: Fault) -> None:
     await all_up(world)
 
 
-async def all_up(world: World) -> None:
-    """Whoever died is started again."""
+async def all_up(world: World) -> bool:
+    """Whoever died is started again; was there anybody?"""
+    before = len(world.lives)
     while sum(not life.dead for life in world.lives) < world.plan.replicas:
         await asyncio.sleep(world.chance.choice((0.0, 0.1, 1.0)))
         if sum(not life.dead for life in world.lives) < world.plan.replicas:
             await world.begin()
+    return len(world.lives) > before

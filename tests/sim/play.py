@@ -117,15 +117,7 @@ async def _story(world: World) -> None:
         watch.accepted = lambda track: meddlers.append(asyncio.create_task(cancels_now(world, track.run)))
     for _ in range(plan.replicas):
         await world.begin()
-    people: list[Person] = []
-    for calling in plan.callings:
-        world.model.books[calling.name] = calling.book
-        twins = [Client(world, calling) for _ in range(1 + calling.twins)]
-        people += [(asyncio.create_task(twin.live()), twin) for twin in twins]
-        if calling.cancel_s:
-            people.append((asyncio.create_task(cancels(world, twins[0], calling.cancel_s)), twins[0]))
-        if calling.delete_s:
-            people.append((asyncio.create_task(deletes(world, twins[0], calling.delete_s)), twins[0]))
+    people = _people(world)
     await (_faults(world) if plan.replicas == 1 else peers.faults(world))
     watch.note("calm")
     await _calm(world, people, meddlers)
@@ -141,6 +133,20 @@ async def _story(world: World) -> None:
         await life.buried()
     for task in meddlers:
         task.cancel()
+
+
+def _people(world: World) -> list[Person]:
+    """All who call, cancel and delete."""
+    people: list[Person] = []
+    for calling in world.plan.callings:
+        world.model.books[calling.name] = calling.book
+        twins = [Client(world, calling) for _ in range(1 + calling.twins)]
+        people += [(asyncio.create_task(twin.live()), twin) for twin in twins]
+        if calling.cancel_s:
+            people.append((asyncio.create_task(cancels(world, twins[0], calling.cancel_s)), twins[0]))
+        if calling.delete_s:
+            people.append((asyncio.create_task(deletes(world, twins[0], calling.delete_s)), twins[0]))
+    return people
 
 
 async def _restart_at_end(world: World) -> None:
@@ -225,7 +231,8 @@ async def _calm(world: World, people: list[Person], meddlers: list[asyncio.Task[
     await asyncio.sleep(0.5)
     while world.loop.now < deadline:
         if world.plan.replicas > 1:
-            await peers.all_up(world)
+            if await peers.all_up(world):
+                deadline = max(deadline, world.loop.now + BOUND_S)
         elif world.life is None:
             await _restart(world)
             deadline = max(deadline, world.loop.now + BOUND_S)

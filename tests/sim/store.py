@@ -170,9 +170,7 @@ class Door:
             return
         self._life.world.note_claims(self._life, call, result)
         observe(self._watch, call, result, None)
-        if self._life.world.loses_answer(self._chance):
-            _fail(future, StoreUnavailable("the answer was lost", passing=True))
-        elif crash:
+        if crash:
             self._life.crash(f"after {name} (step {self.steps})")
         elif self._chance.random() < 0.5:
             _settle(future, result)

@@ -190,10 +190,6 @@ class World:
                         self._holders.pop(part.run, None)
                 self.watch.counts["refused_slices"] += sum(verdict is Verdict.FENCED for verdict in result)
 
-    def loses_answer(self, chance: random.Random) -> bool:
-        """Is the word that something was done lost on its way? Only appends can be told again, see play.py."""
-        return False
-
     def fenced(self, life: Life, call: str) -> bool:
         """Has this process lost the run of this call, and does not know it yet?"""
         if self.plan.replicas == 1:
@@ -223,7 +219,7 @@ class World:
         life = Life(self, len(self.lives) + 1)
         self.lives.append(life)
         self.watch.note(f"life {life.n} begins")
-        self.watch.calm_since = self.loop.now
+        self.watch.calm_since = max(self.loop.now, self.watch.calm_since if self.plan.replicas > 1 else 0.0)
         self.watch.counts["lives"] += 1
         await asyncio.wait([life.spawn(life.start())])
         if not life.dead:
@@ -283,7 +279,7 @@ class Life:
         limits, inner = world.plan.limits, world.store
         if isinstance(world.store, SharedMemory):
             self.holder = f"life{n}"
-            if world.plan.idle_one and n % 3 == 2:
+            if world.plan.idle_one and n == 2:
                 limits = replace(limits, works=False)
             inner = world.store.seat(self.holder, self.bell, works=limits.works)  # type: ignore[assignment]
         self.door: Any = world.make_door(self, inner, random.Random(f"door {world.plan.seed} {n}"))

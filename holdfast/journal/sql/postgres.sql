@@ -200,14 +200,18 @@ INSERT INTO session_turns (owner, session, n, at, run, turn)
 SELECT $1, $2, 1 + COALESCE(max(n), 0), $3, $4, $5 FROM session_turns WHERE owner = $1 AND session = $2;
 
 -- name: claimable
--- Runs that nobody holds, each owner's oldest first, one of each owner in turn; parked ones not before their time.
+-- Runs that nobody holds, those with a signal first, then each owner's oldest, one of each owner in turn; parked ones not
+-- before their time, unless the signal is for them.
 SELECT owner, id FROM (
-  SELECT r.owner, r.id, r.n, row_number() OVER (PARTITION BY r.owner ORDER BY r.n) AS place
-  FROM runs r LEFT JOIN replicas p ON p.holder = r.holder, (SELECT holdfast_now() AS now) c
+  SELECT r.owner, r.id, r.n, w.wished, row_number() OVER (PARTITION BY r.owner ORDER BY r.n) AS place
+  FROM runs r LEFT JOIN replicas p ON p.holder = r.holder
+    CROSS JOIN LATERAL (SELECT EXISTS (
+      SELECT FROM signals s WHERE s.run = r.id AND (s.kind != 'approval' OR s.key = r.asks)) AS wished) w,
+    (SELECT holdfast_now() AS now) c
   WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
       OR NOT (r.held_until > c.now OR (COALESCE(p.lease_until, 0) > c.now AND p.since < r.held_until)))
-    AND (r.wake_at <= c.now OR EXISTS (SELECT FROM signals s WHERE s.run = r.id))
-) free ORDER BY place, n LIMIT $1;
+    AND (r.wake_at <= c.now OR w.wished)
+) free ORDER BY NOT wished, place, n LIMIT $1;
 
 -- name: annotate
 -- The owner's own notes on a run.

@@ -32,19 +32,19 @@ SELECT run FROM written UNION ALL SELECT pg_notify('holdfast', p)::text FROM unn
 -- that is taken fails it as a whole.
 WITH m AS (
   UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = s.at, parked = s.parked, ended = s.ended,
-    chains = s.chains, wake_at = s.wake_at, last_seq = s.last_seq, bytes = s.bytes, turn = s.turn,
+    chains = s.chains, wake_at = s.wake_at, asks = s.asks, last_seq = s.last_seq, bytes = s.bytes, turn = s.turn,
     holder = CASE WHEN s.ended OR s.parked THEN NULL ELSE r.holder END,
     waits = r.waits AND NOT s.void, lost_at = CASE WHEN s.void THEN 0 ELSE r.lost_at END
   FROM unnest($1::text[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::boolean[],
-      $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[])
-    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void)
+      $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[], $14::text[])
+    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks)
   WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
   RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, s.turn
 ), written AS (
   INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
-  FROM unnest($14::text[], $15::int[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[],
-      $21::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  FROM unnest($15::text[], $16::int[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
+      $22::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
   JOIN m ON m.id = s.run
 ), freed AS (
   UPDATE conversations c SET active = NULL, latest = CASE WHEN m.chains THEN m.id ELSE c.latest END
@@ -57,7 +57,7 @@ WITH m AS (
     + COALESCE((SELECT max(t.n) FROM session_turns t WHERE t.owner = m.owner AND t.session = m.session), 0),
     m.at, m.id, COALESCE(m.turn, '') FROM m WHERE m.ended AND m.session != ''
 )
-SELECT id FROM m UNION ALL SELECT pg_notify('holdfast', p)::text FROM unnest($22::text[]) AS p;
+SELECT id FROM m UNION ALL SELECT pg_notify('holdfast', p)::text FROM unnest($23::text[]) AS p;
 
 -- name: ends
 -- How far runs are written, and which attempt holds them, where that is not known in memory.

@@ -46,7 +46,7 @@ SELECT DISTINCT r.owner, r.id FROM runs r JOIN signals s ON s.run = r.id WHERE r
 SELECT count(*) FROM runs r LEFT JOIN replicas p ON p.holder = r.holder, (SELECT holdfast_now() AS now) c
 WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
     OR NOT (r.held_until > c.now OR (COALESCE(p.lease_until, 0) > c.now AND p.since < r.held_until)))
-  AND (r.wake_at <= c.now OR EXISTS (SELECT FROM signals s WHERE s.run = r.id));
+  AND (r.wake_at <= c.now OR EXISTS (SELECT FROM signals s WHERE s.run = r.id AND (s.kind != 'approval' OR s.key = r.asks)));
 
 -- name: settle
 -- The home of a workspace, if it has none.

@@ -15,6 +15,7 @@ CREATE TABLE runs (
   holder text COLLATE "C",
   held_until bigint NOT NULL DEFAULT 0,
   wake_at bigint NOT NULL DEFAULT 0,
+  asks text COLLATE "C" NOT NULL DEFAULT '',
   parked boolean NOT NULL,
   ended boolean NOT NULL DEFAULT false,
   chains boolean NOT NULL DEFAULT false,
