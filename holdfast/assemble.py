@@ -132,6 +132,7 @@ def _limits(settings: Settings) -> Limits:
     chosen = settings.limits
     return Limits(
         works=settings.server.worker,
+        lease_s=settings.store.lease_s if settings.store.shared else Limits().lease_s,
         concurrent_runs=chosen.concurrent_runs,
         queue=chosen.queue,
         chores=chosen.chores,
@@ -185,7 +186,7 @@ def _about(settings: Settings, parts: Parts, agents: Agents, model: Model, shelf
         upstream=probe.look,
         created=int(time.time()),
         replicas=peers.replicas if peers.shared else None,
-        away=upkeep.trouble if peers.shared else lambda: None,
+        away=(lambda: parts.engine.lease.trouble() or upkeep.trouble()) if peers.shared else lambda: None,
     )
 
 

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from holdfast.config import Settings, without_password
 from holdfast.config_keys import ConfigError
+from holdfast.core.errors import Damaged
 from holdfast.journal.base import Sessions, Store, StoreUnavailable
 from holdfast.journal.base_care import Judge, Report
 from holdfast.journal.base_carry import Carrier, InUse
@@ -29,6 +30,7 @@ from holdfast.journal.bell import LocalBell
 from holdfast.journal.lock import DirectoryLock
 from holdfast.journal.space import Space
 from holdfast.journal.sqlite import SqliteStore
+from holdfast.journal.sqlite_care import MOVED
 from holdfast.observe.log import Log
 from holdfast.tools.homes import Homes, home_of
 from holdfast.tools.workspace import workspace_name
@@ -96,6 +98,11 @@ async def open_shelf(settings: Settings, role: Role, log: Log) -> Shelf:
 
 async def _sqlite(settings: Settings, log: Log) -> Shelf:
     data = settings.server.data_path
+    if (data / MOVED).exists():
+        raise ConfigError(
+            f"the store in {data} was moved to PostgreSQL: name it with --store. To begin an empty one here instead, "
+            f"remove {data / MOVED}."
+        )
     lock = DirectoryLock(data)
     space = Space(data, settings.store.low_water_bytes, settings.store.ballast_bytes)
     try:
@@ -154,8 +161,8 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
                 chosen.url, identity, bell, chosen.lease_s, wiring
             )
             return store
-        except InUse as error:
-            raise StoreDown(str(error)) from error
+        except (InUse, Damaged) as error:  # a newer schema, an old PostgreSQL, a store that moved: no use to wait
+            raise StoreDown(f"{without_password(chosen.url)}: {error}") from error
         except StoreUnavailable as error:
             why = without_secrets(str(error), chosen.url, chosen.direct_url)
             if not error.passing or time.monotonic() >= deadline:
@@ -209,6 +216,13 @@ async def settle_workspaces(settings: Settings, data: Path, url: str, lived: Ite
         direct = chosen.direct_url if url == chosen.url and chosen.direct_url else url
         await carrying.settle_all(direct, there, home_of(top))
     return len(there)
+
+
+async def describe_postgres(settings: Settings) -> str:
+    """What database it is. Raises StoreUnavailable."""
+    carrying, _, _ = _postgres_parts()
+    said: str = await carrying.describe(settings.store.direct_url or settings.store.url)
+    return f"{without_password(settings.store.url)}: {said}"
 
 
 async def check_postgres(settings: Settings, judge: Judge, told: Callable[[int, int], None]) -> Report:

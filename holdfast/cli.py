@@ -182,8 +182,16 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, serves: bool, o
     limits = loaded.settings.limits
     serving = Serving(front, sock, drain, drain_s + 5.0, limits.head_s, limits.body_bytes + FRAME_SLACK)
     running = asyncio.create_task(serving.run(), name="serving")
+    building = asyncio.create_task(_build(loaded, log, name, serves=serves), name="building")
+    if loaded.settings.store.shared:  # it may wait for a database: told to stop, it does
+        await asyncio.wait({building, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not building.done():
+            building.cancel()
+            await asyncio.gather(building, return_exceptions=True)
+            await running
+            return 0
     try:
-        built, key, spoken = await _build(loaded, log, name, serves=serves)
+        built, key, spoken = await building
     except Refused as refused:
         click.echo(f"holdfast: {refused}", err=True)
         running.cancel()
@@ -237,7 +245,9 @@ async def _build(loaded: Loaded, log: Log, name: str, *, serves: bool) -> tuple[
             "`holdfast store restore BACKUP --replace`, or `holdfast store set-aside` to begin with an empty one."
         ) from error
     except (OSError, StoreUnavailable) as error:
-        raise Refused(f"the data directory {data} cannot be used: {error}") from error
+        down = isinstance(error, StoreUnavailable) and settings.store.shared
+        what = "the database" if down else f"the data directory {data}"
+        raise Refused(f"{what} cannot be used: {error}") from error
     return built, key, spoken
 
 

@@ -44,6 +44,8 @@ async def _all(config: str | None) -> list[Check]:
     except ConfigError as error:
         return [Check("configuration", False, str(error))]
     checks = [Check("configuration", True, "every option is understood"), _data(loaded)]
+    if loaded.settings.store.shared:
+        checks.append(await _database(loaded))
     checks += [await _model(loaded), *await _sandbox(loaded)]
     return checks
 
@@ -57,6 +59,17 @@ def _data(loaded: Loaded) -> Check:
     except OSError as error:
         return Check("data directory", False, f"{path} cannot be written: {error.strerror}. Choose another.")
     return Check("data directory", True, f"{path}, {free // 2**20} MiB free")
+
+
+async def _database(loaded: Loaded) -> Check:
+    from holdfast.assemble_store import describe_postgres, without_secrets
+    from holdfast.journal.base import StoreUnavailable
+
+    store = loaded.settings.store
+    try:
+        return Check("database", True, await describe_postgres(loaded.settings))
+    except (ConfigError, StoreUnavailable) as error:
+        return Check("database", False, without_secrets(str(error), store.url, store.direct_url))
 
 
 async def _model(loaded: Loaded) -> Check:

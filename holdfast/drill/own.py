@@ -26,6 +26,7 @@ EVERYWHERE: dict[str, object] = {
     "store.max_days": 0.0,
     "store.owner_bytes": 0,
     "store.total_bytes": 0,
+    "server.worker": True,
 }
 """A run must not be evicted before it is judged."""
 SCRIPTED: dict[str, object] = {

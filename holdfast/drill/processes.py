@@ -180,7 +180,8 @@ class Server(Process):
     async def spawn(cls, folder: Path, upstream: int | None, launch: Launch) -> Server:
         """Start, and do not wait."""
         argv = [*launch.under, sys.executable, "-m", *launch.module, "serve", "--port", "0"]
-        argv += ["--data-dir", str(folder / "data"), *launch.arguments]
+        # whatever store is configured: a drill must never kill a server on it
+        argv += ["--data-dir", str(folder / "data"), "--store", "sqlite", *launch.arguments]
         if upstream is not None:
             argv += ["--model-url", f"http://127.0.0.1:{upstream}/v1", "--model", "m"]
         began = time.monotonic()

@@ -82,17 +82,19 @@ class ServerRoutes:
         Operation(
             tag="Server",
             summary="Is the process there?",
-            doc="503 where its database cannot be reached.",
+            doc="On PostgreSQL 503 while the database cannot be reached, and while the replica stops.",
             answers={200: shapes.Health, 503: shapes.Health},
             open=True,
         )
     )
     async def health(self, request: Request) -> Response:
-        """Tiny and open: the process answers. Where the store is a database elsewhere that cannot be reached, a load
-        balancer should send requests to others."""
-        away = self._about.away() is not None
-        shown = answer({"status": "degraded" if away else "ok", "platform": "holdfast"}, 503 if away else 200)
-        return _later(shown) if away else shown
+        """Tiny and open: the process answers. Where there are others, a load balancer should send requests to them
+        while this one drains or cannot reach the database."""
+        status = "ok"
+        if self._about.replicas is not None:
+            status = "draining" if self._engine.draining else "degraded" if self._about.away() else "ok"
+        shown = answer({"status": status, "platform": "holdfast"}, 200 if status == "ok" else 503)
+        return shown if status == "ok" else _later(shown)
 
     @described(
         Operation(
@@ -125,15 +127,16 @@ class ServerRoutes:
             "readers": stats["subscriptions"],
             "limits": about.limits,
             "upstream": upstream,
-            "recovery": {name: stats[name] for name in ("recovered", "sealed", "fenced")},
+            "recovery": {name: stats[name] for name in ("recovered", "taken_over", "sealed", "fenced")},
             "expired": stats["evicted"],
         }
         replicas = await self._replicas() if away is None else None
         if replicas is not None:
+            shown["runs"] = {"active": stats["active"], "queued": stats["queued"], "held": stats["held"]}
             shown["replicas"] = {"alive": len(replicas), "working": sum(each.works for each in replicas)}
         if _is_admin(request):
             known = {"replicas": replicas} if replicas is not None else {}
-            shown["admin"] = {**about.store, "entries": stats["entries"], **known}
+            shown["admin"] = {**about.store, "entries": stats["entries"], "beat_age_s": stats["beat_age_s"], **known}
         made = answer(shown, 503 if degraded else 200)
         return _later(made) if degraded else made
 

@@ -63,9 +63,9 @@ class Deleted(Struct):
 
 
 class Health(Struct):
-    """The process answers; degraded where its database cannot be reached."""
+    """The process answers. Others than ok only where replicas share a database."""
 
-    status: Literal["ok", "degraded"]
+    status: Literal["ok", "degraded", "draining"]
     platform: Literal["holdfast"]
 
 

@@ -62,6 +62,15 @@ async def connect(url: str) -> Line:
     return line
 
 
+async def describe(url: str) -> str:
+    """What a database says of itself."""
+    line = await connect(url)
+    try:
+        return " ".join(str(value) for value in await line.fetchrow(SQL["describe"]))
+    finally:
+        await line.close()
+
+
 async def settle_all(url: str, workspaces: Iterable[tuple[str, str]], home: str) -> None:
     """These workspaces (owner, name) are at `home`, unless they have another."""
     line = await connect(url)

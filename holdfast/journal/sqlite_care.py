@@ -21,6 +21,8 @@ from holdfast.journal.sqlite_load import NewerStore, refuse_newer
 
 SQL = queries.load("sqlite_care.sql")
 NAME = "holdfast.db"
+MOVED = "moved"
+"""A file that says: the store of this directory is elsewhere now. An empty one must not take its place unnoticed."""
 BESIDE = ("", "-wal", "-shm")
 
 
@@ -138,6 +140,7 @@ def restore(source: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(target / NAME)
+    (target / MOVED).unlink(missing_ok=True)
     _copy_secrets(source, target)
 
 

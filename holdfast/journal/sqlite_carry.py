@@ -27,7 +27,7 @@ from holdfast.journal.base_carry import Carried, InUse
 from holdfast.journal.lock import DirectoryHeld, DirectoryLock
 from holdfast.journal.segments import origin
 from holdfast.journal.sqlite import SqliteStore
-from holdfast.journal.sqlite_care import NAME, hot_of, records_of, set_aside
+from holdfast.journal.sqlite_care import MOVED, NAME, hot_of, records_of, set_aside
 from holdfast.journal.sqlite_load import connect, migrate
 from holdfast.journal.sqlite_rows import SQL as ROWS
 from holdfast.journal.sqlite_segments import pack_all, store_segments
@@ -153,6 +153,7 @@ class SqliteCarrier:
             self._write_secret()
         _sync(self._part)
         self._part.rename(self._data / NAME)
+        (self._data / MOVED).unlink(missing_ok=True)
         _sync(self._data)
 
     def _write_secret(self) -> None:
@@ -168,6 +169,7 @@ class SqliteCarrier:
         if self._db is not None:
             self._db.close()
             self._db = None
+        (self._data / MOVED).write_text(time.strftime("%Y-%m-%d %H:%M:%S\n"))
         aside = set_aside(self._data, f"moved-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
         return f"the old database is now in {aside}; workspaces and key are where they were"
 

@@ -49,6 +49,7 @@ tool_items = "mcp_call"
 modules = ["shop.py"]
 approval = "always"
 [store]
+url = "postgresql://nobody@127.0.0.1:1/a-drill-must-not-touch-it"
 max_responses = 1
 """
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}

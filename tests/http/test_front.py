@@ -34,3 +34,8 @@ async def test_the_application_takes_over() -> None:
 async def test_a_websocket_that_comes_too_early_is_503_too() -> None:
     start, body = await knock(Front(), "/v1/responses", {}, extensions=["websocket.http.response"])
     assert (start["status"], body["body"][:9]) == (503, b'{"error":')
+
+
+async def test_a_replica_is_not_healthy_before_it_has_its_database() -> None:
+    answer = await call(Front(early=False), "GET", "/health")
+    assert answer.status == 503 and dict(answer.headers)["retry-after"] == "1"

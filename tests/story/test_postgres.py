@@ -165,6 +165,7 @@ def test_a_directory_with_unfinished_runs_moves_to_postgresql_and_back(
     with tarfile.open(archive) as tar:
         tar.extractall(data, filter="data")
     assert "checksum of both sides" in holdfast("migrate", "--from", str(data), "--to", url)
+    assert "was moved to PostgreSQL" in holdfast("serve", "--port", "0", "--data-dir", str(data), status=1)
     server = cluster.serve("one")
     refused = holdfast("migrate", "--from", url, "--to", str(tmp_path / "back" / "data"), status=1)
     assert "replicas use the database: one" in refused
@@ -208,6 +209,25 @@ def test_a_database_that_is_down_is_waited_for_and_then_told_in_one_line(tmp_pat
     said = holdfast("serve", *flags, status=1, API_SERVER_KEY=KEY).splitlines()
     assert "store_awaited" in said[0]
     assert said[-1].startswith("holdfast: postgresql://me:********@127.0.0.1:1/db") and "--wait-store" in said[-1]
+
+
+def test_a9_a_server_that_waits_for_its_database_stops_when_it_is_told_to(tmp_path: Path) -> None:
+    flags = ["--store", "postgresql://me@127.0.0.1:1/db", "--wait-store", "600", "--port", "0"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "serve", *flags, "--data-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "API_SERVER_KEY": KEY},
+        stderr=subprocess.PIPE,
+    )
+    assert child.stderr is not None
+    try:
+        assert b"store_awaited" in child.stderr.readline()
+        child.terminate()
+        assert child.wait(20) == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stderr.close()
 
 
 def test_a_url_that_cannot_be_read_is_told_without_its_password(tmp_path: Path) -> None:

@@ -1,3 +1,9 @@
+-- name: describe
+-- What a person wants to know of a database: release, durability, how many connections it takes.
+SELECT 'PostgreSQL ' || current_setting('server_version') || ',', 'synchronous_commit', current_setting('synchronous_commit')
+  || ', synchronous standbys', COALESCE(NULLIF(current_setting('synchronous_standby_names'), ''), 'none') || ',',
+  'max_connections', current_setting('max_connections');
+
 -- name: quiet
 -- A move takes as long as it takes; others that hold a table are not waited for.
 SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transaction_session_timeout', '0', false),

@@ -1,0 +1,43 @@
+"""The files in deploy/ agree with the program and with each other. Nothing is started here."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from holdfast.config import OPTIONS
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+KNOWN = {option.env for option in OPTIONS.values()} | {"API_SERVER_KEY"}
+
+
+def compose() -> dict[str, Any]:
+    return dict(yaml.safe_load((DEPLOY / "compose.yaml").read_text()))
+
+
+def test_every_setting_of_the_compose_file_is_an_option() -> None:
+    services = compose()["services"]
+    for name in ("one", "two", "three"):
+        assert set(services[name]["environment"]) <= KNOWN
+        assert services[name]["environment"]["HOLDFAST_SERVER_REPLICA"] == name
+
+
+def test_nginx_sends_to_the_replicas_of_the_compose_file_and_does_not_buffer_streams() -> None:
+    conf = (DEPLOY / "nginx.conf").read_text()
+    named = dict(re.findall(r"^\s*server (\w+):(\d+)", conf, re.MULTILINE))
+    assert named == dict.fromkeys(("one", "two", "three"), "8642") and set(named) <= set(compose()["services"])
+    assert conf.count("{") == conf.count("}") and "proxy_buffering off" in conf
+    assert "listen 8080" in conf and compose()["services"]["nginx"]["ports"] == ["127.0.0.1:8642:8080"]
+
+
+def test_the_unit_of_systemd_gives_a_server_the_time_that_it_drains() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "holdfast.service")
+    service = unit["Service"]
+    assert float(service["TimeoutStopSec"]) > OPTIONS["limits.drain_s"].default + 5  # type: ignore[operator]
+    assert service["ExecStart"].split()[1:3] == ["serve", "--host"] and service["KillMode"] == "mixed"
