@@ -35,7 +35,7 @@ class CannotBench(click.ClickException):
 )
 @click.option("--server", "command", default="", metavar="CMD", help="Measure CMD serve (another checkout).")
 @click.option("--beside-others", "beside", is_flag=True, help="Do not wait for another benchmark on this machine.")
-@click.option("--first", is_flag=True, help="Before all other work on a shared machine (nice -20; needs root).")
+@click.option("--first", is_flag=True, help="Before other work on a shared machine (needs root).")
 @click.option("--list", "listed", is_flag=True, help="List loads and targets, measure nothing.")
 def bench(**given: Any) -> None:
     """Measure this server: beside the upstream itself and beside a proxy without a store.

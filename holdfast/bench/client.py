@@ -17,6 +17,7 @@ from holdfast.bench.counters import Counter
 from holdfast.bench.figures import Figure
 from holdfast.bench.loads import Load
 from holdfast.bench.targets import Ground, Target
+from holdfast.bench.wire import Unexpected
 
 SAMPLE_S = 0.5
 SPARE_S = 15.0
@@ -134,7 +135,7 @@ def _client(on: Ground, target: Target, load: Load) -> tuple[Seen, float]:
     finally:
         on.fleet.stop(proc.pid)
     if not out:
-        raise RuntimeError(f"the load client failed in {load.name} on {target.name}, code {proc.returncode}")
+        raise Unexpected(f"the load client failed in {load.name} on {target.name}, code {proc.returncode}")
     return msgspec.json.decode(out, type=Seen), peak
 
 
@@ -162,13 +163,17 @@ def _values(load: Load, seen: Seen) -> dict[str, float]:
     return own | {"events_per_s": seen.tokens_per_s, "delivered": seen.delivered_share}
 
 
-def doubts(values: dict[str, float], target: Target) -> list[str]:
-    """What makes a figure less than certain, in words."""
+def doubts(on: Ground, target: Target, values: dict[str, float]) -> list[str]:
+    """What makes a figure less than certain, in words. Where the generator goes first, others have what it leaves."""
+    others = {
+        "server's core": values["others_server"] if target.pid else 0.0,
+        "load's cores": 0.0 if on.fleet.ahead else values["others_load"],
+    }
+    late = values["upstream_late"]
     said = [
         (bool(target.pid) and values["load_busy"] > BUSY_LOAD, "the load's cores were full"),
-        (values["others_server"] > BUSY_OTHERS, f"others had {values['others_server']:.0%} of the server's core"),
-        (values["others_load"] > BUSY_OTHERS, f"others had {values['others_load']:.0%} of the load's cores"),
-        (values["upstream_late"] > LATE_UPSTREAM, f"{values['upstream_late']:.1%} of tokens made > 5 ms late"),
+        *((share > BUSY_OTHERS, f"others had {share:.0%} of the {what}") for what, share in others.items()),
+        (late > LATE_UPSTREAM, f"{late:.1%} of tokens made > 5 ms late"),
         (bool(target.remark), target.remark),
     ]
     return [text for holds, text in said if holds]
@@ -182,5 +187,9 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
     values = _values(load, seen) | meter.stop(seen.cpu_s, units)
     if target.pid:
         values["rss_mb"] = rss
-    failed = seen.errors + seen.wrong + seen.unfinished
-    return Figure(load.name, load.kind, target.name, values, failed, seen.error_sample, doubts=doubts(values, target))
+    if seen.unfinished:
+        values["unfinished"] = float(seen.unfinished)
+    failed = seen.errors + seen.wrong
+    return Figure(
+        load.name, load.kind, target.name, values, failed, seen.error_sample, doubts=doubts(on, target, values)
+    )

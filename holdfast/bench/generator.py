@@ -11,7 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "load.c"
+HERE = Path(__file__).parent
+SOURCE = HERE / "load.c"
 COMPILERS = ("cc", "gcc", "clang")
 SLOW = (
     "no C compiler (cc, gcc or clang) was found: the load is made in Python, which reaches about a tenth of it. "
@@ -33,7 +34,8 @@ def find(folder: Path, compilers: tuple[str, ...] = COMPILERS) -> Generator:
     compiler = next(filter(None, map(shutil.which, compilers)), None)
     if compiler is None:
         return Generator((sys.executable, "-m", "holdfast.bench.slow"), warning=SLOW)
-    binary = folder / f"load-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}"
+    sources = b"".join(path.read_bytes() for path in sorted([SOURCE, *HERE.glob("load_*.h")]))
+    binary = folder / f"load-{hashlib.sha256(sources).hexdigest()[:12]}"
     if not binary.exists():
         made = binary.with_suffix(".new")
         subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-o", str(made), str(SOURCE)], check=True)

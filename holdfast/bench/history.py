@@ -42,4 +42,4 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
     meter = Meter(on, target)
     waits = [stream(target, _sent(target, load.size, last, load)).first_s * 1e3 for _ in range(load.rounds)]
     values = spread(waits, "first_ms") | meter.stop(0.0, load.rounds) | {"reached": 1.0}
-    return Figure(load.name, load.kind, target.name, values, doubts=doubts(values, target))
+    return Figure(load.name, load.kind, target.name, values, doubts=doubts(on, target, values))

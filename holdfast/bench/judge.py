@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report, Verdict
 
 REACHED = 0.995
+GENERATOR = 0.7
+"""A target nearer than this to direct may be held back by the load generator."""
+RATES = ("events_per_s", "requests_per_s")
+SATURATING = ("flood-32", "tiny-8", "tiny-32")
+"""Loads that keep a server busy all the time."""
+BUSY, OTHERS = 0.75, 0.2
 FAILED_SHARE = 0.01
 BURN_US = 50
 IDLE_CPU = 0.001
@@ -25,6 +31,24 @@ def mark_void(figure: Figure, direct: Figure | None) -> None:
         figure.void = "no direct run"
     elif (reached := direct.get("reached") or 0.0) < REACHED:
         figure.void = f"direct reached only {reached:.1%}"
+    elif figure.target != DIRECT and (share := _of_direct(figure, direct)) > GENERATOR:
+        figure.void = f"the load generator is the limit: this is {share:.0%} of what it does directly"
+    elif figure.load in SATURATING and _held_back(figure):
+        figure.void = f"other work had {figure.values['others_server']:.0%} of its core, so it could not show its rate"
+
+
+def _held_back(figure: Figure) -> bool:
+    """Whether a server that should have been busy all the time was not, while others were at work on its core."""
+    busy, others = figure.get("server_busy"), figure.get("others_server")
+    return figure.get("cpu_us") is not None and (busy or 0) < BUSY and (others or 0) > OTHERS
+
+
+def _of_direct(figure: Figure, direct: Figure) -> float:
+    """Where a load is as fast as it goes, its rate in that of direct; 0 where it is paced."""
+    for name in RATES:
+        if (mine := figure.get(name)) is not None and (its := direct.get(name)):
+            return mine / its
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +142,19 @@ def _history(a: Around) -> Said:
     return long <= 2 * short, f"{long / short:.2f}x ({long:.2f} against {short:.2f} ms)"
 
 
+def _replay(a: Around) -> Said:
+    rate = a.own("replay_per_s")
+    return (
+        rate >= 200_000,
+        f"{rate:.0f}/s of {a.own('replay_frames'):.0f} (the first {a.own('replay_cold_per_s'):.0f}/s)",
+    )
+
+
+def _snapshot(a: Around) -> Said:
+    took = a.own("snapshot_ms")
+    return took < 20, f"{took:.1f} ms (the first {a.own('snapshot_cold_ms'):.1f} ms)"
+
+
 def _readers(a: Around) -> Said:
     ended = a.own("ended")
     return a.own("reader_kb") <= 40 and ended == 1.0, f"{a.own('reader_kb'):.1f} KB, {ended:.2%} got the end"
@@ -151,8 +188,8 @@ def _rules() -> Iterator[Rule]:
     yield Rule("5", "start to /health", "< 400 ms", "idle", DURABLE, _most("start_ms", 400, "{:.0f} ms"))
     yield Rule("5", "idle RSS", "< 70 MB", "idle", DURABLE, _most("idle_rss_mb", 70, "{:.1f} MB"))
     long = "length-50000"
-    yield Rule("6", "replay of 50,000 events", ">= 200,000/s", long, DURABLE, _least("replay_per_s", 2e5, "{:.0f}/s"))
-    yield Rule("6", "snapshot of 50,000 events", "< 20 ms", long, DURABLE, _most("snapshot_ms", 20, "{:.1f} ms"))
+    yield Rule("6", "replay of 50,000 events", ">= 200,000/s", long, DURABLE, _replay)
+    yield Rule("6", "snapshot of 50,000 events", "< 20 ms", long, DURABLE, _snapshot)
     yield Rule("6", "live cost, last thousand over first", "<= 1.5x", long, DURABLE, _most("growth", 1.5, "{:.2f}x"))
     yield Rule("6", "first delta after 1,000 turns over 10", "<= 2x", "history-1000", DURABLE, _history)
     yield Rule("7", f"a planted {BURN_US} µs per event shows", "40-80 µs", "control", CONTROL, _planted)

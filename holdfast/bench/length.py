@@ -86,4 +86,4 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
     values = meter.stop(0.0, made.frames) | growth(per)
     time.sleep(SEALED_S)
     values |= _read(target, f"{target.path}/{made.response}")
-    return Figure(load.name, load.kind, target.name, values, doubts=doubts(values, target))
+    return Figure(load.name, load.kind, target.name, values, doubts=doubts(on, target, values))

@@ -17,8 +17,8 @@ PAGE, JSON = "results.md", "bench.json"
 MADE = "<!-- Made by `holdfast bench --report`. Do not edit. -->\n"
 INTRO = """Each load went through all targets in turn, the server under test on one core, upstream and clients on the
 others. *direct* is the upstream itself, *floor* a Starlette + aiohttp proxy without a store that decodes and encodes
-each chunk; CPU is that of the server's whole process tree. Trust ratios within this run: absolute numbers move by 20-40 %
-between runs and machines. A figure whose load direct could not carry is void."""
+each chunk; CPU is that of the server's whole process tree. Trust ratios within this run: absolute numbers move by
+20-40 % between runs and machines. A figure whose load direct could not carry is void."""
 
 
 def _row(texts: list[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast.bench.figures import CONTROL, DIRECT, Figure, Report
-from holdfast.bench.svg import Chart, Series, bars, lines
+from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report
+from holdfast.bench.svg import COLOURS, Chart, Series, bars, lines
 from holdfast.bench.tables import Row
 
 Pick = Callable[[Row], float | None]
@@ -49,25 +49,39 @@ PLOTS = (
 )
 
 
+OURS = (DIRECT, FLOOR, EPHEMERAL, DURABLE)
+"""Their colours are the same in every chart; peers have the next ones."""
+AXES = {
+    "paced": "streams at 50 tokens/s",
+    "tiny": "at a time",
+    "first": "one after the other, each in a new session",
+    "flood": "streams",
+    "readers": "readers on 100 runs",
+    "length": "events",
+    "history": "earlier turns",
+}
+
+
 def _chart(plot: Plot, figures: list[Figure]) -> Chart | None:
     """Its chart, if anything of it was measured and is not void."""
     loads = list(dict.fromkeys(figure.load for figure in figures))
-    targets = list(dict.fromkeys(figure.target for figure in figures))
+    targets = list(dict.fromkeys([*OURS, *(figure.target for figure in figures)]))
     at = {(figure.load, figure.target): figure for figure in figures if not figure.void}
     series = []
-    for target in targets:
+    for place, target in enumerate(targets):
         rows = [Row(it, at.get((load, DIRECT)), None) if (it := at.get((load, target))) else None for load in loads]
         values = [plot.pick(row) if row else None for row in rows]
         if any(value is not None for value in values):
-            series.append(Series(target, values))
+            series.append(Series(target, values, COLOURS[place % len(COLOURS)]))
     if not series:
         return None
-    return Chart(plot.title, plot.unit, [_label(load) for load in loads], series, plot.log, plot.bound)
+    xs = [_label(load) for load in loads]
+    return Chart(plot.title, plot.unit, AXES[plot.kind], xs, series, plot.log, plot.bound)
 
 
 def _label(load: str) -> str:
     size = load.partition("-")[2]
-    return "400 x 25/s" if load == "paced-400" else size or load
+    return "400, at 25/s" if load == "paced-400" else size or load
 
 
 def draw(report: Report) -> Iterator[tuple[str, str]]:

@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 
 from holdfast.bench import client, counters, generator, history, idle, length, machine, readers, targets
-from holdfast.bench.figures import CONTROL, DIRECT, Figure, Report, Subject
+from holdfast.bench.figures import CONTROL, DIRECT, FLOOR, Figure, Report, Subject
 from holdfast.bench.judge import judge, mark_void
 from holdfast.bench.loads import Load, plan
 from holdfast.bench.tables import table
@@ -36,7 +37,6 @@ MEASURES: dict[str, Measure] = {
     "history": history.measure,
     "idle": idle.measure,
 }
-LOCK = "holdfast-bench.lock"
 
 
 class Impossible(Exception):
@@ -58,6 +58,7 @@ class Wish:
     beside: bool = False
     first: bool = False
     """Before all other work on the machine, where we may."""
+    compilers: tuple[str, ...] = generator.COMPILERS
     say: Callable[[str], None] = field(default=lambda _: None)
 
 
@@ -68,7 +69,7 @@ def _hits(words: tuple[str, ...], names: list[str]) -> list[str]:
 
 
 def choose(wish: Wish) -> tuple[list[Load], list[str]]:
-    """The loads and the targets, direct always first."""
+    """The loads, and the targets that take part in any of them, direct first."""
     loads = plan(wish.quick, wish.seconds, CONTROL_BURN_US)
     names = [*DEFAULT, CONTROL, *(peer.name for peer in wish.peers)]
     load_names = [load.name for load in loads]
@@ -77,11 +78,12 @@ def choose(wish: Wish) -> tuple[list[Load], list[str]]:
         if word not in known:
             raise Impossible(f"--only: no load or target is called {word}; see --list.")
     picked = set(_hits(wish.only, load_names))
-    wanted = [name for name in _hits(tuple(word for word in wish.only if word != CONTROL), names) if name != DIRECT]
     chosen = [load for load in loads if load.name in picked]
-    if not wish.control and all(load.kind != "control" for load in chosen):
-        wanted = [name for name in wanted if name != CONTROL]
-    return chosen, [DIRECT, *wanted]
+    wanted = set(_hits(wish.only, [name for name in names if name != CONTROL])) | {DIRECT}
+    if wish.control or any(load.kind == "control" for load in chosen):
+        wanted |= {CONTROL, FLOOR}
+    taking_part = [name for name in names if any(_goes(load, name, wish.control) for load in chosen)]
+    return chosen, [name for name in taking_part if name in wanted]
 
 
 def _goes(load: Load, name: str, everywhere: bool) -> bool:
@@ -94,7 +96,7 @@ def _goes(load: Load, name: str, everywhere: bool) -> bool:
 @contextlib.contextmanager
 def alone(wish: Wish) -> Iterator[None]:
     """One benchmark at a time on this machine: two would measure each other."""
-    with (Path(tempfile.gettempdir()) / LOCK).open("a") as lock:
+    with (Path(tempfile.gettempdir()) / f"holdfast-bench-{os.getuid()}.lock").open("a") as lock:
         if not wish.beside:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +110,7 @@ def _measured(on: Ground, target: Target, load: Load) -> Figure:
     """A figure, void where the target failed: the others are measured all the same."""
     try:
         return MEASURES[load.kind](on, target, load)
-    except (Unexpected, OSError, TimeoutError, machine.NotStarted) as error:
+    except (Unexpected, OSError, HTTPException, machine.NotStarted) as error:
         why = str(error) or type(error).__name__
         return Figure(load.name, load.kind, target.name, {}, 1, why[:300], void="it failed")
 
@@ -141,7 +143,7 @@ def _ready(wish: Wish) -> machine.Cores:
     os.sched_setaffinity(0, cores.load)
     if wish.first:
         try:
-            os.setpriority(os.PRIO_PROCESS, 0, -20)
+            machine.go_first(os.getpid())
         except PermissionError as error:
             raise Impossible("--first needs the right to raise a priority (root, or CAP_SYS_NICE).") from error
     return cores
@@ -150,12 +152,12 @@ def _ready(wish: Wish) -> machine.Cores:
 def run(wish: Wish, out: Path) -> Report:
     """Measure; the folder takes logs, the generator and, while it lasts, the store."""
     loads, names = choose(wish)
-    cores, made = _ready(wish), generator.find(out)
+    cores, made = _ready(wish), generator.find(out, wish.compilers)
     counted = counters.why_not()
     for line in (_where(cores), made.warning, f"instructions are not counted: {counted}" if counted else ""):
         if line:
             wish.say(line)
-    with alone(wish), targets.scratch(out) as data, machine.Fleet(out, made.wrap) as fleet:
+    with alone(wish), targets.scratch(out) as data, machine.Fleet(out, made.wrap, wish.first) as fleet:
         about = machine.describe(out) | {"instructions": counted or "counted", "generator": made.warning or "load.c"}
         on = targets.ground(fleet, cores, made, wish.command, data, wish.upstream_port)
         on.peers = {peer.name: peer for peer in wish.peers}
@@ -165,6 +167,7 @@ def run(wish: Wish, out: Path) -> Report:
             machine=about,
             cores={"server": str(cores.server), "load": ",".join(map(str, cores.load))},
             options={
+                **targets.SETTINGS,
                 "quick": str(wish.quick),
                 "only": ",".join(wish.only),
                 "seconds": str(wish.seconds),
@@ -182,6 +185,7 @@ def run(wish: Wish, out: Path) -> Report:
         for load in loads:
             figures = _through(on, started, load, wish.control)
             report.figures += figures
-            wish.say(f"\n{table(load, figures)}")
+            if figures:
+                wish.say(f"\n{table(load, figures)}")
     report.verdicts = judge(report)
     return report

@@ -13,12 +13,12 @@ from holdfast.bench.cost import rss_mb
 from holdfast.bench.figures import Figure
 from holdfast.bench.loads import RUNS, Load
 from holdfast.bench.targets import Ground, Target, fresh
-from holdfast.bench.wire import COMPLETED, Caller, order, posted, request
+from holdfast.bench.wire import COMPLETED, Caller, Unexpected, order, posted, request
 
-HOLD_US = 40_000_000
+HOLD_US = 600_000_000
 """Between the first and the second token of a held run; /bench/release makes the second due at once."""
 AT_ONCE = 100
-CONNECT_S = 60.0
+CONNECT_S = 200.0
 END_S = 30.0
 SETTLE_S = 1.0
 SPARE_FILES = 200
@@ -84,9 +84,12 @@ async def _attach(target: Target, paths: list[str], count: int) -> list[Reader]:
             readers.append(reader)
             await reader.first
 
-    async with asyncio.timeout(CONNECT_S), asyncio.TaskGroup() as group:
-        for number in range(count):
-            group.create_task(one(number))
+    try:
+        async with asyncio.timeout(CONNECT_S), asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(one(number))
+    except* OSError as errors:
+        raise Unexpected(f"after {len(readers)} readers: {errors.exceptions[0]}") from None
     return readers
 
 
@@ -99,6 +102,8 @@ async def _wait(on: Ground, target: Target, count: int) -> dict[str, float]:
     attached = time.monotonic() - began
     await asyncio.sleep(SETTLE_S)
     after, began = rss_mb(target.pids), time.monotonic()
+    if any(reader.last.done() for reader in readers):
+        raise Unexpected("some did not wait: their streams ended before the runs did")
     await asyncio.to_thread(_release, on)
     await asyncio.wait([reader.last for reader in [*held, *readers]], timeout=END_S)
     ended = sum(reader.ended for reader in readers)

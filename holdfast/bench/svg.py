@@ -19,14 +19,17 @@ class Series:
 
     name: str
     values: list[float | None]
+    colour: str = COLOURS[0]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What both kinds have: `xs` are the labels of groups or points; `bound` is a line that a promise draws."""
+    """What both kinds have: `x` says what lies along the axis, `xs` are the labels of its groups or points; `bound` is
+    a line that a promise draws."""
 
     title: str
     unit: str
+    x: str
     xs: list[str]
     series: list[Series]
     log: bool = False
@@ -93,9 +96,10 @@ def _frame(chart: Chart, scale: Scale) -> list[str]:
         out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e0e0e0"/>')
         out.append(_text(LEFT - 6, y + 4, number(mark), "end", 11))
     out.append(_text(LEFT - 6, TOP - 8, chart.unit, "end", 11))
+    out.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, chart.x))
     x = float(LEFT)
-    for place, series in enumerate(chart.series):
-        out.append(f'<rect x="{x:.0f}" y="34" width="11" height="11" fill="{COLOURS[place % len(COLOURS)]}"/>')
+    for series in chart.series:
+        out.append(f'<rect x="{x:.0f}" y="34" width="11" height="11" fill="{series.colour}"/>')
         out.append(_text(x + 16, 44, series.name, "start", 12))
         x += 30 + 7.0 * len(series.name)
     if chart.bound is not None:
@@ -124,7 +128,7 @@ def bars(chart: Chart) -> str:
             value = series.values[place]
             if value is None:
                 continue
-            y, at, colour = scale.y(value), left + width * index, COLOURS[index % len(COLOURS)]
+            y, at, colour = scale.y(value), left + width * index, series.colour
             tall = HEIGHT - BOTTOM - y
             bar = f'<rect x="{at:.1f}" y="{y:.1f}" width="{width * 0.92:.1f}" height="{tall:.1f}" fill="{colour}"/>'
             out += [bar, _text(at + width * 0.46, y - 4, number(float(f"{value:.3g}")), size=10)]
@@ -138,8 +142,8 @@ def lines(chart: Chart) -> str:
     step = (WIDTH - LEFT - RIGHT) / max(1, len(chart.xs))
     at = [LEFT + step * (place + 0.5) for place in range(len(chart.xs))]
     out += [_text(x, HEIGHT - BOTTOM + 18, said) for x, said in zip(at, chart.xs, strict=True)]
-    for index, series in enumerate(chart.series):
-        colour = COLOURS[index % len(COLOURS)]
+    for series in chart.series:
+        colour = series.colour
         points = [(x, scale.y(v)) for x, v in zip(at, series.values, strict=True) if v is not None]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

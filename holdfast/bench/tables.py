@@ -106,6 +106,7 @@ COLUMNS: dict[str, list[Column]] = {
         _value("last/first", "growth"),
         _value("snapshot ms, first", "snapshot_cold_ms"),
         _value("then", "snapshot_ms"),
+        _value("frames", "replay_frames", "{:.0f}"),
         _value("replay events/s, first", "replay_cold_per_s", "{:.0f}"),
         _value("then", "replay_per_s", "{:.0f}"),
     ],
@@ -129,6 +130,7 @@ def remark(figure: Figure) -> str:
     """What makes a figure void or doubtful, in words."""
     said = [f"VOID: {figure.void}"] if figure.void else []
     said += [f"{figure.failed} failed"] if figure.failed else []
+    said += [f"{figure.values['unfinished']:.0f} not at their end in time"] if "unfinished" in figure.values else []
     said += [f"e.g. {figure.sample[:120]!r}"] if figure.sample else []
     return "; ".join([*said, *figure.doubts])
 

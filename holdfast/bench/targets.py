@@ -21,15 +21,16 @@ from urllib.parse import urlsplit
 from holdfast.bench.cost import listener, rss_mb, tree
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR
 from holdfast.bench.generator import Generator
-from holdfast.bench.machine import Cores, Fleet, NotStarted, Server
+from holdfast.bench.machine import Cores, Fleet, NotStarted, Server, go_first
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 CONTROL_BURN_US = 50
 DEFAULT = (DIRECT, FLOOR, EPHEMERAL, DURABLE)
 MODEL = "hermes-agent"
-SETTINGS = {"HOLDFAST_LIMITS_CONCURRENT_RUNS": "1024"}
-"""The only settings of the server that are not its defaults: its own limit of 256 runs would refuse the load of 400."""
+SETTINGS = {"HOLDFAST_LIMITS_CONCURRENT_RUNS": "1024", "HOLDFAST_MODEL_STALL_S": "900"}
+"""The only settings of the server that are not its defaults: its own limit of 256 runs would refuse the load of 400,
+and a model that is held back for the readers would be given up after a minute of silence."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def ground(fleet: Fleet, cores: Cores, generator: Generator, command: str, data:
     """Start the upstream; `command` is a shell-like line, empty for this interpreter's `-m holdfast`."""
     own = shlex.split(command) or [sys.executable, "-m", "holdfast"]
     upstream = fleet.start("upstream", [*generator.argv, "upstream", "--port", str(port)], cores.load)
+    if fleet.ahead:
+        go_first(upstream.pid)
     return Ground(fleet, cores, generator, upstream, own, Path(data))
 
 
@@ -195,6 +198,8 @@ def _peer(on: Ground, peer: Peer) -> Target:
         raise NotStarted(f"{peer.url} cannot be found: {error}") from error
     pid = listener(port) if host.startswith("127.") else None
     remark = "" if pid else "its process is not to be seen from here, so no CPU or memory of it"
+    if pid and on.fleet.ahead:
+        remark = "it is not ours to put first: renice it, or compare without --first"
     path = parts.path.rstrip("/").removesuffix("/v1") + CHAT
     rss = rss_mb(tree(pid)) if pid else 0.0
     return Target(
