@@ -132,7 +132,6 @@ def _limits(settings: Settings) -> Limits:
     chosen = settings.limits
     return Limits(
         works=settings.server.worker,
-        lease_s=settings.store.lease_s if settings.store.shared else Limits().lease_s,
         concurrent_runs=chosen.concurrent_runs,
         queue=chosen.queue,
         chores=chosen.chores,
