@@ -20,8 +20,8 @@ class Turn(Struct, frozen=True):
     history: tuple[Message, ...]
     """Settled messages of earlier turns, oldest first, without system prompts."""
     ours: Callable[[], bool] = lambda: True
-    """Is the claim still fresh? Asked right before a deed: where it is not, nothing may be begun, and the generator will
-    be closed."""
+    """Is the claim still fresh? Asked right before a deed: where it is not, nothing may be begun, and the generator
+    will be closed."""
 
 
 class Agent(Protocol):

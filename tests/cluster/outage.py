@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.drill.checks import calls_of
@@ -100,12 +101,18 @@ class Outage:
 
     async def _listener(self, replica: Replica) -> tuple[Request, asyncio.Task[Request]]:
         """A reader of a run that says nothing for a long time."""
-        tag = f"load-listener-{self.chance.getrandbits(24):x}"
-        body = {"input": f"{tag} [[slowstart=300]]", "stream": True}
-        request = Request(replica.line, "POST", "/v1/responses", body)
-        task = asyncio.create_task(request.follow(60.0))
-        await until(lambda: b"response.in_progress" in request.data, what="the run has begun")
-        return request, task
+        deadline = time.monotonic() + 120.0
+        while True:
+            tag = f"load-listener-{self.chance.getrandbits(24):x}"
+            body = {"input": f"{tag} [[slowstart=300]]", "stream": True}
+            request = Request(replica.line, "POST", "/v1/responses", body)
+            task = asyncio.create_task(request.follow(60.0))
+            with suppress(AssertionError):  # a busy machine may refuse the first
+                await until(lambda r=request, t=task: b"response.in_progress" in r.data or t.done(), what="it")  # type: ignore[misc]
+            if not task.done() and request.status == 200:
+                return request, task
+            task.cancel()
+            assert time.monotonic() < deadline, f"{replica.name} takes no run: {request.status} {request.data[:200]!r}"
 
     async def _refused(self, replica: Replica) -> None:
         """New work while it is away: 503 with Retry-After, soon."""
