@@ -12,7 +12,7 @@ TORCH ?= torch==2.13.0
 WEBUI_STAMP := $(WEBUI)/.installed-$(OPENWEBUI)
 BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 
-.PHONY: serve test check bench drill sim faults clean docs sandbox test-schema chromium test-openwebui test-clients
+.PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium test-openwebui test-clients
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +71,15 @@ test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
 test-clients: $(STAMP)
 	@command -v npm >/dev/null 2>&1 || printf '\n!!! npm is missing: THE CLIENTS IN JAVASCRIPT ARE SKIPPED\n\n' >&2
 	$(BIN)/python -m tests.clients.run --jobs $(JOBS) $(ARGS)
+
+# Three replicas on one PostgreSQL (from PyPI, no system install), while replicas and the database die: about 8 min.
+# ARGS="storm --seed 7" plays one trial again; ARGS="--loopback" makes no network namespaces.
+test-cluster: $(STAMP)
+	$(BIN)/python -m tests.cluster $(ARGS)
+
+# SQLite, PostgreSQL with one replica and with three, side by side; and how long an event takes from one to another.
+bench-cluster: $(STAMP)
+	$(BIN)/python -m tests.cluster.bench $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs

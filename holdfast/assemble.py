@@ -132,7 +132,6 @@ def _limits(settings: Settings) -> Limits:
     chosen = settings.limits
     return Limits(
         works=settings.server.worker,
-        lease_s=settings.store.lease_s if settings.store.shared else Limits().lease_s,
         concurrent_runs=chosen.concurrent_runs,
         queue=chosen.queue,
         chores=chosen.chores,
@@ -140,6 +139,7 @@ def _limits(settings: Settings) -> Limits:
         keepalive_s=chosen.keepalive_s,
         stall_s=chosen.stall_s,
         grace_s=chosen.disconnect_grace_s,
+        lease_s=settings.store.lease_s if settings.store.shared else Limits().lease_s,
         keep=Keep(
             runs=settings.store.max_responses,
             owner_bytes=settings.store.owner_bytes,

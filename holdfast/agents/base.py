@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -19,6 +19,9 @@ class Turn(Struct, frozen=True):
     """All that is settled. Calls that are due come first: see Agent.run."""
     history: tuple[Message, ...]
     """Settled messages of earlier turns, oldest first, without system prompts."""
+    ours: Callable[[], bool] = lambda: True
+    """Is the claim still fresh? Asked right before a deed: where it is not, nothing may be begun, and the generator
+    will be closed."""
 
 
 class Agent(Protocol):

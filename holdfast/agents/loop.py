@@ -74,6 +74,7 @@ class Talk:
     def __init__(self, turn: Turn, settings: LoopSettings) -> None:
         facts = turn.state.facts
         self.state = turn.state
+        self.ours = turn.ours
         self.spec = facts.accepted.spec
         self.said = list(facts.messages)
         self.results = dict(facts.results)
@@ -291,7 +292,7 @@ class LoopAgent:
                 ready.append(await self._prepare(talk, call, progress))
                 yield ready[-1].started
             for each in ready:
-                tasks[asyncio.create_task(_carry_out(each))] = (each.started.call.id, time.monotonic())
+                tasks[asyncio.create_task(_carry_out(each, talk.ours))] = (each.started.call.id, time.monotonic())
             while tasks:
                 done, _ = await asyncio.wait((*tasks, ringing), return_when=asyncio.FIRST_COMPLETED)
                 for news in progress.take():
@@ -336,7 +337,9 @@ async def _just(event: e.AnyEvent) -> Steps:
     yield event
 
 
-async def _carry_out(ready: Ready) -> Output:
+async def _carry_out(ready: Ready, ours: Callable[[], bool]) -> Output:
+    if not ours():
+        await asyncio.get_running_loop().create_future()  # somebody else has the run: until this one is closed
     if ready.deed is None:
         return Output(ready.refusal, is_error=True)
     deed, ready.deed = ready.deed, None

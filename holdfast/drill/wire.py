@@ -17,6 +17,7 @@ class Exchange:
     """One request and all that came back."""
 
     def __init__(self, port: int, method: str, path: str, body: Json | None = None, **headers: str) -> None:
+        self.host = "127.0.0.1"
         self.port = port
         self.status = 0
         """0: there was no answer."""
@@ -48,7 +49,7 @@ class Exchange:
         """Send and take in all that comes; a connection that breaks is an end like any other."""
         async with asyncio.timeout(seconds):
             try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                reader, writer = await asyncio.open_connection(self.host, self.port)
             except OSError:
                 return self
             try:

@@ -40,7 +40,9 @@ class Engine:
         holder = parts.holder or parts.new_id()
         self._drivers = drivers = Drivers(parts, holder)
         self._hubs, self._writers = drivers.hubs, drivers.writers
-        self.lease = Lease(parts.durable, holder, parts.limits, parts.log)
+        steady = parts.steady_ms
+        seconds = (lambda: steady() / 1000) if steady is not None else None
+        self.lease = Lease(parts.durable, holder, parts.limits, parts.log, seconds)
         self.keeper = Keeper(
             parts.durable, self._writers[True], drivers.drive_claimed, parts.limits, parts.log, self.lease
         )
@@ -74,6 +76,7 @@ class Engine:
         drivers.parked = scout.seek_urgent
         self.lease.lapsed, self.lease.wished = drivers.lapse, drivers.heard
         self.lease.besides = self.handover.begin
+        self._writers[True].mind_lease = self.lease.mind
 
     @property
     def draining(self) -> bool:

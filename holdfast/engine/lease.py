@@ -27,11 +27,16 @@ async def _nothing() -> None:
 class Lease:
     """The lease of one process on one store."""
 
-    def __init__(self, store: Store, holder: str, limits: Limits, log: Log) -> None:
+    def __init__(
+        self, store: Store, holder: str, limits: Limits, log: Log, steady: Callable[[], float] | None = None
+    ) -> None:
+        """`steady`: seconds by a clock that nobody sets; None: the loop's, which may stand still within one turn of
+        the loop (uvloop's does), so that a process that was stopped in the middle of one does not see it at once."""
         self._store = store
         self._holder = holder
         self._length_s = limits.lease_s
         self._log = log
+        self._now = steady or (lambda: asyncio.get_running_loop().time())
         self._beaten: float | None = None
         self._failed = ""
         self.over = False
@@ -46,7 +51,7 @@ class Lease:
 
     def age_s(self) -> float | None:
         """How long ago the last beat came through; None before the first."""
-        return None if self._beaten is None else asyncio.get_running_loop().time() - self._beaten
+        return None if self._beaten is None else self._now() - self._beaten
 
     def trouble(self) -> str | None:
         """Why nothing new should begin, if so."""
@@ -65,7 +70,7 @@ class Lease:
 
     async def _beat_among_peers(self) -> None:
         while True:
-            self._mind()  # this process may have stood still
+            self.mind()  # this process may have stood still
             try:
                 if self.willing():
                     await self._beat_once()
@@ -80,7 +85,7 @@ class Lease:
             await asyncio.sleep(AGAIN_S if self._failed else self._length_s / 3)
 
     async def _beat_once(self) -> None:
-        began = asyncio.get_running_loop().time()
+        began = self._now()
         await self._store.beat(self._holder)
         self._beaten, self._failed = began, ""
         if self.over:
@@ -96,9 +101,10 @@ class Lease:
             age = self.age_s()
             left = self._length_s if age is None or self.over else self._length_s - age
             await asyncio.sleep(max(left, 0.01))
-            self._mind()
+            self.mind()
 
-    def _mind(self) -> None:
+    def mind(self) -> None:
+        """Is it over? Asked by whoever is about to rely on it after a wait."""
         age = self.age_s()
         if age is not None and age >= self._length_s and not self.over:
             self.over = True

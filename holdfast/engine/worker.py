@@ -110,7 +110,7 @@ class Worker:
         """From the agent to the writer, until the run ends or is stopped."""
         if not await self._may_go_on():
             return
-        turn = Turn(self.live.staged, await self._history())
+        turn = Turn(self.live.staged, await self._history(), self._ours)
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
                 if type(event) in DELTAS:
@@ -120,6 +120,11 @@ class Worker:
                 elif (await self._fact(event)).ended:
                     return
         raise AgentError("agent_ended_early", "The agent stopped without saying how its run ended.")
+
+    def _ours(self) -> bool:
+        """See Turn.ours."""
+        self._writer.mind_lease()
+        return not self.live.lost
 
     async def _may_go_on(self) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""

@@ -61,6 +61,9 @@ class Writer:
         self.broken = False
         self.broke: Callable[[], None] = lambda: None
         """Called when nothing will be written any more: whoever waits for more must not wait for ever."""
+        self.mind_lease: Callable[[], None] = lambda: None
+        """Called when the store has answered, before anybody is told, and right before a deed: this process may have
+        stood still meanwhile, and then no worker may go on with what it was promised."""
         self.fenced = 0
         self.entries = 0
 
@@ -192,6 +195,7 @@ class Writer:
             if self.degraded is not None:
                 self._log.info("store_available")
                 self.degraded = None
+            self.mind_lease()
             if len(standing) == len(slices):
                 return verdicts
             written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}

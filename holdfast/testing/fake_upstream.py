@@ -159,21 +159,21 @@ class Script:
 class FakeUpstream:
     """`async with FakeUpstream() as up:` serves at up.url; `log` gets a line of JSON per request."""
 
-    def __init__(self, port: int = 0, log: TextIO | None = None) -> None:
+    def __init__(self, port: int = 0, log: TextIO | None = None, host: str = "127.0.0.1") -> None:
         self.requests: list[Json] = []
         self.headers: list[dict[str, str]] = []
         self.open = 0  # sockets on which a completion was asked for and which are not closed
         self.closed_early = 0
         self.models = ["fake-model"]
         self.go = asyncio.Event()
-        self.port = port
+        self.host, self.port = host, port
         self._log, self._times = log, Counter[str]()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> FakeUpstream:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port, backlog=1024)
+        self._server = await asyncio.start_server(self._connected, self.host, self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.url = f"http://{self.host}:{self.port}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -362,6 +362,7 @@ def _frame(chunk: Json, eol: str) -> bytes:
 
 async def _main() -> None:
     options = argparse.ArgumentParser()
+    options.add_argument("--host", default="127.0.0.1")
     options.add_argument("--port", type=int, default=0)
     options.add_argument("--log", type=argparse.FileType("a"))
     async with FakeUpstream(**vars(options.parse_args())) as up:

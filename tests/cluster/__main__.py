@@ -1,0 +1,88 @@
+"""python -m tests.cluster [TRIAL...]: the whole programme on a real PostgreSQL. Owns: the choice of trials, the seed
+and the exit code: 1 where a promise was broken. Refuses to know: what a trial does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.cluster.chaos import Dose
+from tests.cluster.elsewhere import elsewhere
+from tests.cluster.judging import Result
+from tests.cluster.outage import outage
+from tests.cluster.races import races
+from tests.cluster.replicas import Shape
+from tests.cluster.rolling import rolling
+from tests.cluster.storm import Extent, storm
+
+TRIALS = ("storm", "races", "rolling", "elsewhere", "outage")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options."""
+    options = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    options.add_argument("trials", nargs="*", metavar="TRIAL", help=f"of {', '.join(TRIALS)}; none: all")
+    options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    options.add_argument("--runs", type=int, default=200, help="of the storm")
+    options.add_argument("--in-flight", type=int, default=24)
+    options.add_argument("--kills", type=int, default=12)
+    options.add_argument("--freezes", type=int, default=6)
+    options.add_argument(
+        "--cables", type=int, default=2, help="replicas cut off the network, where they have their own"
+    )
+    options.add_argument("--restarts", type=int, default=2, help="of the database")
+    options.add_argument("--loopback", action="store_true", help="no network namespaces")
+    options.add_argument("--keep", type=Path, help="keep logs in this directory")
+    options.add_argument("--json", type=Path, help="also write the results to this file")
+    given = options.parse_args(argv)
+    if unknown := set(given.trials) - set(TRIALS):
+        options.error(f"no trial is called {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
+    return given
+
+
+async def run(name: str, folder: Path, given: argparse.Namespace) -> Result:
+    """One trial."""
+    shape = Shape(own_networks=not given.loopback)
+    if name == "storm":
+        dose = Dose(given.kills, given.freezes, given.cables, given.restarts)
+        return await storm(folder, Extent(given.seed, given.runs, given.in_flight, dose, shape))
+    if name == "races":
+        return await races(folder, given.seed, shape=shape)
+    if name == "rolling":
+        return await rolling(folder, given.seed, shape)
+    if name == "elsewhere":
+        return await elsewhere(folder, given.seed, shape=Shape(own_networks=not given.loopback, approval="on-write"))
+    return await outage(folder, given.seed, shape=shape)
+
+
+def main(argv: list[str]) -> int:
+    """All chosen trials, one after the other."""
+    given = parse(argv)
+    home = given.keep or Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
+    print(f"seed {given.seed}", flush=True)
+    results = []
+    try:
+        for name in given.trials or TRIALS:
+            began = time.monotonic()
+            results.append(asyncio.run(run(name, home / name, given)))
+            print(f"\n{results[-1].table()}\n  took {time.monotonic() - began:.0f} s in all", flush=True)
+    finally:
+        if given.keep is None:
+            shutil.rmtree(home, ignore_errors=True)
+    if given.json is not None:
+        shown = [{"name": one.name, "rows": one.rows, "found": [str(f) for f in one.found]} for one in results]
+        given.json.write_text(json.dumps({"seed": given.seed, "trials": shown}, indent=1))
+    broken = [one.name for one in results if one.found]
+    print(f"\nBROKEN in {', '.join(broken)}: again with --seed {given.seed}" if broken else "\nall promises were kept")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""What is done to a cluster under load. Owns: the plan (drawn from a seed: which fault, to whom, after how much of the
+load), and each fault with what can be measured at it. Always one replica is left alone, so that there is somebody to
+take over. Refuses to know: clients, and what is right."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from tests.cluster.ground import Namespaces
+from tests.cluster.replicas import Cluster, Replica
+from tests.cluster.watch import Held, Watch
+
+Fault = Literal["kill", "freeze", "cable", "database", "sever"]
+WORK_S = 4.0
+"""How long is waited for a victim to have work."""
+
+
+@dataclass(frozen=True)
+class Dose:
+    """How much of each."""
+
+    kills: int = 12
+    freezes: int = 6
+    cables: int = 2
+    """Replicas that are cut off the network past their lease; only where they have networks of their own."""
+    restarts: int = 2
+    """Of the database, by stop -m immediate."""
+    severs: int = 1
+    """pg_terminate_backend of all connections."""
+
+
+@dataclass
+class Suffered:
+    """What was done, and what was seen at it."""
+
+    counts: dict[Fault, int] = field(default_factory=dict)
+    orphans: list[tuple[float, Held]] = field(default_factory=list)
+    """At each kill: when, and what the dead held."""
+    refused: int = 0
+    """Zombies' writes that were refused, and runs that a zombie let go of by itself."""
+    zombies: int = 0
+    """Replicas that came back after their lease had ended, having held runs."""
+    starts: list[float] = field(default_factory=list)
+    """Seconds until a replica listened again."""
+    outages: list[float] = field(default_factory=list)
+
+
+class Chaos:
+    """Carries out one plan."""
+
+    def __init__(self, cluster: Cluster, watch: Watch, dose: Dose, chance: random.Random) -> None:
+        self._cluster, self._watch, self._chance = cluster, watch, chance
+        self.suffered = Suffered()
+        self._busy: set[str] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
+        plan: list[Fault] = ["kill"] * dose.kills + ["freeze"] * dose.freezes
+        if cluster.ground.cables:
+            plan += ["cable"] * dose.cables
+        if cluster.database is not None:
+            plan += ["database"] * dose.restarts + ["sever"] * dose.severs
+        chance.shuffle(plan)
+        self.plan = plan
+        self._diary = cluster.folder / "faults.log"
+        self.struck = 0
+        """How many of them have begun."""
+
+    async def unleash(self, progress: Callable[[], float], longest_s: float = 20.0) -> None:
+        """Each fault in its turn, spread evenly over the load; then wait until all is whole again."""
+        for n, fault in enumerate(self.plan):
+            due = (n + 0.5) / len(self.plan)
+            deadline = time.monotonic() + longest_s
+            while progress() < due and time.monotonic() < deadline:  # noqa: ASYNC110 (it happens in other processes)
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(self._chance.uniform(0.0, 0.3))
+            await self._strike(fault)
+        await asyncio.gather(*self._under_way)
+
+    @property
+    def share(self) -> float:
+        """How much of the plan has been carried out."""
+        return self.struck / len(self.plan) if self.plan else 1.0
+
+    async def _strike(self, fault: Fault) -> None:
+        acts = {"kill": self._kill, "freeze": self._freeze, "cable": self._cable}
+        if fault in acts:
+            victim = await self._victim()
+            self._busy.add(victim.name)
+            task = asyncio.create_task(acts[fault](victim))
+            task.add_done_callback(lambda _: self._busy.discard(victim.name))
+        else:
+            task = asyncio.create_task(self._database() if fault == "database" else self._sever())
+        self._under_way.add(task)
+        if fault in ("database", "sever"):
+            await task
+        self.struck += 1
+        self.suffered.counts[fault] = self.suffered.counts.get(fault, 0) + 1
+
+    def _note(self, text: str) -> None:
+        """For whoever looks into a seed that failed."""
+        with self._diary.open("a") as diary:
+            diary.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}\n")
+
+    async def _victim(self) -> Replica:
+        """One that is well, and not the last such."""
+        replicas = self._cluster.replicas
+        while True:
+            well = [one for one in replicas if one.name not in self._busy]
+            if len(well) >= min(2, len(replicas)):
+                return self._chance.choice(well)
+            await asyncio.sleep(0.02)
+
+    async def _with_work(self, replica: Replica) -> Held:
+        """What it holds, once that is something, or nothing comes."""
+        deadline = time.monotonic() + WORK_S
+        while True:
+            held = await self._watch.held(replica)
+            if held or time.monotonic() > deadline:
+                return held
+            await asyncio.sleep(0.05)
+
+    async def _kill(self, victim: Replica) -> None:
+        pause = self._chance.uniform(0.1, 2.0)
+        held = await self._with_work(victim)
+        at = time.time()
+        await victim.kill()
+        self._note(f"{victim.name} killed, held {' '.join(held)}")
+        self.suffered.orphans.append((at, held))
+        await asyncio.sleep(pause)
+        self.suffered.starts.append(await self._cluster.start(victim))
+        self._note(f"{victim.name} is back")
+
+    async def _freeze(self, victim: Replica) -> None:
+        longer = self._chance.uniform(0.5, 2.5)
+        held = await self._with_work(victim)
+        before = await self._watch.refused(victim)
+        victim.freeze()
+        self._note(f"{victim.name} frozen, held {' '.join(held)}")
+        await self._past_lease(longer)
+        victim.thaw()
+        self._note(f"{victim.name} thawed")
+        await self._count(victim, held, before)
+
+    async def _cable(self, victim: Replica) -> None:
+        ground, n = self._cluster.ground, self._cluster.replicas.index(victim)
+        assert isinstance(ground, Namespaces)
+        longer = self._chance.uniform(0.5, 2.5)
+        held = await self._with_work(victim)
+        before = await self._watch.refused(victim)
+        await ground.cut(n)
+        self._note(f"{victim.name} cut off, held {' '.join(held)}")
+        await self._past_lease(longer)
+        await ground.join(n)
+        self._note(f"{victim.name} joined")
+        await self._count(victim, held, before)
+
+    async def _past_lease(self, longer: float) -> None:
+        await asyncio.sleep(self._cluster.shape.lease_s + longer)
+
+    async def _count(self, victim: Replica, held: Held, before: int) -> None:
+        """Whoever held runs and comes back too late is refused: wait until that is seen."""
+        self.suffered.zombies += bool(held)
+        deadline = time.monotonic() + WORK_S
+        now = await self._watch.refused(victim)
+        while held and now <= before and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+            now = await self._watch.refused(victim)
+        self.suffered.refused += max(0, now - before)
+
+    async def _database(self) -> None:
+        assert self._cluster.database is not None
+        began = time.monotonic()
+        self._note("database stops")
+        await self._cluster.database.restart(self._chance.uniform(0.0, 1.5))
+        self._note("database is back")
+        self.suffered.outages.append(time.monotonic() - began)
+
+    async def _sever(self) -> None:
+        assert self._cluster.database is not None
+        self._note(f"{await self._cluster.database.cut_all()} connections terminated")

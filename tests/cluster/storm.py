@@ -1,0 +1,158 @@
+"""The main trial: many durable runs through a cluster in which everything dies. Owns: the load, the faults beside it,
+and the judging of every run afterwards. Refuses to know: how the result is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.drill.checks import calls_of, frames_of, payload
+from holdfast.drill.loads import Load
+from holdfast.drill.wire import until
+from holdfast.drill.witness import core
+from tests.cluster.chaos import Chaos, Dose, Suffered
+from tests.cluster.clients import Client, drawn
+from tests.cluster.judging import Judge, Read, Result, spread
+from tests.cluster.replicas import Cluster, Shape
+from tests.cluster.watch import Watch
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of it."""
+
+    seed: int
+    runs: int = 200
+    in_flight: int = 24
+    dose: Dose = field(default_factory=Dose)
+    shape: Shape = field(default_factory=Shape)
+
+
+class Storm:
+    """One storm over one cluster."""
+
+    def __init__(self, cluster: Cluster, extent: Extent) -> None:
+        self.cluster, self.extent = cluster, extent
+        self.chance = random.Random(extent.seed)
+        self.watch = Watch(cluster)
+        self.chaos = Chaos(cluster, self.watch, extent.dose, random.Random(self.chance.getrandbits(32)))
+        self.judge = Judge(cluster, random.Random(self.chance.getrandbits(32)))
+        self.clients: list[Client] = []
+        self.watchers: list[Client] = []
+        self.seconds = 0.0
+        self._finished = 0
+
+    async def blow(self) -> Result:
+        """Load and faults at once; then all is judged."""
+        began = time.monotonic()
+        for n in range(self.extent.runs):
+            self._draw(n)
+        slots = asyncio.Semaphore(self.extent.in_flight)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.chaos.unleash(lambda: self._finished / len(self.clients)))
+            for n, client in enumerate(self.clients):
+                group.create_task(self._one(client, slots, (n - self.extent.in_flight) / len(self.clients)))
+            for watcher in self.watchers:
+                group.create_task(watcher.bring_to_its_end(600.0))
+        self.seconds = time.monotonic() - began
+        return await self.judged()
+
+    def _draw(self, n: int) -> None:
+        load, kind = drawn(self.chance, n)
+        dice = [random.Random(self.chance.getrandbits(32)) for _ in range(2)]
+        client = Client(load, kind, dice[0], self.cluster.line)
+        self.clients.append(client)
+        if load.dialect == "responses" and self.chance.random() < 0.2:
+            dialect = self.chance.choice(("responses", "runs"))
+            beside = Load(load.tag, dialect, load.text)
+            self.watchers.append(Client(beside, "watch", dice[1], self.cluster.line, beside=client))
+
+    async def _one(self, client: Client, slots: asyncio.Semaphore, due: float) -> None:
+        """One run, when its turn has come: load and faults last equally long."""
+        await until(lambda: self.chaos.share >= due, 900.0, "the next fault")
+        async with slots:
+            await client.bring_to_its_end()
+        self._finished += 1
+
+    async def judged(self) -> Result:
+        """Every run, as it is now; may be asked again."""
+        result = Result("storm", self.extent.seed)
+        read = await self.judge.judge([*self.clients, *self.watchers], result)
+        claims = [
+            when - at
+            for at, held in self.chaos.suffered.orphans
+            for run, attempt in held.items()
+            if (when := await self.watch.claimed(run, attempt)) is not None
+        ]
+        self._rows(result, read)
+        half, most = spread(claims)
+        result.rows["claimed elsewhere p50 / max (s)"] = f"{half} / {most}"
+        return result
+
+    def _rows(self, result: Result, read: Read) -> None:
+        suffered, clients = self.chaos.suffered, self.clients
+        calls = [call for one in read.values() for call in calls_of(one.replay["runs"]).values()]
+        answers = sum((client.answers for client in (*clients, *self.watchers)), Counter[int]())
+        seen = sum(client.load.events for client in (*clients, *self.watchers))
+        times = takeovers(suffered, read)
+        half, most = spread(times)
+        result.rows = {
+            "replicas": len(self.cluster.replicas),
+            "network": self.cluster.ground.name + (f" ({why})" if (why := self.cluster.ground.why) else ""),
+            "runs": len(clients),
+            "runs completed": len(read) - len(self.judge.sealed),
+            "given up after five deaths in a row": len(self.judge.sealed),
+            "connections": sum(client.connections for client in (*clients, *self.watchers)),
+            "events seen": seen,
+            **{FAULTS[fault]: count for fault, count in sorted(suffered.counts.items())},
+            "answers 503 / 429 / cut": f"{answers[503]} / {answers[429]} / {answers[0]}",
+            "events lost": result.count("lost"),
+            "events changed": result.count("changed"),
+            "gaps in numbers": result.count("numbers"),
+            "tool calls": len(calls),
+            "tool executions counted": sum(sum(one.effects.values()) for one in read.values()),
+            "finished tools re-run": result.count("rerun"),
+            "unknown outcomes": sum(call.outcome == "unknown" for call in calls),
+            "runs stuck": result.count("stuck"),
+            "other violations": result.count("end", "resume", "outcome", "ask"),
+            "zombies": suffered.zombies,
+            "zombies' writes refused": suffered.refused,
+            "runs taken over after a kill": len(times),
+            "takeover p50 (s)": half,
+            "takeover max (s)": most,
+            "database outages (s)": " ".join(f"{one:.1f}" for one in suffered.outages) or "-",
+            "time (s)": round(self.seconds, 1),
+        }
+
+
+FAULTS = {
+    "kill": "replicas killed (SIGKILL)",
+    "freeze": "replicas frozen past their lease",
+    "cable": "replicas cut off the network",
+    "database": "database restarts",
+    "sever": "all connections terminated",
+}
+
+
+def takeovers(suffered: Suffered, read: Read) -> list[float]:
+    """From each kill to the next event of every run that the dead one held (and that had not ended yet)."""
+    by_core = {core(payload(frames_of(one.replay["runs"])[0])["run_id"]): one for one in read.values()}
+    found = []
+    for at, held in suffered.orphans:
+        for run in held:
+            if (one := by_core.get(core(run))) is None:
+                continue
+            stamps = (payload(frame).get("timestamp", 0.0) for frame in frames_of(one.replay["runs"]))
+            later = [stamp - at for stamp in stamps if stamp > at]
+            found += [min(later)] if later else []
+    return found
+
+
+async def storm(folder: Path, extent: Extent) -> Result:
+    """The whole trial."""
+    async with Cluster(folder, extent.shape) as cluster:
+        return await Storm(cluster, extent).blow()
