@@ -84,8 +84,10 @@ class Feed:
                 raise cut() from error
             if data or self._content.at_eof():
                 self._kept = self._parsed(data)
-            else:
+            elif self._line is not None:
                 await self._wait()
+            else:
+                self._kept = self._parsed(await self._read())
 
     def close(self) -> None:
         """Nobody listens any more. May be called twice."""
@@ -135,6 +137,14 @@ class Feed:
                 self._kept = parts
                 return False
         return False
+
+    async def _read(self) -> bytes:
+        """A read on a connection without an ear: slower, never wrong."""
+        try:
+            async with asyncio.timeout_at(self._due):
+                return await self._content.readany()
+        except ClientError as error:
+            raise cut() from error
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()

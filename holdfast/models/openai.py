@@ -259,7 +259,7 @@ class OpenAIModel:
 
             connector = aiohttp.TCPConnector(limit=0)
             # aiohttp has no public way to hear of a read without a task that waits for it. Where this one is gone, Feed
-            # finds no Line on the connection, and tests/models/test_line.py fails.
+            # finds no Line on the connection and reads as others do.
             connector._factory = functools.partial(Line, loop=asyncio.get_running_loop())  # type: ignore[assignment]
             self._session = aiohttp.ClientSession(
                 connector=connector,
