@@ -1,9 +1,10 @@
-"""One connection of uvicorn, with two things that it lacks. Owns: the abort of streams that must break off, and the
-deadline for the head of a request. Refuses to know: requests."""
+"""One connection of uvicorn, with three things that it lacks. Owns: the abort of streams that must break off, a way to
+write a piece of a body without a task, and the deadline for the head of a request. Refuses to know: requests."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,7 +21,9 @@ class Abortable:
         inner: ASGIApp = self.app
 
         async def abortable(scope: Scope, receive: Receive, send: Send) -> None:
-            scope.setdefault("extensions", {})["holdfast.abort"] = self.transport.abort
+            extensions = scope.setdefault("extensions", {})
+            extensions["holdfast.abort"] = self.transport.abort
+            extensions["holdfast.write"] = write_of(getattr(send, "__self__", None))
             await inner(scope, receive, send)
 
         self.app = abortable
@@ -65,6 +68,29 @@ class Impatient:
         self._timer = None
         if not self._busy() and self.transport.get_protocol() is self:  # a websocket has a protocol of its own
             self.transport.close()
+
+
+def write_of(cycle: Any) -> Callable[[bytes], bool]:
+    """Writes a piece of the body of uvicorn's request `cycle` now, as its send() would; False where only send() can:
+    before the head, after the end, while the line is full, or where the body is not chunked by us (h11)."""
+
+    def write(data: bytes) -> bool:
+        transport = cycle.transport
+        if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+            return False
+        if transport.is_closing():  # the line broke a moment ago and uvicorn has not heard of it: a write would raise
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    return write if getattr(cycle, "chunked_encoding", _ABSENT) is not _ABSENT else _cannot
+
+
+_ABSENT = object()
+
+
+def _cannot(data: bytes) -> bool:
+    return False
 
 
 def protocol_of(base: type[Any], head_s: float) -> type[Any]:
