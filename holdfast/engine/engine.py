@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import codec
-from holdfast.core.admission import Asked
+from holdfast.core.admission import Asked, settled
 from holdfast.core.errors import ClientError, ServerError
 from holdfast.core.events import AttemptStarted, Entry, RunAccepted
 from holdfast.core.spec import Resolved
@@ -117,6 +117,8 @@ class Engine:
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
         the store has begun: an admitted run is driven, and its caller has left it."""
+        if not order.spec.store:  # memory: nothing is awaited between the opening of the run and its first task
+            return await self._admit(order)
         answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         self._spawn(self._answer(order, answer))
         try:
@@ -214,7 +216,7 @@ class Engine:
         asked, spec = order.asked, order.spec
         store, prepared = parts.durable, None
         if not spec.store:
-            prepared = await parts.durable.resolve(asked)
+            prepared = settled(asked) or await parts.durable.resolve(asked)
             store, asked = parts.memory, Asked(owner=order.owner, fingerprint="", store=False)
 
         def accept(resolved: Resolved) -> list[bytes]:

@@ -86,6 +86,7 @@ class Serving:
             timeout_keep_alive=75,
             server_header=False,
             date_header=True,
+            proxy_headers=False,  # nobody here asks who the caller is or how it came: keys say whose a request is
             ws=_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
             ws_max_size=frame_bytes,
             ws_ping_interval=20.0,
