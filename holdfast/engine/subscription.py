@@ -56,6 +56,9 @@ class Subscription:
         self.owner = owner
         self.run = run
         self.on_cut: Callable[[], None] = lambda: None
+        self.sink: Callable[[bytes], bool] | None = None
+        """Sends frames on at once, or says that it cannot now. It is asked only while the reader waits in `next()` with
+        nothing before them, so the order holds; the reader's task, which costs more than the frame, sleeps on."""
         self.active = True
         """Set whenever something is sent; the hub's ticker clears it."""
         self._source = source
@@ -79,13 +82,21 @@ class Subscription:
     def push(self, data: bytes) -> bool:
         """See Reader.push. A buffer that is empty takes anything: one frame may be larger than the bound. The one
         reader of an owned run is never let go: its worker waits for it (Worker._reader_drained)."""
-        owned = self._lane_of is not None and self._lane_of.owned
-        if self._size and self._size + len(data) > self._bound and not owned:
+        if self._size and self._size + len(data) > self._bound and not self._owns():
             return False
+        if self.sink is not None and self._waiting() and self.sink(data):
+            self.active = True
+            return True
         self._buffer.append(data)
         self._size += len(data)
         self._wake()
         return True
+
+    def _owns(self) -> bool:
+        return self._lane_of is not None and self._lane_of.owned
+
+    def _waiting(self) -> bool:
+        return self._waiter is not None and not self._waiter.done()
 
     def detach(self, view: Any, seq: int) -> None:
         """See Reader.detach."""
@@ -154,6 +165,7 @@ class Subscription:
 
     def close(self) -> None:
         """The reader is gone, or has everything."""
+        self.sink = None
         if self._lane_of is not None:
             self._lane_of.leave(self._projection, self)
             self._lane_of = None

@@ -1,12 +1,14 @@
 """The only caller of append. Owns: the order "apply, append, tell", the group commit over all runs of one journal,
 and what happens when the store does not take a batch.
 
-Theory of operation. Workers stage events on their Live; the writer's one task takes everything that is staged, asks
-the journal to append it in one transaction and then tells. While an append is under way the next batch grows by
-itself: that is the whole of group commit. Death at any line: before append returns, nobody has seen anything; after
-it, everything told is in the journal. A full or busy store: the same batch is tried again, and workers stop at their
-byte bound. Any other failure: the writer stops writing for good (degraded), every run of it is lost to this process,
-and readers keep what is committed: never again as if written (promises 1.7, P13)."""
+Theory of operation. Workers stage events on their Live; the writer's one task takes everything that is staged, asks the
+journal to append it in one transaction and then tells. While an append is under way the next batch grows by itself:
+that is the whole of group commit. Deltas are flushed at most every `linger_s` (what comes after a pause goes at once),
+because a flush has a price of its own: two context switches and a transaction; a fact ends the wait. Death at any line:
+before append returns, nobody has seen anything; after it, everything told is in the journal. A full or busy store: the
+same batch is tried again, and workers stop at their byte bound. Any other failure: the writer stops writing for good
+(degraded), every run of it is lost to this process, and readers keep what is committed: never again as if written
+(promises 1.7, P13)."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from holdfast.core import codec
 from holdfast.core.errors import ServerError
 from holdfast.core.events import AnyEvent, ApprovalRequested, Entry
 from holdfast.core.state import RunState
+from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
 from holdfast.engine.marks import asking_mark, mark_for, parked_mark
@@ -40,6 +43,10 @@ class Writer:
         self._log = log
         self._dirty: list[Live] = []
         self._kick = asyncio.Event()
+        self._urgent = False
+        """A fact is staged: somebody waits for it."""
+        self._hurry: asyncio.Future[None] | None = None
+        self._flushed_at = -1.0
         self._idle = asyncio.Event()
         self._idle.set()
         self.degraded: str | None = None
@@ -59,10 +66,14 @@ class Writer:
             live.stage_mark(mark_for(after, stored=not live.owned))
         elif isinstance(event, ApprovalRequested):
             live.stage_mark(asking_mark(self._now_ms()))
-        self._enqueue(live)
+        self._enqueue(live, type(event) not in DELTAS)
         return after
 
-    def _enqueue(self, live: Live) -> None:
+    def _enqueue(self, live: Live, urgent: bool) -> None:
+        if urgent and not self._urgent:
+            self._urgent = True
+            if self._hurry is not None and not self._hurry.done():
+                self._hurry.set_result(None)
         if live.queued:
             return
         live.queued = True
@@ -81,7 +92,7 @@ class Writer:
         """Give the claim back cleanly, with everything staged before it."""
         asked = live.staged.facts.asked
         live.stage_mark(parked_mark(self._now_ms(), status, asked.expires_at if asked is not None else 0))
-        self._enqueue(live)
+        self._enqueue(live, True)
         while not live.lost and live.pending:
             await live.news()
 
@@ -107,8 +118,23 @@ class Writer:
             await self._kick.wait()
             self._kick.clear()
             while self._dirty:
+                await self._linger()
                 await self._flush(self._taken())
             self._idle.set()
+
+    async def _linger(self) -> None:
+        """Let more deltas come, where the last flush was a moment ago."""
+        loop = asyncio.get_running_loop()
+        due = self._flushed_at + self._limits.linger_s
+        if not self._urgent and loop.time() < due:
+            self._hurry = loop.create_future()
+            timer = loop.call_at(due, _done, self._hurry)
+            try:
+                await self._hurry
+            finally:
+                timer.cancel()
+        self._urgent = False
+        self._flushed_at = loop.time()
 
     def _taken(self) -> list[Live]:
         """What waits to be written. Nothing here keeps it: a finished run must leave memory while the server idles."""
@@ -168,3 +194,8 @@ class Writer:
         """503 for new work while the store takes nothing, or is about to (`short`)."""
         if (why := self.degraded or short) is not None:
             raise ServerError("storage_full", f"Nothing can be stored now: {why}. Try again later.", retry_after=5)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
