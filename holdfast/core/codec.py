@@ -4,7 +4,7 @@ reader is too old for this journal and must say so (house rule 6.18)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ FORMAT = 1
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+_list_decoder: msgspec.json.Decoder[list[AnyEvent]] = msgspec.json.Decoder(list[AnyEvent])
 
 UPCASTERS: dict[int, Callable[[bytes], bytes]] = {}
 """Format n -> how its events become those of format n + 1."""
@@ -31,3 +32,12 @@ def decode(data: bytes, fmt: int = FORMAT) -> AnyEvent:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"an event cannot be read: {error}") from error
+
+
+def decode_all(data: Sequence[bytes]) -> list[AnyEvent]:
+    """The same for many, in one call: half the cost. Where that does not work out, each by itself, which says why."""
+    try:
+        events = _list_decoder.decode(b"[%b]" % b",".join(data))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        events = []
+    return events if len(events) == len(data) else [decode(one) for one in data]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from holdfast.engine.base import Order, Projection, Ticket
 from holdfast.engine.callers import Callers, CutOff
 from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.handover import Handover
-from holdfast.engine.keeper import Keeper, entry_of, live_of, read_state
+from holdfast.engine.keeper import Keeper, entry_of, live_of, read_kept, read_state
 from holdfast.engine.live import Live
 from holdfast.engine.retention import Retainer
 from holdfast.engine.subscription import Subscription
@@ -43,6 +44,7 @@ class Engine:
         self._drivers = Drivers(parts, holder)
         self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
         self.keeper = Keeper(parts.durable, self._writers[True], self._drivers.drive_claimed, parts.limits, parts.log)
+        self._stored = partial(read_kept, parts.durable, self._hubs[True].kept)
         self.keeper.holder = holder
         self.keeper.now_ms = parts.clock()
         self.keeper.spawn = self._spawn
@@ -111,8 +113,6 @@ class Engine:
         if self._main is not None:
             self._main.cancel()
             await asyncio.gather(self._main, return_exceptions=True)
-
-    # doors
 
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
@@ -274,7 +274,7 @@ class Engine:
             live = hub.live(run)
             if live is not None and not live.lost:  # what was lost goes on elsewhere, or is gone
                 return live.committed if live.owner == owner else None
-        return await read_state(self._parts.memory, owner, run) or await read_state(self.durable, owner, run)
+        return await read_state(self._parts.memory, owner, run) or await self._stored(owner, run)
 
     async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
         """The committed entries of a stored run."""

@@ -7,16 +7,18 @@ import asyncio
 
 from holdfast.engine.base import Limits, Projection
 from holdfast.engine.live import Live
+from holdfast.engine.replay import Ended
 from holdfast.engine.subscription import Reading, Subscription
-from holdfast.journal.base import Bell, Journal
+from holdfast.journal.base import Bell, Store
 
 
 class Hub:
     """The live runs and readers of one journal."""
 
-    def __init__(self, journal: Journal, bell: Bell, limits: Limits) -> None:
+    def __init__(self, journal: Store, bell: Bell, limits: Limits) -> None:
         self.journal = journal
         self.bell = bell
+        self.kept = Ended()
         self._limits = limits
         self._lives: dict[str, Live] = {}
         self._subscriptions: dict[Subscription, float] = {}
@@ -37,7 +39,9 @@ class Hub:
         """Its worker is done: readers that are behind go on from the journal."""
         if self._lives.get(live.run) is live:
             del self._lives[live.run]
-        if not live.committed.ended:
+        if live.committed.ended:
+            self.kept.note(live.committed)
+        else:
             live.lose()
         self.bell.ring([live.run])
 

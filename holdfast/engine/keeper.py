@@ -21,6 +21,7 @@ from holdfast.engine.approvals import Waiting, concerns
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.lineup import Lineup
 from holdfast.engine.live import Live
+from holdfast.engine.replay import Ended, entries_of
 from holdfast.engine.writer import RETRY_S, ClaimLost, Writer
 from holdfast.journal.base import Opened, Record, Store, StoreUnavailable
 
@@ -43,11 +44,21 @@ async def read_state(store: Store, owner: str, run: str) -> RunState | None:
     """Fold a run from the store, letting others run in between; None where the owner has no such run."""
     state: RunState | None = None
     while records := await store.read(owner, run, state.seq if state else -1):
-        for n, record in enumerate(records):
-            entry = entry_of(run, record)
-            state = start(entry) if state is None else apply(state, entry)
-            if n % 512 == 511:
+        for first in range(0, len(records), 512):
+            for entry in entries_of(run, records[first : first + 512]):
+                state = start(entry) if state is None else apply(state, entry)
+            if len(records) > 512:
                 await asyncio.sleep(0)
+    return state
+
+
+async def read_kept(store: Store, kept: Ended, owner: str, run: str) -> RunState | None:
+    """The same for a run that may have been folded before; the store says whether it is still there."""
+    if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
+        return state
+    state = await read_state(store, owner, run)
+    if state is not None:
+        kept.note(state)
     return state
 
 
