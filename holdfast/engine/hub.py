@@ -22,6 +22,8 @@ class Hub:
         self._limits = limits
         self._lives: dict[str, Live] = {}
         self._subscriptions: dict[Subscription, float] = {}
+        self._read = asyncio.Event()
+        """Set while there are readers."""
 
     def live(self, run: str) -> Live | None:
         """See Source.live."""
@@ -50,6 +52,7 @@ class Hub:
         reading = Reading(projection, after)
         subscription = Subscription(self, owner, run, reading, self._limits.subscriber_bytes)
         self._subscriptions[subscription] = asyncio.get_running_loop().time()
+        self._read.set()
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
@@ -72,6 +75,7 @@ class Hub:
         other.add(live)
         for subscription in [each for each in self._subscriptions if each.run == live.run]:
             other._subscriptions[subscription] = self._subscriptions.pop(subscription)
+            other._read.set()
             subscription.move(other)
 
     def vanish(self, run: str, reason: str) -> None:
@@ -90,6 +94,9 @@ class Hub:
         loop = asyncio.get_running_loop()
         interval = self._limits.keepalive_s
         while True:
+            if not self._subscriptions:  # an idle server sleeps
+                self._read.clear()
+                await self._read.wait()
             await asyncio.sleep(min(1.0, interval / 4))
             now = loop.time()
             for subscription, since in list(self._subscriptions.items()):

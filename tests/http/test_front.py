@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from holdfast.http import server
 from holdfast.http.front import Front
 from tests.asgi import call, knock
 
@@ -34,3 +37,11 @@ async def test_the_application_takes_over() -> None:
 async def test_a_websocket_that_comes_too_early_is_503_too() -> None:
     start, body = await knock(Front(), "/v1/responses", {}, extensions=["websocket.http.response"])
     assert (start["status"], body["body"][:9]) == (503, b'{"error":')
+
+
+def test_answers_carry_the_date_though_no_timer_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle server sleeps: the date is looked up when an answer needs it."""
+    state = server._State()
+    for second, date in ((1.5, b"Thu, 01 Jan 1970 00:00:01 GMT"), (86400.9, b"Fri, 02 Jan 1970 00:00:00 GMT")):
+        monkeypatch.setattr(server, "time", SimpleNamespace(time=lambda second=second: second))
+        assert state.default_headers == [(b"date", date)]
