@@ -15,6 +15,7 @@ from holdfast.agents.base import Agent
 from holdfast.core.state import waiting
 from holdfast.engine.approvals import Waiting, adopt, answer_to, concerns
 from holdfast.engine.base import Limits, Log
+from holdfast.engine.earlier import Earlier
 from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
 from holdfast.engine.worker import Stop, Worker
@@ -54,6 +55,7 @@ class Drivers:
         for stored, store in ((True, parts.durable), (False, parts.memory)):
             self.hubs[stored] = Hub(store, parts.bell, parts.limits)
             self.writers[stored] = Writer(store, parts.bell, parts.now_ms, parts.limits, parts.log)
+        self.earlier = Earlier(parts.durable)
         self.asking: Waiting | None = None
         """Where a run goes that waits for a person; set by the engine."""
         self._workers: dict[str, Worker] = {}
@@ -75,7 +77,7 @@ class Drivers:
         run = live.run  # not `live`: a cycle would keep a finished run, with all its text, until a full collection
         live.poke = lambda: self.stop(run)
         parts = self._parts
-        worker = Worker(live, parts.agent, self.writers[not live.owned], parts.durable, parts.limits, parts.log)
+        worker = Worker(live, parts.agent, self.writers[not live.owned], self.earlier, parts.limits, parts.log)
         worker.adopt = self._adopt
         self._workers[live.run] = worker
         if self._draining:
@@ -112,6 +114,8 @@ class Drivers:
             if not self._workers:
                 self._quiet.set()
             self.hubs[not live.owned].remove(live)
+            if live.committed.ended and not live.owned:
+                self.earlier.ended(live.committed)
             if waiting(live.committed):
                 await self._wait_for_person(live)
             if live.run in self._orphans:

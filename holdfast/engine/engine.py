@@ -330,6 +330,7 @@ class Engine:
         if not row.ended:
             await self.cancel(owner, run)
         gone = await self.durable.delete(owner, run)
+        self._drivers.earlier.forget(owner, run)
         live = self._hubs[True].live(run)
         if live is not None:
             live.lose()
