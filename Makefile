@@ -23,7 +23,7 @@ serve: $(STAMP)
 	$(BIN)/holdfast serve $(ARGS)
 
 check: $(STAMP)
-	$(BIN)/ruff check holdfast tests bench
+	$(BIN)/ruff check holdfast tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m holdfast.docs --check docs
@@ -76,7 +76,7 @@ docs: $(STAMP)
 	$(BIN)/python -m holdfast.docs docs
 
 bench: $(STAMP)
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/holdfast bench $(ARGS)
 
 # Kills at every write of the journal and 500 at random; `make drill ARGS="--report docs/proof.md"` renews the proof.
 drill: $(STAMP)
@@ -86,7 +86,7 @@ sim: $(STAMP)
 	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/out
+	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
 	rm -rf .venv-clients tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.

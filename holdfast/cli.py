@@ -248,11 +248,13 @@ def config_show(path: str | None, as_json: bool) -> None:
 
 
 def _register() -> None:
+    from holdfast.cli_bench import bench
     from holdfast.cli_client import runs, status
     from holdfast.cli_doctor import doctor
     from holdfast.cli_drill import drill
     from holdfast.cli_store import store
 
+    main.add_command(bench)
     main.add_command(doctor)
     main.add_command(drill)
     main.add_command(status)

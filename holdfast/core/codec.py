@@ -5,10 +5,11 @@ reader is too old for this journal and must say so (house rule 6.18)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import msgspec
 
-from holdfast.core.errors import Damaged
+from holdfast.core.errors import Damaged, NewerEvent
 from holdfast.core.events import AnyEvent
 
 FORMAT = 1
@@ -17,6 +18,15 @@ FORMAT = 1
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _list_decoder: msgspec.json.Decoder[list[AnyEvent]] = msgspec.json.Decoder(list[AnyEvent])
+
+_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(AnyEvent))
+
+
+class _Tagged(msgspec.Struct):
+    type: str
+
+
+_tag_decoder = msgspec.json.Decoder(_Tagged)
 
 UPCASTERS: dict[int, Callable[[bytes], bytes]] = {}
 """Format n -> how its events become those of format n + 1."""
@@ -31,6 +41,9 @@ def decode(data: bytes, fmt: int = FORMAT) -> AnyEvent:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        kind = _kind_of(data)
+        if kind is not None and kind not in _KINDS:
+            raise NewerEvent(f"an event of kind {kind!r} was written by a newer release") from error
         raise Damaged(f"an event cannot be read: {error}") from error
 
 
@@ -41,3 +54,10 @@ def decode_all(data: Sequence[bytes]) -> list[AnyEvent]:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         events = []
     return events if len(events) == len(data) else [decode(one) for one in data]
+
+
+def _kind_of(data: bytes) -> str | None:
+    try:
+        return _tag_decoder.decode(data).type
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

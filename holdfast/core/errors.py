@@ -71,6 +71,10 @@ class Damaged(Exception):
     """The store does not hold what it must: a gap, a broken checksum, an unknown kind of event."""
 
 
+class NewerEvent(Damaged):
+    """Nothing is damaged: a newer release wrote an event of a kind that this one does not know (house rule 6.18)."""
+
+
 def not_found(noun: str, shown: str, *, expired: bool = False) -> ClientError:
     """The one answer for an unknown id, a foreign owner's id and a deleted one; its owner is told of one that was
     there and that retention took (G7)."""

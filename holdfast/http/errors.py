@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.core.errors import ClientError, HoldfastError, ServerError
+from holdfast.core.errors import ClientError, Damaged, HoldfastError, NewerEvent, ServerError
 from holdfast.http.manners import OPENAI, Manners, manners_of
 
 Headers = list[tuple[bytes, bytes]]
@@ -36,6 +36,19 @@ def damaged() -> ServerError:
     """What was asked for cannot be read: never a shorter history instead (P14)."""
     words = "What is stored of this is damaged. `holdfast store check` says what; a backup can be restored."
     return ServerError("store_damaged", words, status=500)
+
+
+def newer() -> ServerError:
+    """Another release of the server, which is at work beside this one, wrote what was asked for."""
+    words = "This was written by a newer release of the server. Ask again: another replica may know it; or upgrade."
+    return ServerError("store_newer", words, retry_after=5)
+
+
+def unexpected(error: Exception, request_id: str) -> ServerError:
+    """The answer to an exception that nobody expected."""
+    if isinstance(error, NewerEvent):
+        return newer()
+    return damaged() if isinstance(error, Damaged) else internal_error(request_id)
 
 
 def internal_error(request_id: str) -> ServerError:

@@ -15,11 +15,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.config import is_loopback
-from holdfast.core.errors import ClientError, Damaged, HoldfastError
+from holdfast.core.errors import ClientError, HoldfastError
 from holdfast.dialects.asking import is_session_name
 from holdfast.engine.base import Log
 from holdfast.http.body import too_large
-from holdfast.http.errors import Headers, damaged, error_response, internal_error
+from holdfast.http.errors import Headers, error_response, unexpected
 from holdfast.http.keys import Key, Keyring
 from holdfast.http.manners import Manners, manners_of
 
@@ -128,7 +128,7 @@ class Gate:
             self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
             if answer.started:
                 raise
-            await _refuse(scope, answer, damaged() if isinstance(error, Damaged) else internal_error(request_id))
+            await _refuse(scope, answer, unexpected(error, request_id))
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         seen = _seen(scope)

@@ -32,7 +32,7 @@ from holdfast.engine.subscription import Subscription
 from holdfast.http import calls
 from holdfast.http.body import check_object, too_large
 from holdfast.http.calls import Parts
-from holdfast.http.errors import internal_error
+from holdfast.http.errors import unexpected
 from holdfast.http.routes_responses import understood
 
 QUEUE = 16
@@ -207,7 +207,7 @@ class Connection:
             request_id = self._websocket.state.request_id
             trace = "".join(traceback.format_exception(failed))
             self._log.error("websocket_failed", request_id=request_id, trace=trace)
-            error = internal_error(request_id)
+            error = unexpected(failed, request_id)
         if isinstance(frame, Create) and frame.previous is not None:
             self._memory.forget(run_of("responses", frame.previous))
         await self._refuse(error, frame.stream_id)

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from holdfast.core import codec
 from holdfast.core import events as e
-from holdfast.core.errors import Damaged
+from holdfast.core.errors import Damaged, NewerEvent
 from holdfast.core.spec import Resolved, Spec
 from tests.journals import journals, quick
 
@@ -153,6 +153,15 @@ def test_an_unknown_kind_or_shape_is_damage_and_never_skipped(stored: bytes) -> 
     """House 6.18."""
     with pytest.raises(Damaged):
         codec.decode(stored)
+
+
+def test_an_unknown_kind_is_told_apart_from_damage() -> None:
+    """House 6.18: whoever meets one while releases are mixed asks elsewhere, and restores no backup."""
+    with pytest.raises(NewerEvent, match=r"run\.teleported"):
+        codec.decode(b'{"type":"run.teleported"}')
+    with pytest.raises(Damaged) as caught:
+        codec.decode(b'{"type":"text.delta","text":3}')
+    assert not isinstance(caught.value, NewerEvent)
 
 
 def test_fields_that_were_added_later_are_no_damage() -> None:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.core.errors import AgentError, ClientError, ServerError
+from holdfast.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError
 from holdfast.http.errors import error_response, on_http_exception
 from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
@@ -85,6 +85,8 @@ class Deeds:
 FAILURES: dict[str, Exception] = {
     "bug": RuntimeError("the password is hunter2"),
     "key": KeyError("x"),
+    "damage": Damaged("a gap"),
+    "newer": NewerEvent("an event of kind x"),
     "client": ClientError("model_not_found", "no such model", status=404, param="model"),
     "conflict": ClientError("idempotency_key_conflict", "other body", status=409),
     "busy": ClientError("too_many_runs", "wait", status=429),
@@ -446,6 +448,8 @@ async def test_beyond_loopback_any_host_is_answered(host: str) -> None:
         ("stopping", 503, "stopping", "server_error", None),
         ("upstream", 502, "upstream_failed", "upstream_error", None),
         ("bug", 500, "internal_error", "server_error", None),
+        ("damage", 500, "store_damaged", "server_error", None),
+        ("newer", 503, "store_newer", "server_error", None),
         ("key", 500, "internal_error", "server_error", None),
     ],
 )

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -89,8 +90,9 @@ STREAM_START: Message = {
 
 
 def burn(us: int) -> None:
-    end = time.perf_counter_ns() + us * 1000
-    while time.perf_counter_ns() < end:
+    """Waste CPU, not time: the planted cost is then the same however busy the machine is."""
+    end = time.thread_time_ns() + us * 1000
+    while time.thread_time_ns() < end:
         pass
 
 
@@ -178,7 +180,7 @@ def build(model_url: str, burn_us: int) -> Starlette:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.floor")
+    parser = argparse.ArgumentParser(prog="python -m holdfast.bench.floor")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--model-url", required=True, help="base URL of the upstream, with /v1")
     parser.add_argument("--burn-us", type=int, default=0, help="CPU to waste on each event, µs (negative control)")
@@ -189,7 +191,8 @@ def main() -> None:
     config = uvicorn.Config(
         build(args.model_url, args.burn_us), loop="uvloop", http="httptools", log_level="warning", access_log=False
     )
-    print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    sys.stdout.write(f"listening on http://127.0.0.1:{listener.getsockname()[1]}\n")
+    sys.stdout.flush()
     uvicorn.Server(config).run(sockets=[listener])
 
 
