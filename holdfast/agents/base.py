@@ -7,9 +7,21 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from holdfast.core.events import AnyEvent
+from holdfast.core.events import AnyEvent, Delta
 from holdfast.core.spec import Message
 from holdfast.core.state import RunState
+
+
+class Ahead(Protocol):
+    """Takes deltas at once, out of an agent's turn to yield: it spares a wake-up for each of them."""
+
+    def free(self) -> bool:
+        """May some be put now? If not, yield them: the agent is then held back until there is room."""
+        ...
+
+    def put(self, delta: Delta) -> None:
+        """As if it had been yielded. Only between two yields, in the order in which deltas came."""
+        ...
 
 
 class Turn(Struct, frozen=True):
@@ -19,6 +31,8 @@ class Turn(Struct, frozen=True):
     """All that is settled. Calls that are due come first: see Agent.run."""
     history: tuple[Message, ...]
     """Settled messages of earlier turns, oldest first, without system prompts."""
+    ahead: Ahead | None = None
+    """Nobody need use it."""
 
 
 class Agent(Protocol):

@@ -9,6 +9,10 @@ from holdfast.core import events as e
 from holdfast.core.ids import call_id
 from holdfast.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
 
+FLOOD = 64
+"""Where one read brings more parts than this, neighbours become one delta; else each piece that the upstream made is a
+delta of its own, as callers are used to."""
+
 
 class Incoming:
     """Feed it parts; it yields deltas and in the end knows the message."""
@@ -27,9 +31,18 @@ class Incoming:
         self.full = False
         """The bound was reached: the message ends here, as if by its token limit."""
 
-    def feed(self, parts: Sequence[Part]) -> Iterator[e.TextDelta | e.ReasoningDelta]:
-        """The deltas in these parts."""
+    def fits(self, parts: Sequence[Part]) -> bool:
+        """Would the message still be within its bound after these?"""
+        size = 0
         for part in parts:
+            match part:
+                case Text(text) | Declined(text) | Thinking(text) | CallPiece(_, _, text):
+                    size += len(text)
+        return size < self._room
+
+    def feed(self, parts: Sequence[Part]) -> Iterator[e.TextDelta | e.ReasoningDelta]:
+        """The deltas in these parts, which one read brought."""
+        for part in _merged(parts) if len(parts) > FLOOD else parts:
             if self.full:
                 return
             match part:
@@ -70,3 +83,27 @@ class Incoming:
         name = self._names[index]
         made = call_id(self._run, self._calls_before + n)
         return e.Call(made, name, "".join(self._arguments[index]), name in self._client_tools)
+
+
+def _merged(parts: Sequence[Part]) -> Sequence[Part]:
+    """What one read brought, neighbours of one kind as one piece: they came at one time, and each piece has a price (a
+    row, a frame) that does not depend on its length."""
+    out: list[Part] = []
+    texts: list[str] = []
+    kind: type[Text] | type[Thinking] | None = None
+    for part in parts:
+        if type(part) is Text or type(part) is Thinking:
+            if type(part) is kind:
+                texts.append(part.text)
+                continue
+            if kind is not None:
+                out.append(kind("".join(texts)))
+            kind, texts = type(part), [part.text]
+            continue
+        if kind is not None:
+            out.append(kind("".join(texts)))
+            kind = None
+        out.append(part)
+    if kind is not None:
+        out.append(kind("".join(texts)))
+    return out

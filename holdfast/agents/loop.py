@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.agents.approval import Approvals
-from holdfast.agents.base import Turn
+from holdfast.agents.base import Ahead, Turn
 from holdfast.agents.incoming import Incoming
 from holdfast.agents.progress import Progress
 from holdfast.core import events as e
@@ -27,7 +27,7 @@ from holdfast.core.context import estimated_tokens, estimated_tool_tokens, fit, 
 from holdfast.core.history import ask_messages, output_messages
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import Due, RunState
-from holdfast.models.base import Ask, Model
+from holdfast.models.base import Ask, Model, Part
 from holdfast.tools.base import Deed, Output, Place, ToolRefused
 from holdfast.tools.registry import Toolbox
 from holdfast.tools.spill import keep_whole
@@ -80,6 +80,7 @@ class Talk:
         self.calls = facts.calls
         self.spent = facts.usage.output_tokens
         self.ended = False
+        self.ahead = turn.ahead
         self.client_tools = frozenset(tool_name(tool) for tool in offered((), self.spec))
         prompt = "" if self.spec.chore else settings.system_prompt
         self._before = ask_messages(prompt, self.spec, turn.history)
@@ -224,7 +225,8 @@ class LoopAgent:
             options.pop("tool_choice", None)
             options.pop("parallel_tool_calls", None)
         window = self._settings.context_tokens
-        ask = Ask(fit(talk.messages(), window, str(talk.spec.echo.get("truncation", "auto"))), tools, options)
+        messages = fit(talk.messages(), window, str(talk.spec.echo.get("truncation", "auto")))
+        ask = Ask(messages, tools, options, _taker(talk.ahead, incoming))
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
                 for delta in incoming.feed(parts):
@@ -357,6 +359,21 @@ async def _kept(ready: Ready, output: Output) -> Output:
     except (OSError, ToolRefused) as error:
         return Output(f"{output.text}\n[This output could not be laid in the workspace: {error}]", output.is_error)
     return output
+
+
+def _taker(ahead: Ahead | None, incoming: Incoming) -> Callable[[list[Part]], bool] | None:
+    """Hands the deltas of a message over as they come, where somebody takes them."""
+    if ahead is None:
+        return None
+
+    def take(parts: list[Part]) -> bool:
+        if not ahead.free() or not incoming.fits(parts):
+            return False
+        for delta in incoming.feed(parts):
+            ahead.put(delta)
+        return True
+
+    return take
 
 
 async def _let_go(ready: Sequence[Ready], tasks: Sequence[asyncio.Task[Output]]) -> None:

@@ -21,6 +21,7 @@ from holdfast.core.events import (
     ApprovalGiven,
     ApprovalRequested,
     CancelRequested,
+    Delta,
     RunCancelled,
     RunFailed,
     ToolFinished,
@@ -108,7 +109,7 @@ class Worker:
         """From the agent to the writer, until the run ends or is stopped."""
         if not await self._may_go_on():
             return
-        turn = Turn(self.live.staged, await self._history())
+        turn = Turn(self.live.staged, await self._history(), self)
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
                 if type(event) in DELTAS:
@@ -118,6 +119,17 @@ class Worker:
                 elif (await self._fact(event)).ended:
                     return
         raise AgentError("agent_ended_early", "The agent stopped without saying how its run ended.")
+
+    def free(self) -> bool:
+        """See Ahead.free."""
+        live = self.live
+        if live.lost or self._stop.done() or live.pending_bytes > self._limits.stage_bytes:
+            return False
+        return not live.owned or live.backlog() < self._limits.subscriber_bytes
+
+    def put(self, delta: Delta) -> None:
+        """See Ahead.put."""
+        self._writer.stage(self.live, delta)
 
     async def _may_go_on(self) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""

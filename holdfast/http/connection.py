@@ -96,9 +96,12 @@ def write_of(cycle: Any) -> Callable[[bytes], bool]:
     before the head, after the end, while the line is full, or where the body is not chunked by us (h11)."""
 
     def write(data: bytes) -> bool:
-        if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
+        transport = cycle.transport
+        if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
             return False
-        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        if transport.is_closing():  # the line broke a moment ago and uvicorn has not heard of it: a write would raise
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
     return write if getattr(cycle, "chunked_encoding", _ABSENT) is not _ABSENT else _cannot

@@ -3,7 +3,7 @@ that run, and runs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -56,6 +56,9 @@ class Ask(Struct, frozen=True):
     """In the form of Chat Completions: {"type": "function", "function": {...}}."""
     options: dict[str, object] = {}
     """temperature, max_tokens, stop, response_format ... as the upstream takes them."""
+    take: Callable[[list[Part]], bool] | None = None
+    """Where it is given, a model may offer parts here as soon as they come, in their order and never the last one;
+    what is taken (True) is not yielded. It spares a wake-up for each token."""
 
 
 class Model(Protocol):

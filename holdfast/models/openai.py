@@ -5,6 +5,7 @@ where settings come from. aiohttp is imported at first use: it costs more than t
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import random
 import time
@@ -21,6 +22,8 @@ from holdfast.models.chunks import UNREADABLE, Answer, Lines, UpstreamFailed, Wh
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
+
+    from holdfast.models.line import Feed, Take
 
 EXCERPT_BYTES = 4096
 LIST_BYTES = 1_048_576
@@ -85,10 +88,16 @@ class OpenAIModel:
         body = self._body(ask)
         by = self._clock() + self._upstream.total_s
         tries = 0
+        told = False
+
+        def offered(parts: list[Part]) -> bool:
+            nonlocal told
+            told = True  # taken or not: what is not taken is yielded
+            return ask.take is not None and ask.take(parts)
+
         while True:
-            told = False
             try:
-                async with aclosing(self._try(body, by)) as answer:
+                async with aclosing(self._try(body, by, offered if ask.take is not None else None)) as answer:
                     async for parts in answer:
                         told = True
                         yield parts
@@ -120,29 +129,31 @@ class OpenAIModel:
         if session is not None:
             await session.close()
 
-    async def _try(self, body: bytes, by: float) -> AsyncGenerator[list[Part], None]:
+    async def _try(self, body: bytes, by: float, take: Take | None) -> AsyncGenerator[list[Part], None]:
+        from holdfast.models.line import Feed
+
         upstream = self._upstream
         first_by = min(by, self._clock() + upstream.first_byte_s)
         response = await self._post(body, first_by - self._clock())
+        feed: Feed | None = None
         try:
             answer = Answer(upstream.api_key)
             intake = await self._intake(response, answer)
+            feed = Feed(response, intake, answer, take)
             limit = first_by - self._clock()
             while not answer.done:
-                data = await self._read(response, limit)
-                parts: list[Part] = []
-                failure = None
                 try:
-                    intake.feed(data, parts)
-                except UpstreamFailed as error:
-                    failure = error
+                    parts = await feed.next(limit, upstream.stall_s, by - self._clock())
+                except TimeoutError as error:
+                    raise _timed_out(f"sent nothing more for {max(feed.patience_s, 0):.3g} s") from error
                 if parts:
                     yield parts
-                if failure is not None:
-                    raise failure
                 limit = min(upstream.stall_s, by - self._clock())
+            feed.close()
             await self._finish(response)
         finally:
+            if feed is not None:
+                feed.close()
             # Not release(): an answer that nobody reads any more must cost the upstream nothing.
             response.close()
 
@@ -244,8 +255,14 @@ class OpenAIModel:
         if self._session is None:
             import aiohttp
 
+            from holdfast.models.line import Line
+
+            connector = aiohttp.TCPConnector(limit=0)
+            # aiohttp has no public way to hear of a read without a task that waits for it. Where this one is gone, Feed
+            # finds no Line on the connection and reads as others do.
+            connector._factory = functools.partial(Line, loop=asyncio.get_running_loop())  # type: ignore[assignment]
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._upstream.connect_s),
                 trust_env=False,
