@@ -84,6 +84,7 @@ drill: $(STAMP)
 
 sim: $(STAMP)
 	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
+	$(BIN)/python -W ignore -m tests.sim --peers --seeds 10000 $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out

@@ -21,6 +21,7 @@ from holdfast.core import events as e
 from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.asking import Profile
+from holdfast.engine.writer import patiently
 from holdfast.journal.base import Pending
 from holdfast.models.base import Model
 from holdfast.models.openai import OpenAIModel, Upstream
@@ -180,7 +181,10 @@ class Workshop(Struct, frozen=True, kw_only=True):
         auto: Mode = "never" if self.sandbox.kind == "bwrap" else "on-write"
         mode = chosen or (auto if configured == "auto" else configured)
         chance, ttl_s = self.chance, self.settings.tools.approval_ttl_s
-        return Approvals(mode, self.rules, self.store.granted, chance.new_code, chance.now_ms, ttl_s)
+        return Approvals(mode, self.rules, self._granted, chance.new_code, chance.now_ms, ttl_s)
+
+    async def _granted(self, owner: str, session: str, tool: str) -> bool:
+        return await patiently(lambda: self.store.granted(owner, session, tool))
 
     def places(self, workspace: str) -> Callable[[RunState, str], Place]:
         """Where calls of a profile happen (D3)."""

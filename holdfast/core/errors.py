@@ -80,3 +80,9 @@ def not_found(noun: str, shown: str, *, expired: bool = False) -> ClientError:
     there and that retention took (G7)."""
     gone = f"{noun.capitalize()} expired: {shown} is no longer kept (see the store.* settings for how long runs are)."
     return ClientError(f"{noun}_not_found", gone if expired else f"{noun.capitalize()} not found: {shown}", status=404)
+
+
+def store_unavailable(why: str) -> ServerError:
+    """The store cannot be reached now, which will pass: nothing was begun (P15)."""
+    words = f"The store cannot be used now: {why}. Nothing was begun; try again in a moment."
+    return ServerError("store_unavailable", words, retry_after=2)

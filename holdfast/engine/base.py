@@ -39,7 +39,7 @@ class Projection(Protocol):
 @runtime_checkable
 class Patient(Protocol):
     """A projection that cannot take text back. At the end of a run that no worker here drives, its readers wait rather
-    than see a draft which the next attempt may drop."""
+    than see a draft which the next attempt may drop; until they see it grow, by another process."""
 
     waits_for_worker: Literal[True]
 

@@ -6,13 +6,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from holdfast.core.state import RunState
 from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
-from holdfast.journal.base import Bell
+from holdfast.engine.writer import RETRY_S
+from holdfast.journal.base import Bell, StoreUnavailable
 
-Look = Callable[[str, str], Awaitable[RunState | None]]
+
+class Look(Protocol):
+    """How the state of a run is found."""
+
+    def __call__(self, owner: str, run: str, known: RunState | None = None) -> Awaitable[RunState | None]:
+        """The state now; `known`: one that was seen before."""
+        ...
 
 
 class CutOff(Exception):
@@ -26,6 +34,8 @@ class Callers:
         self._hub_of = hub_of
         self._look = look
         self._bell = bell
+        self.look_again_s: float | None = None
+        """How long a ring is waited for where one may be lost."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._waiting: Counter[str] = Counter()
 
@@ -51,6 +61,7 @@ class Callers:
                 del self._waiting[run]
 
     async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
+        state: RunState | None = None
         while True:
             live = self._hub_of(run).live(run)
             if live is not None and live.committed.ended:
@@ -58,16 +69,29 @@ class Callers:
             heard, unlisten = self._news_of(run, live)
             self._waiters.add(heard)
             try:
-                state = await self._look(owner, run)
-                asked = state.facts.asked if state is not None else None
-                if state is None or state.ended or (asked is not None and asked.code != answered):
-                    return state
-                await heard
+                patience = self.look_again_s if live is None else None
+                try:
+                    state = await self._look(owner, run, state)
+                except StoreUnavailable as error:
+                    if not error.passing:
+                        raise
+                    patience = RETRY_S
+                else:
+                    asked = state.facts.asked if state is not None else None
+                    if state is None or state.ended or (asked is not None and asked.code != answered):
+                        return state
+                await self._hear(heard, patience)
             finally:
                 unlisten()
                 self._waiters.discard(heard)
                 if not heard.cancel() and not heard.cancelled():
                     heard.exception()  # a cut that came while the answer was found: nobody else asks for it
+
+    async def _hear(self, heard: asyncio.Future[None], patience: float | None) -> None:
+        if patience is None:
+            await heard
+        elif (await asyncio.wait([heard], timeout=patience))[0]:
+            heard.result()
 
     def _news_of(self, run: str, live: Live | None) -> tuple[asyncio.Future[None], Callable[[], None]]:
         """A future for the end of a run that is driven here, else for the next ring of its bell."""

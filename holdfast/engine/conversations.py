@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import codec
-from holdfast.core.errors import ServerError, not_found
+from holdfast.core.errors import ServerError, not_found, store_unavailable
 from holdfast.core.events import AttemptStarted, Entry, RunAccepted, RunCompleted
 from holdfast.core.spec import Message, Resolved
 from holdfast.core.state import RunState, fold
@@ -97,5 +97,7 @@ class ConversationEdits:
         try:
             return await work
         except StoreUnavailable as error:
+            if self._engine.durable.peers.shared:
+                raise store_unavailable(str(error)) from error
             message = f"The conversation cannot be stored: {error}."
             raise ServerError("storage_full", message, retry_after=5) from error

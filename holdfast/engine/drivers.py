@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -15,12 +15,13 @@ from holdfast.agents.base import Agent
 from holdfast.core.state import waiting
 from holdfast.engine.approvals import Waiting, adopt, answer_to, concerns
 from holdfast.engine.base import Limits, Log
+from holdfast.engine.callers import CutOff
 from holdfast.engine.earlier import Earlier
 from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
 from holdfast.engine.worker import Stop, Worker
-from holdfast.engine.writer import Writer
-from holdfast.journal.base import Bell, Store
+from holdfast.engine.writer import Writer, patiently
+from holdfast.journal.base import Bell, Signal, Store
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -54,6 +55,7 @@ class Drivers:
         self.writers: dict[bool, Writer] = {}
         for stored, store in ((True, parts.durable), (False, parts.memory)):
             self.hubs[stored] = Hub(store, parts.bell, parts.limits)
+            self.hubs[stored].shared = stored and parts.durable.peers.shared
             self.writers[stored] = Writer(store, parts.bell, parts.now_ms, parts.limits, parts.log)
         self.earlier = Earlier(parts.durable)
         self.asking: Waiting | None = None
@@ -63,6 +65,11 @@ class Drivers:
         """Owned runs whose caller is gone."""
         self.wished: Counter[str] = Counter()
         """Runs that somebody wants to stop and nobody drives yet: a wish can be durable before a worker is there."""
+        self.spawn: Callable[[Awaitable[None]], None] = lambda work: None
+        self.parked: Callable[[], None] = lambda: None
+        """Called in a shared store when a run waits for a person: the answer may have come before it did."""
+        self._ears: dict[str, Callable[[], None]] = {}
+        """How to stop listening for the signals of a run."""
         self._quiet = asyncio.Event()
         """Set when the last worker lets go."""
         self._draining = False
@@ -76,7 +83,10 @@ class Drivers:
         self.hubs[not live.owned].add(live)
         run = live.run  # not `live`: a cycle would keep a finished run, with all its text, until a full collection
         live.poke = lambda: self.stop(run)
+        live.let_go = lambda: self._let_go(run)
         parts = self._parts
+        if not live.owned:
+            self._listen(run)
         worker = Worker(live, parts.agent, self.writers[not live.owned], self.earlier, parts.limits, parts.log)
         worker.adopt = self._adopt
         self._workers[live.run] = worker
@@ -91,6 +101,44 @@ class Drivers:
         if worker is not None:
             worker.stop(Stop.CANCEL)
 
+    def _listen(self, run: str) -> None:
+        if self._parts.durable.peers.shared:
+            self._ears[run] = self._parts.bell.listen(f"signal:{run}", lambda: self.heard(run))
+
+    def heard(self, run: str) -> None:
+        """Somebody, somewhere, left a signal for a run that is driven here."""
+        if self.drives(run):
+            with suppress(CutOff):  # at the end of this process nothing is begun: the run is let go in any case
+                self.spawn(self._mind(run))
+
+    async def _mind(self, run: str) -> None:
+        if any(signal.kind == "cancel" for signal in await self._signals(run)):
+            self.stop(run)
+
+    async def _signals(self, run: str) -> list[Signal]:
+        return await patiently(lambda: self._parts.durable.signals(run))
+
+    def drives(self, run: str) -> bool:
+        """Is there a worker for it?"""
+        return run in self._workers
+
+    def held(self) -> int:
+        """How many stored runs are driven here."""
+        return sum(not worker.live.owned for worker in self._workers.values())
+
+    def lapse(self) -> None:
+        """The lease is over: stored runs may be somebody else's. Their workers end with their tools, nothing that was
+        staged is written, and what is still ours then is given back."""
+        for worker in list(self._workers.values()):
+            if not worker.live.owned:
+                worker.live.lapsed = True
+                worker.live.lose()
+
+    def _let_go(self, run: str) -> None:
+        worker = self._workers.get(run)
+        if worker is not None and worker.live.lost:
+            worker.stop(Stop.LOST)
+
     def orphan(self, run: str) -> None:
         """The caller of an owned run is gone: it ends and is forgotten."""
         self._orphans.add(run)
@@ -99,7 +147,7 @@ class Drivers:
     async def drive_claimed(self, live: Live) -> None:
         """Drive a run that the keeper claimed, with the signals that were left for it."""
         self.register(live)
-        signals = await self._parts.durable.signals(live.run)
+        signals = await self._signals(live.run)
         if any(signal.kind == "cancel" for signal in signals):
             live.poke()
         self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.clock()())
@@ -111,8 +159,11 @@ class Drivers:
             await self._workers[live.run].drive()
         finally:
             self._workers.pop(live.run, None)
+            self._ears.pop(live.run, _nobody)()
             if not self._workers:
                 self._quiet.set()
+            if live.lapsed:
+                self.writers[True].give_back(live)
             self.hubs[not live.owned].remove(live)
             if live.committed.ended and not live.owned:
                 self.earlier.ended(live.committed)
@@ -126,12 +177,16 @@ class Drivers:
         """A run that the connection owned becomes a stored one."""
         await adopt(self._parts.memory, self._parts.durable, live, self._holder)
         live.owned = False
+        self._listen(live.run)
         self.hubs[False].hand_over(live, self.hubs[True])
         await self._parts.memory.delete(live.owner, live.run)
         return self.writers[True]
 
     async def _wait_for_person(self, live: Live) -> None:
-        """Leave it alone, unless the answer came while it was being parked."""
+        """Leave it alone, unless the answer came while it was being parked. In a shared store anybody may wake it."""
+        if self._parts.durable.peers.shared:
+            self.parked()
+            return
         asked = live.committed.facts.asked
         if asked is not None and self.asking is not None:
             self.asking.add(live.owner, live.run, asked.expires_at)
@@ -164,3 +219,7 @@ class Drivers:
         if self._workers:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), seconds)
+
+
+def _nobody() -> None:
+    """Nobody listened."""

@@ -10,28 +10,25 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine
 from functools import partial
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
-
-from holdfast.core import codec
-from holdfast.core.admission import Asked, settled
-from holdfast.core.errors import ClientError, ServerError
-from holdfast.core.events import AttemptStarted, Entry, RunAccepted
-from holdfast.core.spec import Resolved
+from holdfast.core.events import Entry
 from holdfast.core.state import RunState
+from holdfast.engine.admit import Admission
 from holdfast.engine.approvals import Answer, Choice, give, not_pending
 from holdfast.engine.base import Order, Projection, Ticket
 from holdfast.engine.callers import Callers, CutOff
 from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.handover import Handover
-from holdfast.engine.keeper import Keeper, entry_of, live_of, read_kept, read_state
-from holdfast.engine.live import Live
+from holdfast.engine.keeper import Keeper, entry_of, read_kept, read_state
+from holdfast.engine.lease import Lease
 from holdfast.engine.retention import Retainer
+from holdfast.engine.scout import Scout
 from holdfast.engine.subscription import Subscription
-from holdfast.engine.writer import RETRY_S
-from holdfast.journal.base import Attached, Opened, Opening, Query, Row, Signal, StoreUnavailable
+from holdfast.engine.writer import RETRY_S, patiently
+from holdfast.journal.base import Query, Row, Signal, StoreUnavailable
 
 CANCEL_WAIT_S = 10.0
+LOOK_AGAIN_S = 3.0
+"""Who waits for a run that another process drives looks this often by itself: a ring may be lost."""
 
 
 class Engine:
@@ -41,10 +38,13 @@ class Engine:
         self._parts = parts
         self.limits, self.new_id, self.durable = parts.limits, parts.new_id, parts.durable
         holder = parts.holder or parts.new_id()
-        self._drivers = Drivers(parts, holder)
-        self._hubs, self._writers = self._drivers.hubs, self._drivers.writers
-        self.keeper = Keeper(parts.durable, self._writers[True], self._drivers.drive_claimed, parts.limits, parts.log)
+        self._drivers = drivers = Drivers(parts, holder)
+        self._hubs, self._writers = drivers.hubs, drivers.writers
         self._stored = partial(read_kept, parts.durable, self._hubs[True].kept)
+        self.lease = Lease(parts.durable, holder, parts.limits, parts.log)
+        self.keeper = Keeper(
+            parts.durable, self._writers[True], drivers.drive_claimed, parts.limits, parts.log, self.lease
+        )
         self.keeper.holder = holder
         self.keeper.now_ms = parts.clock()
         self.keeper.spawn = self._spawn
@@ -53,10 +53,34 @@ class Engine:
         self.keeper.park = self._drivers.park
         self._writers[True].broke = self.cut
         self.retainer = Retainer(parts, self._hubs[True].being_read)
-        self._chores, self.draining = 0, False
+        self.admission = Admission(parts, drivers, self.keeper, self._spawn, self.left)
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
+        self._shared = parts.durable.peers.shared
         self._callers = Callers(self._drivers.hub_of, self.look, parts.bell)
+        self._callers.look_again_s = LOOK_AGAIN_S if self._shared else None
+        drivers.spawn = self._spawn
+        if self._shared:
+            self._join_peers()
+
+    def _join_peers(self) -> None:
+        """Other processes use the store too."""
+        parts, drivers = self._parts, self._drivers
+        scout = Scout(parts.durable, parts.bell, parts.limits, parts.log)
+        self.keeper.join(scout)
+        scout.driven = lambda run: self.keeper.takes(run) or drivers.drives(run)
+        drivers.parked = scout.seek_urgent
+        self.lease.lapsed, self.lease.wished = drivers.lapse, drivers.heard
+        self.lease.besides = self.handover.begin
+
+    @property
+    def draining(self) -> bool:
+        """Does the server stop?"""
+        return self.admission.draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self.admission.draining = draining
 
     # life
 
@@ -75,9 +99,12 @@ class Engine:
             for hub in self._hubs.values():
                 tasks.create_task(hub.tick(), name="hub ticker")
             tasks.create_task(self.keeper.run(), name="keeper")
-            tasks.create_task(self.keeper.beat(), name="beat")
+            tasks.create_task(self.lease.beat(), name="beat")
             tasks.create_task(self.keeper.watch_clock(), name="clock")
             tasks.create_task(self.retainer.run(), name="retention")
+            if self.keeper.scout is not None:
+                tasks.create_task(self.lease.watch(), name="lease")
+                tasks.create_task(self.keeper.scout.run(), name="scout")
             begun.set()
             await self.keeper.recover()
 
@@ -99,7 +126,8 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """Refuse new work; park stored runs at a safe point, end the others; flush; cut the streams."""
-        self.draining = self.keeper.stopping = self.handover.closing = True
+        self.draining = self.keeper.stopping = True
+        self.handover.closing = not self._shared  # with others about, callers come back before any start of ours
         await self._drivers.drain(seconds, self.keeper.urgent)
         self.cut()
 
@@ -115,145 +143,12 @@ class Engine:
             await asyncio.gather(self._main, return_exceptions=True)
 
     async def submit(self, order: Order) -> Ticket:
-        """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
-        the store has begun: an admitted run is driven, and its caller has left it."""
-        if not order.spec.store:  # memory: nothing is awaited between the opening of the run and its first task
-            return await self._admit(order)
-        answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
-        self._spawn(self._answer(order, answer))
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                self._spawn(self.left(order.owner, answer.result().run))
-            raise
-
-    async def _answer(self, order: Order, answer: asyncio.Future[Ticket]) -> None:
-        try:
-            ticket = await self._admit(order)
-        except Exception as error:  # the caller's, if there still is one
-            if not answer.done():
-                answer.set_exception(error)
-        except BaseException:
-            answer.cancel()
-            raise
-        else:
-            if answer.done():
-                await self.left(order.owner, ticket.run)
-            else:
-                answer.set_result(ticket)
-
-    async def _admit(self, order: Order) -> Ticket:
-        stored = order.spec.store
-        self.refuse_if_unable(stored=stored)
-        if order.spec.chore:
-            return await self._chore(order)
-        slot = self.keeper.has_slot()
-        full = not slot and self.keeper.queued >= self.limits.queue
-        if full and order.asked.key is None and order.asked.again is None:
-            raise self._too_many()
-        self.keeper.active += slot
-        try:
-            opened = await self._open(order, held=slot or not stored, full=full)
-        except BaseException:
-            self._return_slot(slot)
-            raise
-        if isinstance(opened, Attached):
-            self._return_slot(slot)
-            return await self._ticket(order.owner, opened)
-        self._begin(order.owner, opened, slot=slot, stored=stored)
-        return Ticket(opened.run, opened.resolved.session or "", waited=stored and bool(order.asked.credential))
-
-    async def _chore(self, order: Order) -> Ticket:
-        """A front end's errand: beside the slots, with a small limit of its own (B7)."""
-        if self._chores >= self.limits.chores:
-            raise ClientError("too_many_runs", "Too many chores at once. Try again.", status=429, retry_after=1)
-        self._chores += 1
-        try:
-            opened = await self._open(order, held=True)
-        except BaseException:
-            self._chores -= 1
-            raise
-        if not isinstance(opened, Opened):
-            raise TypeError("a chore has no idempotency key")
-        live = live_of(opened, owned=True)
-        self._drivers.register(live)
-        self._spawn(self._do_chore(live))
-        return Ticket(opened.run, opened.resolved.session or "")
-
-    async def _do_chore(self, live: Live) -> None:
-        try:
-            await self._drivers.drive(live)
-        finally:
-            self._chores -= 1
-
-    def _return_slot(self, slot: bool) -> None:
-        if slot:
-            self.keeper.release()
-
-    def _begin(self, owner: str, opened: Opened, *, slot: bool, stored: bool) -> None:
-        """Drive it now, or let it wait: a stored run unclaimed, an owned one in memory."""
-        if stored and not slot:
-            self.keeper.enqueue(owner, opened.run)
-            return
-        live = live_of(opened, owned=not stored)
-        self._drivers.register(live)
-        if slot:
-            self._spawn(self._fresh(live))
-        else:
-            self.keeper.enqueue(owner, opened.run, lambda: self._fresh(live))
+        """See Admission.submit."""
+        return await self.admission.submit(order)
 
     def refuse_if_unable(self, *, stored: bool) -> None:
-        """503 while the server stops or, for what is to be stored, the store takes nothing."""
-        if self.draining:
-            raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
-        if stored:
-            self._writers[True].refuse_if_degraded(self.durable.upkeep.short())
-
-    async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:
-        """Ask the store. In a `full` house a known key or a lost place is answered all the same (house rule 6.16)."""
-        parts = self._parts
-        asked, spec = order.asked, order.spec
-        store, prepared = parts.durable, None
-        if not spec.store:
-            prepared = settled(asked) or await parts.durable.resolve(asked)
-            store, asked = parts.memory, Asked(owner=order.owner, fingerprint="", store=False)
-
-        def accept(resolved: Resolved) -> list[bytes]:
-            if full:
-                raise self._too_many()
-            accepted = RunAccepted(spec=spec, resolved=prepared or resolved, owner=order.owner)
-            return [codec.encode(accepted)] + ([codec.encode(AttemptStarted())] if held else [])
-
-        opening = Opening(
-            run=parts.new_id(),
-            at=parts.now_ms(),
-            dialect=spec.dialect,
-            model=spec.model,
-            asked=asked if asked.fresh_conversation else replace(asked, fresh_conversation=f"conv_{parts.new_id()}"),
-            accept=accept,
-            holder=self.keeper.holder if held else None,
-            metadata=msgspec.json.encode(spec.metadata),
-        )
-        try:
-            opened = await store.open(opening)
-        except StoreUnavailable as error:
-            raise ServerError("storage_full", f"The run cannot be stored: {error}.", retry_after=5) from error
-        if prepared is not None and isinstance(opened, Opened):
-            return Opened(opened.run, prepared, opened.records)
-        return opened
-
-    def _too_many(self) -> ClientError:
-        return ClientError(
-            "too_many_runs",
-            f"{self.keeper.active} runs are active and {self.keeper.queued} wait. Try again in a moment.",
-            status=429,
-            retry_after=2,
-        )
-
-    async def _ticket(self, owner: str, found: Attached) -> Ticket:
-        row = await self.durable.find(owner, found.run)
-        return Ticket(found.run, row.session if row else "", attached=not found.again, waited=found.again)
+        """See Admission.refuse_if_unable."""
+        self.admission.refuse_if_unable(stored=stored)
 
     def attach(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
         """A new reader of a run."""
@@ -268,13 +163,13 @@ class Engine:
         self.retainer.used(owner, run)
         return await self.durable.find(owner, run)
 
-    async def look(self, owner: str, run: str) -> RunState | None:
-        """The committed state of a run now."""
+    async def look(self, owner: str, run: str, known: RunState | None = None) -> RunState | None:
+        """The committed state of a run now; `known`: a state of it that was seen before."""
         for hub in self._hubs.values():
             live = hub.live(run)
             if live is not None and not live.lost:  # what was lost goes on elsewhere, or is gone
                 return live.committed if live.owner == owner else None
-        return await read_state(self._parts.memory, owner, run) or await self._stored(owner, run)
+        return await read_state(self._parts.memory, owner, run) or await self._stored(owner, run, known)
 
     async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
         """The committed entries of a stored run."""
@@ -343,17 +238,25 @@ class Engine:
         live = self._drivers.hub_of(run).live(run)
         if live is None:
             await self._parts.memory.delete(owner, run)
-            if self.keeper.queues(run) and (state := await self.look(owner, run)) is not None:
+            if self._shared and run in self.admission.minded and not self.draining:
+                self._spawn(self._left_elsewhere(owner, run))
+            elif self.keeper.queues(run) and (state := await self.look(owner, run)) is not None:
                 self._stops_by_leaving(state)
         elif live.owned:
             self._drivers.orphan(run)
             self.keeper.urgent(owner, run)
         else:
             self._stops_by_leaving(live.committed)
+        self.admission.minded.pop(run, None)
+
+    async def _left_elsewhere(self, owner: str, run: str) -> None:
+        state = await patiently(lambda: self.look(owner, run))
+        if state is not None:
+            self._stops_by_leaving(state)
 
     def _stops_by_leaving(self, state: RunState) -> None:
         accepted = state.facts.accepted
-        if accepted.spec.on_disconnect == "cancel" and not self.draining:
+        if accepted.spec.on_disconnect == "cancel" and not state.ended and not self.draining:
             self._spawn(self._cancel_unread(accepted.owner, state.facts.run))
 
     async def _cancel_unread(self, owner: str, run: str) -> None:
@@ -368,12 +271,6 @@ class Engine:
                     return
                 await asyncio.sleep(RETRY_S)
 
-    async def _fresh(self, live: Live) -> None:
-        try:
-            await self._drivers.drive(live)
-        finally:
-            self.keeper.release()
-
     async def approve(self, owner: str, state: RunState, choice: Choice, by: str) -> None:
         """Answer the open question of a run; 409 where there is none or another answer came first."""
         asked = state.facts.asked
@@ -383,19 +280,26 @@ class Engine:
         if choice in ("session", "always"):
             session = state.facts.accepted.resolved.session or ""
             await self.durable.grant(owner, session if choice == "session" else "", asked.call.name)
-        self.keeper.waiting.wake(state.facts.run)
+        self.keeper.answered(state.facts.run)
 
     def stats(self) -> dict[str, Any]:
         """Numbers for health and metrics."""
         return {
             "active": self.keeper.active,
             "queued": self.keeper.queued,
+            "held": self._drivers.held(),
             "recovered": self.keeper.recovered,
+            "taken_over": self.keeper.taken_over,
             "sealed": self.keeper.sealed,
             "fenced": self._writers[True].fenced,
+            "beat_age_s": age if (age := self.lease.age_s()) is None else round(age, 3),
             "entries": sum(writer.entries for writer in self._writers.values()),
             "subscriptions": self.readers(),
             "evicted": self.retainer.evicted,
-            "writable": (failed := self._writers[True].degraded or self.durable.upkeep.trouble()) is None,
+            "writable": (failed := self._failed()) is None,
             "degraded": failed or self.durable.upkeep.short(),
         }
+
+    def _failed(self) -> str | None:
+        """Why nothing can be written now."""
+        return self._writers[True].degraded or self.lease.trouble() or self.durable.upkeep.trouble()

@@ -19,6 +19,8 @@ class Hub:
         self.journal = journal
         self.bell = bell
         self.kept = Ended()
+        self.shared = False
+        """Other processes drive runs of this journal too."""
         self._limits = limits
         self._lives: dict[str, Live] = {}
         self._subscriptions: dict[Subscription, float] = {}

@@ -1,11 +1,12 @@
-"""Finds runs that nobody drives and drives them. Owns: the queue of claimable runs, slots, recovery after a crash, the
-strikes rule, and the beat of this process's claims. Refuses to know: how a run is driven.
+"""Finds runs that nobody drives and drives them. Owns: the queue of claimable runs, slots, recovery after a crash, and
+the strikes rule. Refuses to know: how a run is driven.
 
 Theory of operation. At start every run that has not ended is claimable: the process that held them is gone. Each is
 folded, then claimed with attempt + 1 (AttemptStarted is committed with the claim: the draft is dropped, facts stay),
-then driven like any other. A run that has died without a new fact twice or more may be the one that kills the server:
-such runs are tried one at a time (lineup.py), so that a poison run is found alone; after `strikes` such deaths it is
-sealed as failed. A signal makes a run claimable out of turn, whatever the slots say."""
+then driven like any other. In a store that several processes share only those are claimable that nobody holds, and the
+scout finds them, a few at a time. A run that has died without a new fact twice or more may be the one that kills the
+server: such runs are tried one at a time (lineup.py), so that a poison run is found alone; after `strikes` such deaths
+it is sealed as failed. A signal makes a run claimable out of turn, whatever the slots say."""
 
 from __future__ import annotations
 
@@ -19,15 +20,19 @@ from holdfast.core.events import AttemptStarted, Entry, RunFailed
 from holdfast.core.state import RunState, apply, fold, start, waiting
 from holdfast.engine.approvals import Waiting, concerns
 from holdfast.engine.base import Limits, Log
+from holdfast.engine.lease import Lease
 from holdfast.engine.lineup import Lineup
 from holdfast.engine.live import Live
 from holdfast.engine.replay import Ended, entries_of
+from holdfast.engine.scout import Scout
 from holdfast.engine.writer import RETRY_S, ClaimLost, Writer
 from holdfast.journal.base import Opened, Record, Store, StoreUnavailable
 
 Drive = Callable[[Live], Awaitable[None]]
 Work = Callable[[], Awaitable[None]]
 EXPIRY_S = 1.0
+UNREADABLE_S = 60.0
+"""A run in a shared store that cannot be read here is left to others for so long: they may know more kinds of event."""
 
 
 def entry_of(run: str, record: Record) -> Entry:
@@ -40,23 +45,29 @@ def live_of(opened: Opened, *, owned: bool) -> Live:
     return Live(fold(entry_of(opened.run, record) for record in opened.records), 1, owned=owned)
 
 
-async def read_state(store: Store, owner: str, run: str) -> RunState | None:
-    """Fold a run from the store, letting others run in between; None where the owner has no such run."""
+async def read_state(store: Store, owner: str, run: str, known: RunState | None = None) -> RunState | None:
+    """Fold a run from the store, letting others run in between; None where the owner has no such run. With a `known`
+    state only what came after it is folded; its last entry is read again, to see that the run is still there."""
     state: RunState | None = None
-    while records := await store.read(owner, run, state.seq if state else -1):
+    after = known.seq - 1 if known is not None else -1
+    while records := await store.read(owner, run, after):
+        after = records[-1].seq
         for first in range(0, len(records), 512):
             for entry in entries_of(run, records[first : first + 512]):
-                state = start(entry) if state is None else apply(state, entry)
+                if known is not None and entry.seq <= known.seq:
+                    state = known
+                else:
+                    state = start(entry) if state is None else apply(state, entry)
             if len(records) > 512:
                 await asyncio.sleep(0)
     return state
 
 
-async def read_kept(store: Store, kept: Ended, owner: str, run: str) -> RunState | None:
+async def read_kept(store: Store, kept: Ended, owner: str, run: str, known: RunState | None = None) -> RunState | None:
     """The same for a run that may have been folded before; the store says whether it is still there."""
     if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
         return state
-    state = await read_state(store, owner, run)
+    state = await read_state(store, owner, run, known)
     if state is not None:
         kept.note(state)
     return state
@@ -65,8 +76,10 @@ async def read_kept(store: Store, kept: Ended, owner: str, run: str) -> RunState
 class Keeper:
     """Claims and recovery for the durable store."""
 
-    def __init__(self, store: Store, writer: Writer, drive: Drive, limits: Limits, log: Log) -> None:
+    def __init__(self, store: Store, writer: Writer, drive: Drive, limits: Limits, log: Log, lease: Lease) -> None:
+        # Six parts meet here, as in a worker: who claims needs to know who writes, who drives and for how long.
         self._store = store
+        self.lease = lease
         self._writer = writer
         self._drive = drive
         self._limits = limits
@@ -74,11 +87,15 @@ class Keeper:
         self._queue: deque[tuple[str, str, Work]] = deque()
         self._kick = asyncio.Event()
         self._lineup = Lineup()
+        self._taken: set[str] = set()
+        self.scout: Scout | None = None
+        """Finds the runs that nobody holds, where other processes use the store too."""
         self.holder = ""
         self.now_ms: Callable[[], int] = lambda: 0
         self.spawn: Callable[[Awaitable[None]], None] = lambda work: None
         self.active = 0
         self.recovered = 0
+        self.taken_over = 0
         self.sealed = 0
         self.stopping = False
         self.paused: str | None = None
@@ -90,17 +107,40 @@ class Keeper:
         self.active += 1
         self.spawn(self._taking(owner, run))
 
+    def join(self, scout: Scout) -> None:
+        """Other processes use the store too: `scout` finds what can be claimed."""
+        self.scout = scout
+        scout.free = lambda: self._limits.concurrent_runs - self.active
+        scout.may = lambda: not (self.stopping or self.paused or self.lease.over or self._writer.broken)
+        self.lease.willing = lambda: not self._writer.broken
+        scout.take = self._wake
+
     @property
     def queued(self) -> int:
         """How many wait for a slot."""
-        return len(self._queue)
+        return len(self._queue) + (self.scout.queued if self.scout is not None else 0)
 
-    def has_slot(self) -> bool:
-        """True when a run may begin at once: nobody waits before it."""
+    def in_line(self, *, stored: bool) -> int:
+        """Behind how many a run would wait."""
+        if self.scout is None:
+            return len(self._queue)
+        return self.scout.queued if stored else len(self._queue)
+
+    def has_slot(self, *, stored: bool) -> bool:
+        """True when a run may begin at once: nobody waits before it, and it is for us to drive it."""
+        if stored and self.scout is not None and (self.scout.backlog or not self._limits.works or self.lease.over):
+            return False
         return self.active < self._limits.concurrent_runs and not self._queue
 
+    def takes(self, run: str) -> bool:
+        """Is it being claimed, or driven after that?"""
+        return run in self._taken
+
     def enqueue(self, owner: str, run: str, work: Work | None = None) -> None:
-        """A run waits for a slot; `work` where it is claimed already."""
+        """A run waits for a slot, in a shared store for whoever has one; `work` where it is claimed already."""
+        if self.scout is not None and work is None:
+            self.scout.opened()
+            return
         self._queue.append((owner, run, work or (lambda: self._taking(owner, run))))
         self._kick.set()
 
@@ -108,6 +148,8 @@ class Keeper:
         """A slot is free."""
         self.active -= 1
         self._kick.set()
+        if self.scout is not None:
+            self.scout.released()
 
     def queues(self, run: str) -> bool:
         """True while the run waits for a slot."""
@@ -123,9 +165,20 @@ class Keeper:
                 self.active += 1
                 self.spawn(queued[2]())
                 return
+        if self.scout is not None:
+            self.scout.seek_urgent()
+
+    def answered(self, run: str) -> None:
+        """A person has answered."""
+        self.waiting.wake(run)
+        if self.scout is not None:
+            self.scout.seek_urgent()
 
     async def recover(self) -> None:
         """Queue every run that the last process left behind."""
+        if self.scout is not None:
+            self.scout.seek_urgent()
+            return
         queued = {run for _, run, _ in self._queue}
         for owner, run in await self._store.claimable(1_000_000):
             if run not in queued:
@@ -168,17 +221,9 @@ class Keeper:
         if short is None:
             self._kick.set()
 
-    async def beat(self) -> None:
-        """Keep the claims of this process fresh, until cancelled."""
-        while True:
-            await asyncio.sleep(self._limits.lease_s / 3)
-            try:
-                await self._store.beat(self.holder)
-            except StoreUnavailable as error:
-                self._log.warning("beat_failed", reason=str(error))
-
     def _taking(self, owner: str, run: str) -> Awaitable[None]:
         self._lineup.expect()
+        self._taken.add(run)
         return self._take(owner, run)
 
     async def _take(self, owner: str, run: str) -> None:
@@ -190,8 +235,9 @@ class Keeper:
         else:
             again = False
         finally:
+            self._taken.discard(run)
             self.release()
-        if again:  # space may come back, and then the run must not wait for a restart (P13)
+        if again and self.scout is None:  # space may come back, and then the run must not wait for a restart (P13)
             await asyncio.sleep(RETRY_S)
             self.enqueue(owner, run)
 
@@ -206,6 +252,8 @@ class Keeper:
                     await self._claim_and_drive(owner, state)
         except Damaged as error:
             self._log.error("run_not_recovered", run=run, reason=str(error))
+            if self.scout is not None:
+                self.scout.rest(run, UNREADABLE_S)
 
     async def _look(self, owner: str, run: str) -> RunState | None:
         try:
@@ -218,6 +266,9 @@ class Keeper:
         asked, run = state.facts.asked, state.facts.run
         if not waiting(state) or asked is None:
             return False
+        if self.scout is not None:
+            wished = concerns(state, await self._store.signals(run))
+            return not wished and self.now_ms() < asked.expires_at and not self.scout.parks(run, asked.code)
         self.waiting.add(owner, run, asked.expires_at)
         wished = concerns(state, await self._store.signals(run))
         if wished or self.now_ms() >= asked.expires_at:
@@ -241,12 +292,17 @@ class Keeper:
             await self._drive(live)
 
     async def _claim(self, owner: str, state: RunState) -> Live | None:
-        run = state.facts.run
-        claim = await self._store.claim(
-            run, self.holder, lambda attempt, clean: codec.encode(AttemptStarted(clean)), self.now_ms()
-        )
+        run, cleanly = state.facts.run, True
+
+        def first(attempt: int, clean: bool) -> bytes:
+            nonlocal cleanly
+            cleanly = clean
+            return codec.encode(AttemptStarted(clean))
+
+        claim = await self._store.claim(run, self.holder, first, self.now_ms())
         if claim is None:
             return None
+        self.taken_over += not cleanly
         if claim.record.seq != state.seq + 1:
             fresh = await read_state(self._store, owner, run)
             if fresh is None:

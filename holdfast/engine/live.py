@@ -84,6 +84,10 @@ class Live:
         self.committed = state
         self.lanes: dict[str, Lane] = {}
         self.lost = False
+        self.lapsed = False
+        """It was lost because the lease was over: it may still be held in our name."""
+        self.let_go: Callable[[], None] = lambda: None
+        """Called when it is lost: whatever its worker does must end."""
         self.poke: Callable[[], None] = lambda: None
         """Called when somebody left a signal for the holder."""
         self.progressed: Callable[[], None] = lambda: None
@@ -150,6 +154,7 @@ class Live:
         self.lanes.clear()
         self._over()
         self.wake()
+        self.let_go()
 
     def break_off(self, reason: str) -> None:
         """A dialect could not render what is committed: its readers end with an error, the run goes on."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.history import turn_messages
-from holdfast.core.state import RunState, chainable
+from holdfast.core.state import RunState, chainable, waiting
 from holdfast.journal.base import Mark
 
 
@@ -28,9 +28,12 @@ def mark_for(state: RunState, *, stored: bool) -> Mark:
     )
 
 
-def parked_mark(at: int, status: str = "queued", wake_at: int = 0) -> Mark:
-    """The run waits for the next holder, or for a person (until `wake_at`), and that is nobody's fault."""
-    return Mark(status=status, at=at, parked=True, wake_at=wake_at)
+def parked_mark(at: int, state: RunState) -> Mark:
+    """The run waits for the next holder, or for a person's answer until that expires, and that is nobody's fault."""
+    asked = state.facts.asked if waiting(state) else None
+    if asked is None:
+        return Mark(status="queued", at=at, parked=True)
+    return Mark(status="waiting_for_approval", at=at, parked=True, wake_at=asked.expires_at, asks=asked.code)
 
 
 def asking_mark(at: int) -> Mark:

@@ -21,10 +21,13 @@ from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Patient,
 from holdfast.engine.live import Live
 from holdfast.engine.replay import LONG, alike, entries_of, render
 from holdfast.engine.replay import Ended as Kept
-from holdfast.journal.base import Bell, Record, Store
+from holdfast.journal.base import Bell, Record, Store, StoreUnavailable
 
 SLICE = 512
 """Any loop over entries lets others run after so many, about 2 ms of work (house rule 6.12)."""
+RETRY_S = 0.25
+CHECK_S = 5.0
+"""A reader at the end of a run that is driven elsewhere looks this often whether it is still there."""
 
 
 class Source(Protocol):
@@ -33,6 +36,8 @@ class Source(Protocol):
     journal: Store
     bell: Bell
     kept: Kept
+    shared: bool
+    """A run may be deleted by another process, which nobody tells us."""
 
     def live(self, run: str) -> Live | None:
         """The run, if a worker of this process drives it."""
@@ -84,6 +89,10 @@ class Subscription:
         self._rang = False
         self._waiter: asyncio.Future[None] | None = None
         self._unlisten: Callable[[], None] | None = None
+        self._check_at = 0.0
+        self._followed = False
+        self._driven = False
+        """Entries came while it waited at the end: another process drives the run, so the draft stands."""
 
     # the lane's side
 
@@ -152,19 +161,8 @@ class Subscription:
     async def next(self) -> News:
         """What to do next."""
         while True:
-            if self._buffer:
-                return self._take()
-            if (page := self._kept_page()) is not None:
-                return Chunk(page)
-            if self._ended:
-                return Ended()
-            if self._cut:
-                return Cut()
-            if self._gone:
-                return Broken(self._gone)
-            if self._idle:
-                self._idle = False
-                return Idle()
+            if (news := self._at_hand()) is not None:
+                return news
             if self._lane_of is not None:
                 await self._news()
                 continue
@@ -172,6 +170,25 @@ class Subscription:
                 await self._catch_up()
             except Damaged as error:
                 return Broken(str(error))
+            except StoreUnavailable as error:
+                await self._until_back(error)
+
+    def _at_hand(self) -> News | None:
+        """What can be said without waiting."""
+        if self._buffer:
+            return self._take()
+        if (page := self._kept_page()) is not None:
+            return Chunk(page)
+        if self._ended:
+            return Ended()
+        if self._cut:
+            return Cut()
+        if self._gone:
+            return Broken(self._gone)
+        if self._idle:
+            self._idle = False
+            return Idle()
+        return None
 
     def close(self) -> None:
         """The reader is gone, or has everything."""
@@ -212,6 +229,14 @@ class Subscription:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
+    async def _until_back(self, error: StoreUnavailable) -> None:
+        """The store cannot be read. Where that passes the reader waits, and its line is kept alive (P15)."""
+        if not error.passing:
+            self._gone = str(error)
+            return
+        asyncio.get_running_loop().call_later(RETRY_S, self._wake)
+        await self._news()
+
     async def _catch_up(self) -> None:
         """One page from the journal; join the lane at the edge; else wait for the bell."""
         if self._unlisten is None:
@@ -223,17 +248,25 @@ class Subscription:
             return
         records = await self._source.journal.read(self.owner, self.run, self._seq)
         if not records:
-            if not self._join():
-                if not isinstance(self._projection, Patient):
-                    self._at_edge()
-                await self._follow()
+            await self._no_more()
             return
+        self._driven = self._followed and self._source.shared
         for start in range(0, len(records), SLICE):
             if start:
                 await asyncio.sleep(0)
             self._step(records[start : start + SLICE])
             if self._ended:
                 return
+
+    async def _no_more(self) -> None:
+        """The end of what is committed: go live, or wait for the bell."""
+        if self._join():
+            return
+        if self._source.shared:
+            await self._still_there()
+        if self._driven or not isinstance(self._projection, Patient):
+            self._at_edge()
+        await self._follow()
 
     async def _read_before(self) -> bool:
         """Have all frames been kept, of a run that is still there and this owner's?"""
@@ -247,11 +280,20 @@ class Subscription:
         self._ready, self._pages = iter(pages), None
         return True
 
+    async def _still_there(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._seq < 0 or now < self._check_at:
+            return
+        self._check_at = now + CHECK_S
+        if not await self._source.journal.read(self.owner, self.run, self._seq - 1):
+            raise Damaged("the run was deleted")
+
     async def _follow(self) -> None:
         if self._source.live(self.run) is None and self._seq < 0:
             raise Damaged(f"run {self.run} is gone")
         if not self._rang and not self._buffer:
             await self._news()
+        self._followed = True
 
     def _at_edge(self) -> None:
         self._pages = None

@@ -33,7 +33,7 @@ from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.earlier import Earlier
 from holdfast.engine.live import Live
-from holdfast.engine.writer import ClaimLost, Writer
+from holdfast.engine.writer import ClaimLost, Writer, patiently
 from holdfast.journal.base import StoreUnavailable
 
 
@@ -47,6 +47,8 @@ class Stop(Enum):
     STALLED = "stalled"
     WAIT = "wait"
     """A person must answer first."""
+    LOST = "lost"
+    """The run is not ours any more: nothing is written."""
 
 
 class Worker:
@@ -181,7 +183,7 @@ class Worker:
 
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
-        earlier = await self._earlier.messages(accepted.owner, accepted.resolved)
+        earlier = await patiently(lambda: self._earlier.messages(accepted.owner, accepted.resolved))
         return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
 
     async def _reader_drained(self) -> None:
@@ -195,11 +197,10 @@ class Worker:
 
     async def _write_stop(self, why: Stop) -> None:
         match why:
-            case Stop.PARK:
-                asks = waiting(self.live.staged)  # the question came first: it must be found, drain or not
-                await self._writer.park(self.live, "waiting_for_approval" if asks else "queued")
-            case Stop.WAIT:
-                await self._writer.park(self.live, "waiting_for_approval")
+            case Stop.PARK | Stop.WAIT:  # drain or not: a question that came first must be found
+                await self._writer.park(self.live)
+            case Stop.LOST:
+                raise ClaimLost(self.live.run)
             case Stop.SHUTDOWN:
                 message = "The server is shutting down. Send the request again."
                 await self._fail("server_error", message, "shutting_down", 503)

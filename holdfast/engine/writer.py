@@ -13,7 +13,8 @@ same batch is tried again, and workers stop at their byte bound. Any other failu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from holdfast.core import codec
 from holdfast.core.errors import ServerError
@@ -26,10 +27,22 @@ from holdfast.engine.marks import asking_mark, mark_for, parked_mark
 from holdfast.journal.base import Bell, Journal, Slice, StoreUnavailable, Verdict
 
 RETRY_S = 0.25
+T = TypeVar("T")
 
 
 class ClaimLost(Exception):
     """Another holder has the run: stop at once, write nothing."""
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What the store says, when it can be asked again: a trouble that passes costs a run time only (P15)."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable as error:
+            if not error.passing:
+                raise
+        await asyncio.sleep(RETRY_S)
 
 
 class Writer:
@@ -42,6 +55,7 @@ class Writer:
         self._limits = limits
         self._log = log
         self._dirty: list[Live] = []
+        self._back: list[Slice] = []
         self._kick = asyncio.Event()
         self._urgent = False
         """A fact is staged: somebody waits for it."""
@@ -88,13 +102,19 @@ class Writer:
         await self.committed(live, after.seq)
         return after
 
-    async def park(self, live: Live, status: str = "queued") -> None:
+    async def park(self, live: Live) -> None:
         """Give the claim back cleanly, with everything staged before it."""
-        asked = live.staged.facts.asked
-        live.stage_mark(parked_mark(self._now_ms(), status, asked.expires_at if asked is not None else 0))
+        live.stage_mark(parked_mark(self._now_ms(), live.staged))
         self._enqueue(live, True)
         while not live.lost and live.pending:
             await live.news()
+
+    def give_back(self, live: Live) -> None:
+        """The lease was over and the worker has ended: if the run is still ours it is free now, and that is nobody's
+        fault. Written after whatever is on its way."""
+        self._back.append(Slice(live.run, live.attempt, [], parked_mark(self._now_ms(), live.committed)))
+        self._idle.clear()
+        self._kick.set()
 
     async def committed(self, live: Live, seq: int) -> None:
         """Wait until the run is committed up to `seq`."""
@@ -120,6 +140,8 @@ class Writer:
             while self._dirty:
                 await self._linger()
                 await self._flush(self._taken())
+            while self._back:
+                await self._return()
             self._idle.set()
 
     async def _linger(self) -> None:
@@ -141,10 +163,18 @@ class Writer:
         batch, self._dirty = self._dirty, []
         return [live for live in batch if not live.lost]
 
+    async def _return(self) -> None:
+        back, self._back = self._back, []
+        verdicts = await self._append(back)
+        self.fenced += sum(verdict is Verdict.FENCED for verdict in verdicts)
+        self._bell.ring([*(part.run for part in back), "work"])
+
     async def _flush(self, batch: Sequence[Live]) -> None:
         taken = [live.take() for live in batch]
-        verdicts = await self._append([part for part, _, _ in taken])
+        verdicts = await self._append([part for part, _, _ in taken], batch)
         for live, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
+            if live.lost:  # while it was on its way: what became of it the journal knows
+                continue
             if verdict is Verdict.FENCED:
                 self.fenced += 1
                 self._log.warning("run_fenced", run=live.run, attempt=part.attempt)
@@ -162,12 +192,14 @@ class Writer:
             live.break_off("the stream cannot be rendered")
             live.tell([], after)
 
-    async def _append(self, slices: list[Slice]) -> list[Verdict]:
+    async def _append(self, slices: list[Slice], lives: Sequence[Live] = ()) -> list[Verdict]:
+        """What is tried again leaves out runs whose lease was over meanwhile (their `lives` know)."""
+        standing = slices
         while True:
             try:
                 if self.broken:
                     return [Verdict.FENCED] * len(slices)
-                verdicts = await self._journal.append(slices)
+                verdicts = await self._journal.append(standing) if standing else []
             except StoreUnavailable as error:
                 if self.degraded is None:
                     self._log.error("store_unavailable", reason=str(error), retried=error.passing)
@@ -175,6 +207,8 @@ class Writer:
                 if not error.passing:
                     self._break_off()
                 await asyncio.sleep(RETRY_S)
+                lost = {live.run for live in lives if live.lapsed}
+                standing = [part for part in standing if part.run not in lost]
                 continue
             except Exception as error:
                 self._log.error("store_failed", error=repr(error))
@@ -184,7 +218,10 @@ class Writer:
             if self.degraded is not None:
                 self._log.info("store_available")
                 self.degraded = None
-            return verdicts
+            if len(standing) == len(slices):
+                return verdicts
+            written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}
+            return [written.get(part.run, Verdict.FENCED) for part in slices]
 
     def _break_off(self) -> None:
         self.broken = True

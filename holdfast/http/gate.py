@@ -15,13 +15,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.config import is_loopback
-from holdfast.core.errors import ClientError, HoldfastError
+from holdfast.core.errors import ClientError, HoldfastError, store_unavailable
 from holdfast.dialects.asking import is_session_name
 from holdfast.engine.base import Log
 from holdfast.http.body import too_large
 from holdfast.http.errors import Headers, error_response, unexpected
 from holdfast.http.keys import Key, Keyring
 from holdfast.http.manners import Manners, manners_of
+from holdfast.journal.base import StoreUnavailable
 
 _FIXED: Headers = [
     (b"x-content-type-options", b"nosniff"),
@@ -124,6 +125,11 @@ class Gate:
             if answer.started:
                 raise
             await _refuse(scope, answer, error)
+        except StoreUnavailable as error:
+            self._log.warning("request_refused", **_fields(scope), code="store_unavailable", reason=str(error))
+            if answer.started:
+                raise
+            await _refuse(scope, answer, store_unavailable(str(error)))
         except Exception as error:
             self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
             if answer.started:

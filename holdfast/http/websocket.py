@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from holdfast.core.errors import ClientError, HoldfastError, ServerError
+from holdfast.core.errors import ClientError, HoldfastError, ServerError, store_unavailable
 from holdfast.core.history import turn_messages
 from holdfast.core.ids import run_of, wire_id
 from holdfast.core.spec import Message
@@ -34,6 +34,7 @@ from holdfast.http.body import check_object, too_large
 from holdfast.http.calls import Parts
 from holdfast.http.errors import unexpected
 from holdfast.http.routes_responses import understood
+from holdfast.journal.base import StoreUnavailable
 
 QUEUE = 16
 """Frames that may wait while a response is under way."""
@@ -201,6 +202,8 @@ class Connection:
             error = frame.error
         except HoldfastError as refused:
             error = refused
+        except StoreUnavailable as failed:
+            error = store_unavailable(str(failed))
         except Gone:
             raise
         except Exception as failed:

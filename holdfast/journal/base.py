@@ -40,6 +40,9 @@ class Mark(Struct, frozen=True, kw_only=True):
     """The claim is given back cleanly: the next attempt is no strike."""
     wake_at: int = 0
     """With `parked`: nobody need claim it before this time (in milliseconds), unless a signal waits for it."""
+    asks: str = ""
+    """With `wake_at`: the key of the approval that ends the wait. Those with other keys answered earlier questions and
+    stay until the run ends; a signal of another kind ends the wait always."""
     chains: bool = False
     """Later runs may follow this one; it becomes its conversation's latest_completed."""
     turn: bytes = b""
@@ -170,6 +173,10 @@ class StoreUnavailable(Exception):
         self.passing = passing
 
 
+class NewerStore(Exception):
+    """This release cannot use the store: a newer one wrote it, or the database itself is too old. It is not touched."""
+
+
 PAGE_BYTES = 256 * 1024
 """A replay reads pages of at most about this many bytes (house rule 6.10)."""
 
@@ -238,7 +245,8 @@ class Catalog(Protocol):
         ...
 
     async def claimable(self, limit: int) -> list[tuple[str, str]]:
-        """(owner, run) that have not ended and that nobody holds, oldest first."""
+        """(owner, run) that have not ended and that nobody holds, oldest first. In a shared store those for which a
+        signal waits come first, and those are left out that are parked until later (Mark.wake_at)."""
         ...
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:

@@ -18,6 +18,10 @@ class LocalBell:
             for heard in list(self._ears.get(run, {}).values()):
                 heard()
 
+    def topics(self) -> list[str]:
+        """All that somebody listens for now: where rings can be lost, all of them are rung from time to time."""
+        return list(self._ears)
+
     def listen(self, run: str, heard: Callable[[], None]) -> Callable[[], None]:
         """Begin to listen; the returned function ends it."""
         self._next += 1

@@ -18,7 +18,7 @@ def load(name: str) -> dict[str, str]:
     return queries
 
 
-def migrations() -> list[tuple[int, str]]:
-    """The numbered migrations, in order."""
-    found = sorted((_HERE / "migrations").iterdir(), key=lambda path: path.name)
+def migrations(folder: str = "migrations") -> list[tuple[int, str]]:
+    """The numbered migrations of a backend, in order."""
+    found = sorted((_HERE / folder).iterdir(), key=lambda path: path.name)
     return [(int(path.name[:4]), path.read_text()) for path in found if path.name.endswith(".sql")]

@@ -11,15 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
+from holdfast.journal.base import NewerStore as NewerStore
 from holdfast.journal.base import Record
 from holdfast.journal.segments import link
 from holdfast.journal.sqlite_rows import SQL, Fence
 from holdfast.journal.tails import Tail
 from holdfast.journal.watermark import Watermark
-
-
-class NewerStore(Exception):
-    """The database was written by a newer release."""
 
 
 def connect(path: Path) -> apsw.Connection:

@@ -16,6 +16,7 @@ from holdfast.core.errors import AgentError, ClientError, Damaged, NewerEvent, S
 from holdfast.http.errors import error_response, on_http_exception
 from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
+from holdfast.journal.base import StoreUnavailable
 from tests.asgi import Answer, call, knock
 
 SECRET = "ak_gate-secret-0123456789"
@@ -101,6 +102,14 @@ def assert_fixed(answer: Answer) -> None:
     assert {name: answer.header(name) for name in FIXED} == FIXED
     assert (answer.header("x-request-id") or "").startswith("req_")
     assert "Origin" in answer.all("vary")
+
+
+async def test_P15_store_unavailable_is_503_with_retry_after_on_any_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAILURES, "store", StoreUnavailable("the database is away", passing=True))
+    answer = await call(Deeds().app, "GET", "/fail/store", AUTH)
+    assert (answer.status, answer.error()["code"]) == (503, "store_unavailable")
+    assert answer.header("retry-after") == "2" and "try again" in answer.error()["message"]
+    assert_fixed(answer)
 
 
 # A4: the key

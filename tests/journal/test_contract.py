@@ -1,4 +1,5 @@
-"""Every backend keeps the journal contract; SQLite also while everything is sealed at once."""
+"""Every backend keeps the journal contract; SQLite also while everything is sealed at once, PostgreSQL on a real
+server."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pytest
 from holdfast.journal import sqlite, sqlite_segments
 from holdfast.journal.memory import MemoryStore
 from holdfast.testing import Backend, JournalContract, VirtualClock
+from tests import pg
 from tests.journal.shelf import Shelf
 
 
@@ -37,3 +39,10 @@ class TestSqliteStoreThatSealsAtOnce(JournalContract):
         yield one.backend
         assert one.store.upkeep.problem is None
         assert not one.store._upkeep.done()
+
+
+class TestPostgresStore(JournalContract):
+    @pytest.fixture
+    async def backend(self) -> AsyncIterator[Backend]:
+        async with pg.backend() as one:
+            yield one

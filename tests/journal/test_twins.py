@@ -1,11 +1,13 @@
-"""The memory store and the SQLite store are twins: whatever is done to both, with restarts and kills of the one that
+"""The memory store and the durable stores are twins: whatever is done to both, with restarts and kills of the one that
 survives them, they answer alike and show the same."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
 from pathlib import Path
+from typing import Protocol
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
@@ -16,8 +18,10 @@ from holdfast.core.errors import ClientError
 from holdfast.journal import sqlite, sqlite_segments
 from holdfast.journal.base import Attached, Claim, Mark, Opened, Query, Record, Verdict
 from holdfast.journal.memory import MemoryStore
+from holdfast.journal.postgres import PostgresStore
 from holdfast.testing import Author, Backend, VirtualClock
 from holdfast.testing.contract_conversations import ITEMS, added, removed
+from tests import pg
 from tests.journal.shelf import Shelf
 
 OWNERS = ("ann", "bob")
@@ -147,7 +151,7 @@ class Twin:
     async def picture(self) -> dict[str, object]:
         """All that can be seen."""
         store = self.backend.store
-        shown: dict[str, object] = {"claimable": await store.claimable(100)}
+        shown: dict[str, object] = {"claimable": sorted(await store.claimable(100))}  # the order is the store's own
         for who in OWNERS:
             author = Author(self.backend, who)
             rows = await store.rows(Query(owner=who, limit=100))
@@ -174,43 +178,90 @@ class Twin:
         return resolved, await author.store.turns(author.owner, resolved)
 
 
-async def live(operations: list[Op], directory: Path) -> None:
+class Durable(Protocol):
+    """A store that can be restarted."""
+
+    backend: Backend
+
+    async def restart(self, *, kill: bool) -> None:
+        """The next process."""
+        ...
+
+
+async def live(operations: list[Op], home: Durable) -> None:
     """The life of the twins."""
-    clock = VirtualClock()
-    shelf = await Shelf.open_at(directory / "0.db", clock)
-    memory, durable = Twin(Backend(MemoryStore(clock), clock)), Twin(shelf.backend)
+    clock = home.backend.clock
+    memory, durable = Twin(Backend(MemoryStore(clock), clock)), Twin(home.backend)
     lost: set[str] = set()
+    for op in operations:
+        if op[0] == "advance":
+            clock.advance(float(str(op[1])))
+        elif op[0] == "restart":
+            clock.advance(16)
+            await home.restart(kill=bool(op[1]))
+            durable.backend = home.backend
+            durable.author.store = home.backend.store
+            assert await durable.picture() == await memory.picture()
+            claims = [await twin.claim_all(bool(op[2])) for twin in (memory, durable)]
+            assert claims[0] == claims[1]
+            lost = set(durable.author.seqs) - {claim.run for claim in claims[0]}
+        elif op[0] in ("write", "end", "park") and f"r{op[1]}" in lost:
+            continue  # its holder died with the process: only a claim can follow
+        else:
+            answers = [await twin.step(op) for twin in (memory, durable)]
+            assert answers[0] == answers[1], op
+            if op[0] == "claim" and answers[0] is not None:
+                lost.discard(f"r{op[1]}")
+    assert await durable.picture() == await memory.picture()
+
+
+class SqliteHome:
+    """A file: the next process opens the same after a close, what a kill left after a kill."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.backend = shelf.backend
+        self._names = itertools.count(1)
+
+    async def restart(self, *, kill: bool) -> None:
+        path = self.shelf.path.with_name(f"{next(self._names)}.db") if kill else self.shelf.path
+        if kill:
+            await self.shelf.copy(path)
+        await self.shelf.close()
+        self.shelf = await Shelf.open_at(path, self.backend.clock)
+        self.backend = self.shelf.backend
+
+
+async def live_on_sqlite(operations: list[Op], directory: Path) -> None:
+    home = SqliteHome(await Shelf.open_at(directory / "0.db", VirtualClock()))
     try:
-        for count, op in enumerate(operations):
-            if op[0] == "advance":
-                clock.advance(float(str(op[1])))
-            elif op[0] == "restart":
-                clock.advance(16)
-                shelf = await restart(shelf, directory / f"{count + 1}.db", kill=bool(op[1]))
-                durable.backend = shelf.backend
-                durable.author.store = shelf.store
-                assert await durable.picture() == await memory.picture()
-                claims = [await twin.claim_all(bool(op[2])) for twin in (memory, durable)]
-                assert claims[0] == claims[1]
-                lost = set(durable.author.seqs) - {claim.run for claim in claims[0]}
-            elif op[0] in ("write", "end", "park") and f"r{op[1]}" in lost:
-                continue  # its holder died with the process: only a claim can follow
-            else:
-                answers = [await twin.step(op) for twin in (memory, durable)]
-                assert answers[0] == answers[1], op
-                if op[0] == "claim" and answers[0] is not None:
-                    lost.discard(f"r{op[1]}")
-        assert await durable.picture() == await memory.picture()
+        await live(operations, home)
     finally:
-        await shelf.close()
+        await home.shelf.close()
 
 
-async def restart(shelf: Shelf, copy: Path, *, kill: bool) -> Shelf:
-    """The next process: on the same file after a close, on what a kill left after a kill."""
-    if kill:
-        await shelf.copy(copy)
-    await shelf.close()
-    return await Shelf.open_at(copy if kill else shelf.path, shelf.backend.clock)
+class PostgresHome:
+    """A database: after a kill nobody has said goodbye, and the next process has another name."""
+
+    def __init__(self, url: str, store: PostgresStore, clock: VirtualClock) -> None:
+        self._url = url
+        self._names = itertools.count(1)
+        self.store = store
+        self.backend = Backend(store, clock)
+
+    async def restart(self, *, kill: bool) -> None:
+        await (pg.killed(self.store) if kill else self.store.close())
+        self.store = await pg.opened(self._url, f"p{next(self._names)}")
+        self.backend = Backend(self.store, self.backend.clock)
+
+
+async def live_on_postgres(operations: list[Op]) -> None:
+    async with pg.server().borrowed() as (url, clock):
+        home = PostgresHome(url, await pg.opened(url, "p0"), clock)
+        try:
+            await live(operations, home)
+        finally:
+            await home.store.close()
 
 
 @settings(max_examples=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
@@ -222,4 +273,10 @@ async def restart(shelf: Shelf, copy: Path, *, kill: bool) -> Shelf:
 def test_memory_and_sqlite_are_twins(opens: list[Op], others: list[Op], spill: int) -> None:
     knobs = patch.multiple(sqlite, UPKEEP_S=0.001, SPILL_BYTES=spill)
     with knobs, patch.object(sqlite_segments, "SEGMENT_BYTES", 500), tempfile.TemporaryDirectory() as directory:
-        asyncio.run(live(opens + others, Path(directory)))
+        asyncio.run(live_on_sqlite(opens + others, Path(directory)))
+
+
+@settings(max_examples=10, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(first, min_size=2, max_size=3), st.lists(operations, min_size=15, max_size=50))
+def test_memory_and_postgres_are_twins(opens: list[Op], others: list[Op]) -> None:
+    asyncio.run(live_on_postgres(opens + others))

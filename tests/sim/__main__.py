@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+from tests.sim.dice import peers_plan_of
 from tests.sim.play import Result, play
 
 SHOWN = ("runs", "events", "lives", "crashes")
@@ -23,16 +24,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--seed", type=int, help="play this one only")
     parser.add_argument("--trace", action="store_true", help="tell everything that happened in it")
+    parser.add_argument("--peers", action="store_true", help="several processes on one store")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     given = parser.parse_args()
     if given.seed is not None:
-        return _one(given.seed, given.trace)
-    return _many(range(given.first, given.first + given.seeds), given.jobs, given.json)
+        return _one(given.seed, given.trace, given.peers)
+    return _many(range(given.first, given.first + given.seeds), given)
 
 
-def _one(seed: int, trace: bool) -> int:
-    result = play(seed, trace=trace)
+def _one(seed: int, trace: bool, peers: bool) -> int:
+    result = play(seed, trace=trace, plan=peers_plan_of(seed) if peers else None)
     for line in result.trace:
         print(line)
     print(f"seed {seed}: {dict(result.counts)}")
@@ -45,23 +47,32 @@ def _quiet(seed: int) -> Result:
     return play(seed)
 
 
-def _results(seeds: range, jobs: int) -> Iterator[Result]:
-    if jobs == 1:
-        yield from map(_quiet, seeds)
+def _among_peers(seed: int) -> Result:
+    return play(seed, plan=peers_plan_of(seed))
+
+
+def _results(seeds: range, given: argparse.Namespace) -> Iterator[Result]:
+    one = _among_peers if given.peers else _quiet
+    if given.jobs == 1:
+        yield from map(one, seeds)
         return
-    with multiprocessing.Pool(jobs) as pool:
-        yield from pool.imap_unordered(_quiet, seeds, chunksize=20)
+    with multiprocessing.Pool(given.jobs) as pool:
+        yield from pool.imap_unordered(one, seeds, chunksize=20)
 
 
-def _many(seeds: range, jobs: int, as_json: bool) -> int:
+def _many(seeds: range, given: argparse.Namespace) -> int:
     began, total, bad, cpu = time.monotonic(), Counter[str](), list[Result](), 0.0
-    for n, result in enumerate(_results(seeds, jobs), 1):
+    how = " --peers" if given.peers else ""
+    for n, result in enumerate(_results(seeds, given), 1):
         total += result.counts
         cpu += result.cpu_s
         if result.findings:
             bad.append(result)
             first = result.findings[0]
-            print(f"\nseed {result.seed}: {first}\n  python -m tests.sim --seed {result.seed} --trace", file=sys.stderr)
+            print(
+                f"\nseed {result.seed}: {first}\n  python -m tests.sim{how} --seed {result.seed} --trace",
+                file=sys.stderr,
+            )
         if n % 100 == 0 or n == len(seeds):
             rate = n / (time.monotonic() - began) * 60
             print(f"\r{n}/{len(seeds)} seeds, {rate:.0f}/min, {len(bad)} bad", end="", file=sys.stderr, flush=True)
@@ -76,7 +87,7 @@ def _many(seeds: range, jobs: int, as_json: bool) -> int:
         "cpu_ms_per_seed": round(cpu / len(seeds) * 1000, 1),
         "counts": dict(sorted(total.items())),
     }
-    print(json.dumps(summary) if as_json else _table(summary))
+    print(json.dumps(summary) if given.json else _table(summary))
     return bool(bad)
 
 

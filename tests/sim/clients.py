@@ -18,7 +18,7 @@ from holdfast.engine.base import Order
 from holdfast.engine.callers import CutOff
 from holdfast.journal.base import StoreUnavailable
 from tests.sim.dice import Calling, Reading
-from tests.sim.watch import Track
+from tests.sim.watch import PATIENCE_S, Track
 from tests.sim.world import OWNER, Life, World
 
 T = TypeVar("T")
@@ -239,6 +239,8 @@ async def deletes(world: World, client: Client, after_s: float) -> None:
     world.watch.note(f"delete {run[-4:]}")
     try:
         gone = await ask(world, lambda life: life.engine.delete(OWNER, run))
+        if world.plan.replicas > 1:  # its holder may hear of it a moment later
+            await asyncio.sleep(PATIENCE_S)
         found = await ask(world, lambda life: life.engine.look(OWNER, run)) if gone else None
     except (Unanswered, Conflict):
         return

@@ -17,8 +17,13 @@ from holdfast.models.scripted import Step
 
 EFFECTS: dict[str, Effect] = {"look": "read", "keep": "idempotent", "note": "write"}
 HANG_S = 40.0
-FaultKind = Literal["crash", "crash_at_step", "drain", "zombie", "full", "broken"]
+FaultKind = Literal["crash", "crash_at_step", "drain", "zombie", "full", "broken", "freeze", "outage", "cut_off"]
 FAULTS: tuple[FaultKind, ...] = ("crash", "crash_at_step", "crash_at_step", "drain", "zombie", "full", "broken")
+
+PEER_FAULTS: tuple[FaultKind, ...] = ("crash", "crash_at_step", "drain", "freeze", "freeze", "outage", "cut_off")
+"""Of processes that share a store. freeze: one stands still, maybe past its lease, and goes on; outage: nobody reaches
+the store; cut_off: one does not."""
+LEASE_S = 15.0
 
 
 @dataclass
@@ -80,6 +85,12 @@ class Plan:
     restart_at_end: bool
     eager: bool
     """Somebody who lists the runs stops each of them as soon as it is there."""
+    replicas: int = 1
+    """How many processes share the store; 1: one has it to itself."""
+    lossy: float = 0.0
+    """The share of rings that are lost between processes."""
+    idle_one: bool = False
+    """One of the processes only answers requests."""
 
 
 def plan_of(seed: int) -> Plan:
@@ -110,6 +121,26 @@ def plan_of(seed: int) -> Plan:
         restart_at_end=chance.random() < 0.2,
         eager=chance.random() < 0.05,
     )
+
+
+def peers_plan_of(seed: int) -> Plan:
+    """The plan of a seed for several processes on one store."""
+    chance = random.Random(f"peers {seed}")
+    plan = plan_of(seed)
+    plan.replicas = chance.choice((2, 2, 3))
+    plan.lossy = chance.choice((0.0, 0.0, 0.3, 1.0))
+    plan.idle_one = chance.random() < 0.2
+    plan.faults = [_peer_fault(chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
+    plan.faults.sort(key=lambda fault: fault.at_s)
+    return plan
+
+
+def _peer_fault(chance: random.Random) -> Fault:
+    fault = _fault(chance)
+    fault.kind = chance.choice(PEER_FAULTS)
+    if fault.kind in ("freeze", "outage", "cut_off"):
+        fault.seconds = chance.choice((0.5, 3.0, LEASE_S - 1.0, LEASE_S + 1.0, LEASE_S + 8.0))
+    return fault
 
 
 def _fault(chance: random.Random) -> Fault:

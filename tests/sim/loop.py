@@ -58,6 +58,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.tasks: list[SimTask] = []
         self.made: Callable[[SimTask], None] = lambda task: None
         """Told of every new task."""
+        self.stands_still: Callable[[asyncio.Handle], bool] = lambda handle: False
+        """Takes the callbacks of a process that is stopped (SIGSTOP), until it goes on."""
         self.set_task_factory(self._make)  # type: ignore[arg-type]
 
     def time(self) -> float:
@@ -91,7 +93,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if len(ready) > 1 and self._shuffle and self._chance.random() < self._shuffle:
             ready.rotate(self._chance.randrange(len(ready)))
         handle = ready.popleft()
-        if not handle._cancelled:
+        if not handle._cancelled and not self.stands_still(handle):
             handle._run()
         self.steps += 1
         if self.steps > MOST_STEPS:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.agents import loop as agent_loop
+from tests.sim import peers
 from tests.sim.checks import check_end
 from tests.sim.clients import Client, answers, cancels, cancels_now, deletes
 from tests.sim.dice import Fault, Plan, plan_of
@@ -114,23 +115,15 @@ async def _story(world: World) -> None:
     watch.asked = lambda track, question: meddlers.append(asyncio.create_task(answers(world, track, question)))
     if plan.eager:
         watch.accepted = lambda track: meddlers.append(asyncio.create_task(cancels_now(world, track.run)))
-    await world.begin()
-    people: list[Person] = []
-    for calling in plan.callings:
-        world.model.books[calling.name] = calling.book
-        twins = [Client(world, calling) for _ in range(1 + calling.twins)]
-        people += [(asyncio.create_task(twin.live()), twin) for twin in twins]
-        if calling.cancel_s:
-            people.append((asyncio.create_task(cancels(world, twins[0], calling.cancel_s)), twins[0]))
-        if calling.delete_s:
-            people.append((asyncio.create_task(deletes(world, twins[0], calling.delete_s)), twins[0]))
-    await _faults(world)
+    for _ in range(plan.replicas):
+        await world.begin()
+    people = _people(world)
+    await (_faults(world) if plan.replicas == 1 else peers.faults(world))
     watch.note("calm")
     await _calm(world, people, meddlers)
     await _calm(world, [], meddlers)  # a request that was under way when its caller was sent home
-    if plan.restart_at_end and world.life is not None:
-        world.life.crash("at the end")
-        await _restart(world)
+    if plan.restart_at_end:
+        await _restart_at_end(world)
         await _calm(world, [], meddlers)
     await check_end(world)
     for life in list(world.lives):
@@ -140,6 +133,27 @@ async def _story(world: World) -> None:
         await life.buried()
     for task in meddlers:
         task.cancel()
+
+
+def _people(world: World) -> list[Person]:
+    """All who call, cancel and delete."""
+    people: list[Person] = []
+    for calling in world.plan.callings:
+        world.model.books[calling.name] = calling.book
+        twins = [Client(world, calling) for _ in range(1 + calling.twins)]
+        people += [(asyncio.create_task(twin.live()), twin) for twin in twins]
+        if calling.cancel_s:
+            people.append((asyncio.create_task(cancels(world, twins[0], calling.cancel_s)), twins[0]))
+        if calling.delete_s:
+            people.append((asyncio.create_task(deletes(world, twins[0], calling.delete_s)), twins[0]))
+    return people
+
+
+async def _restart_at_end(world: World) -> None:
+    life = world.life
+    if life is not None:
+        life.crash("at the end")
+        await (_restart(world) if world.plan.replicas == 1 else peers.all_up(world))
 
 
 async def _faults(world: World) -> None:
@@ -216,7 +230,10 @@ async def _calm(world: World, people: list[Person], meddlers: list[asyncio.Task[
     deadline, quiet = world.loop.now + BOUND_S, 0
     await asyncio.sleep(0.5)
     while world.loop.now < deadline:
-        if world.life is None:
+        if world.plan.replicas > 1:
+            if await peers.all_up(world):
+                deadline = max(deadline, world.loop.now + BOUND_S)
+        elif world.life is None:
             await _restart(world)
             deadline = max(deadline, world.loop.now + BOUND_S)
         early = world.loop.now < world.watch.calm_since + 2.0  # a store that was full a moment ago is asked again soon

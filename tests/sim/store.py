@@ -8,6 +8,7 @@ The dead: a call of a life that is over raises CancelledError, and none that was
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -55,9 +56,12 @@ def at_once(work: Awaitable[Any]) -> Any:
 class Door:
     """The durable store, as one life sees it."""
 
-    def __init__(self, life: Life, inner: MemoryStore, chance: random.Random) -> None:
+    def __init__(self, life: Life, inner: Any, chance: random.Random) -> None:
         self._life = life
         self._inner = inner
+        self._side = {"context": contextvars.Context()} if life.world.plan.replicas > 1 else {}
+        """A database does not stand still with the process that asked it."""
+        self.down_until = 0.0
         self._chance = chance
         self._watch = life.world.watch
         self._loop = asyncio.get_running_loop()
@@ -90,16 +94,28 @@ class Door:
 
     @property
     def peers(self) -> Peers:
-        """This life has the store to itself."""
-        return self._inner.peers
+        """Whether this life has the store to itself."""
+        found: Peers = self._inner.peers
+        return DoorPeers(self, found) if found.shared else found  # type: ignore[return-value]
 
     async def _read(self, call: Call) -> Any:
         self._alive()
         if self._chance.random() < 0.4:
             await asyncio.sleep(self._delay())
             self._alive()
+        self._reached()
         name, args, named = call
         return await getattr(self._inner, name)(*args, **named)
+
+    def _reached(self) -> None:
+        if self._loop.time() < max(self.down_until, self._life.world.down_until):
+            raise StoreUnavailable("out of reach", passing=True)
+
+    async def asked(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """A question about the other processes."""
+        self._alive()
+        self._reached()
+        return await work()
 
     async def _write(self, call: Call) -> Any:
         self._alive()
@@ -119,9 +135,9 @@ class Door:
     def _later(self, work: Callable[..., None], *args: Any) -> None:
         delay = self._delay()
         if delay:
-            self._loop.call_later(delay, work, *args)
+            self._loop.call_later(delay, work, *args, **self._side)  # type: ignore[arg-type]
         else:
-            self._loop.call_soon(work, *args)
+            self._loop.call_soon(work, *args, **self._side)  # type: ignore[arg-type]
 
     def _next(self) -> None:
         """The thread takes the next job: whatever callback it is that came first, jobs keep their order."""
@@ -140,7 +156,8 @@ class Door:
         self._do(call, future, crash=here)
 
     def _refuses(self) -> bool:
-        return self.broken or self._loop.time() < self.full_until
+        until = max(self.full_until, self.down_until, self._life.world.down_until)
+        return self.broken or self._loop.time() < until
 
     def _do(self, call: Call, future: asyncio.Future[Any], *, crash: bool) -> None:
         name, args, named = call
@@ -151,6 +168,7 @@ class Door:
                 self._watch.refused(args[0], error)
             _fail(future, error)
             return
+        self._life.world.note_claims(self._life, call, result)
         observe(self._watch, call, result, None)
         if crash:
             self._life.crash(f"after {name} (step {self.steps})")
@@ -162,6 +180,22 @@ class Door:
     def _answer(self, future: asyncio.Future[Any], result: Any) -> None:
         if not self._life.dead:
             _settle(future, result)
+
+
+class DoorPeers:
+    """The other processes, as one life sees them."""
+
+    shared = True
+
+    def __init__(self, door: Door, inner: Any) -> None:
+        self._door = door
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        def call(*args: Any) -> Awaitable[Any]:
+            return self._door.asked(lambda: getattr(self._inner, name)(*args))
+
+        return call
 
 
 class Side:

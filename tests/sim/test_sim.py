@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.dice import FAULTS
+from tests.sim.dice import FAULTS, PEER_FAULTS, peers_plan_of
 from tests.sim.play import play
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
@@ -19,16 +19,17 @@ FIXED, FRESH = 150, 20
 ROOT = Path(__file__).parents[2]
 
 
-def hold(seeds: range) -> Counter[str]:
+def hold(seeds: range, *, peers: bool = False) -> Counter[str]:
     """Play them; fail with all that is needed to play a bad one again."""
     counts: Counter[str] = Counter()
     for seed in seeds:
-        result = play(seed)
+        result = play(seed, plan=peers_plan_of(seed) if peers else None)
         if result.findings:
-            told = play(seed, trace=True)
+            told = play(seed, trace=True, plan=peers_plan_of(seed) if peers else None)
             tail = "\n".join(told.trace[-120:])
             wrong = "\n".join(map(str, result.findings))
-            pytest.fail(f"seed {seed}: python -m tests.sim --seed {seed} --trace\n{tail}\n\n{wrong}", pytrace=False)
+            how = f"python -m tests.sim{' --peers' if peers else ''} --seed {seed} --trace"
+            pytest.fail(f"seed {seed}: {how}\n{tail}\n\n{wrong}", pytrace=False)
         counts += result.counts
     return counts
 
@@ -43,6 +44,18 @@ def test_a_fresh_batch_of_seeds_holds() -> None:
     first = random.SystemRandom().randrange(10**9)
     print(f"seeds {first} to {first + FRESH - 1}")
     hold(range(first, first + FRESH))
+
+
+def test_P4_P11_P15_a_fixed_batch_of_seeds_of_processes_that_share_a_store_holds_and_meets_every_fault() -> None:
+    counts = hold(range(FIXED), peers=True)
+    for fault in (*set(PEER_FAULTS), "crashes", "cancels", "deletes", "answers", "refused_slices"):
+        assert counts[fault] > 0, f"no seed of the batch has {fault}"
+
+
+def test_a_fresh_batch_of_seeds_of_processes_that_share_a_store_holds() -> None:
+    first = random.SystemRandom().randrange(10**9)
+    print(f"seeds {first} to {first + FRESH - 1}")
+    hold(range(first, first + FRESH), peers=True)
 
 
 @pytest.mark.parametrize("seed", [3, 17, 29])

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.dice import peers_plan_of
 from tests.sim.planted import PLANTED
+from tests.sim.planted_peers import KNOWN
+from tests.sim.planted_peers import PLANTED as AMONG_PEERS
 from tests.sim.play import play
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
@@ -23,3 +26,15 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
                 return
             seen |= found
     raise AssertionError(f"{planted.seeds} seeds did not catch it; found was {sorted(seen) or 'nothing'}")
+
+
+@pytest.mark.parametrize("bug", AMONG_PEERS)
+def test_a_planted_bug_of_processes_that_share_a_store_is_caught(bug: str) -> None:
+    planted = AMONG_PEERS[bug]
+    with planted.sown():
+        for seed in (*KNOWN.get(bug, ()), *range(planted.seeds)):
+            found = {finding.kind for finding in play(seed, plan=peers_plan_of(seed), plant=planted.plant).findings}
+            if found & planted.caught_by:
+                print(f"{bug}: caught by {sorted(found & planted.caught_by)} at seed {seed}")
+                return
+    raise AssertionError(f"{planted.seeds} seeds did not catch it")

@@ -20,7 +20,7 @@ from tests.sim.dice import EFFECTS
 
 Kind = Literal[
     "numbers", "end", "told", "rerun", "stuck", "references", "body", "key", "cancel", "deleted", "logged", "reader",
-    "client", "leak", "judge",
+    "client", "leak", "judge", "claim",
 ]  # fmt: skip
 RENDERED: dict[str, Callable[[], Any]] = {"responses": ResponsesProjection, "runs": runs.RunsProjection}
 PATIENCE_S = 12.0
@@ -164,6 +164,8 @@ class Watch:
                 continue
             if track.deleted:
                 self.wrong("deleted", part.run, "written after it was deleted")
+            if part.records and part.attempt != track.state.facts.attempt:
+                self.wrong("claim", part.run, f"attempt {part.attempt} wrote after {track.state.facts.attempt} began")
             for record in part.records:
                 self._add(track, _entry(part.run, record))
             if part.mark is not None and part.mark.ended and not track.state.ended:

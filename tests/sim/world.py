@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.agents.approval import Approvals, Rule
 from holdfast.agents.loop import LoopAgent, LoopSettings
 from holdfast.core.state import RunState
@@ -22,10 +24,12 @@ from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, Projection
 from holdfast.engine.drivers import Parts
 from holdfast.engine.engine import Engine
 from holdfast.engine.subscription import Subscription
+from holdfast.journal.base import Bell, Opened, Verdict
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.memory import MemoryStore
 from holdfast.models.base import Ask, Part
 from holdfast.models.scripted import PlaybookModel, Step, said, text_of
+from holdfast.testing.shared import SharedMemory
 from holdfast.tools.base import Output, Place
 from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox
@@ -102,9 +106,18 @@ class World:
         self.watch = Watch(loop.time)
         self.lapsed = 0.0
         self.jumped_ms = 0
-        self.store = MemoryStore(lambda: loop.now + self.lapsed)
+        self.down_until = 0.0
+        """Until then nobody reaches a store that is shared."""
+        self.store: MemoryStore
+        if plan.replicas > 1:
+            self.share(SharedMemory(lambda: loop.now, self.now_ms, plan.limits.lease_s))
+        else:
+            self.store = MemoryStore(lambda: loop.now + self.lapsed)
+        self._holders: dict[str, Life] = {}
+        self._frozen: list[tuple[Life, asyncio.Handle]] = []
+        loop.stands_still = self._stands_still
         self.model = SimModel(self)
-        self.life: Life | None = None
+        self._life: Life | None = None
         self.lives: list[Life] = []
         self.told: list[tuple[str, Told]] = []
         self.make_engine: Callable[[Parts], Engine] = Engine
@@ -114,6 +127,75 @@ class World:
         self._ids = 0
         self._died: set[str] = set()
         loop.made = _tag
+
+    def share(self, store: SharedMemory) -> None:
+        """Several processes use this store."""
+        self.store = store
+        store.lost = lambda topic: self.chance.random() < self.plan.lossy
+        store.tell = self._ring
+
+    def _ring(self, bell: Bell, topics: list[str]) -> None:
+        life = next(life for life in self.lives if life.bell is bell)
+        delay = self.chance.choice((0.0, 0.0, 0.002, 0.05))
+        self.loop.call_later(delay, bell.ring, topics, context=life.context)
+
+    def _stands_still(self, handle: asyncio.Handle) -> bool:
+        life = handle._context.get(LIFE)  # type: ignore[attr-defined]
+        if life is None or not life.frozen:
+            return False
+        self._frozen.append((life, handle))
+        return True
+
+    def thaw(self, life: Life) -> None:
+        """It goes on where it stood."""
+        life.frozen = False
+        for waiting, handle in self._frozen:
+            if waiting is life and not handle.cancelled():
+                self.loop._ready.append(handle)  # type: ignore[attr-defined]
+        self._frozen = [kept for kept in self._frozen if kept[0] is not life]
+
+    @property
+    def life(self) -> Life | None:
+        """A server that answers: the one, or any."""
+        if self.plan.replicas == 1:
+            return self._life
+        up = self.up()
+        return self.chance.choice(up) if up else None
+
+    @life.setter
+    def life(self, life: Life | None) -> None:
+        self._life = life
+
+    def up(self) -> list[Life]:
+        """Those to which a caller would be sent."""
+        return [life for life in self.lives if not (life.dead or life.leaving or life.frozen) and life.begun]
+
+    def note_claims(self, life: Life, call: Any, result: Any) -> None:
+        """Who holds what, told by the calls alone: nobody takes from one who has it."""
+        name, args, _ = call
+        match name:
+            case "beat":
+                life.beaten = self.loop.now
+            case "open" if isinstance(result, Opened) and args[0].holder:
+                self._holders[result.run] = life
+            case "claim" if result is not None:
+                held = self._holders.get(result.run)
+                if self.plan.replicas > 1 and held is not None and held.holds():
+                    self.watch.wrong("claim", result.run, f"life {life.n} took it from life {held.n}, which holds it")
+                self._holders[result.run] = life
+            case "append":
+                for part, verdict in zip(args[0], result, strict=True):
+                    over = part.mark is not None and (part.mark.parked or part.mark.ended)
+                    if verdict is Verdict.WRITTEN and over:
+                        self._holders.pop(part.run, None)
+                self.watch.counts["refused_slices"] += sum(verdict is Verdict.FENCED for verdict in result)
+
+    def fenced(self, life: Life, call: str) -> bool:
+        """Has this process lost the run of this call, and does not know it yet?"""
+        if self.plan.replicas == 1:
+            return life is not self._life
+        track = next((run for run in self._holders if call.startswith(f"call_{run}")), "")
+        return self._holders.get(track) is not life
 
     def now_ms(self) -> int:
         """The wall's clock, which may jump."""
@@ -133,15 +215,16 @@ class World:
 
     async def begin(self) -> Life:
         """A process starts on what is there. The leases of the one before are over with it."""
-        self.lapsed += 3600.0
+        self.lapsed += 3600.0  # which nobody looks at where a store is shared
         life = Life(self, len(self.lives) + 1)
         self.lives.append(life)
         self.watch.note(f"life {life.n} begins")
-        self.watch.calm_since = self.loop.now
+        self.watch.calm_since = max(self.loop.now, self.watch.calm_since if self.plan.replicas > 1 else 0.0)
         self.watch.counts["lives"] += 1
         await asyncio.wait([life.spawn(life.start())])
         if not life.dead:
-            self.life = life
+            life.begun = True
+            self._life = life
         return life
 
     def _tool(self, name: str) -> FunctionTool:
@@ -149,7 +232,7 @@ class World:
             life = LIFE.get()
             if life is None or life.dead:
                 raise asyncio.CancelledError
-            self.watch.did(place.call_id, name, fenced=life is not self.life)
+            self.watch.did(place.call_id, name, fenced=self.fenced(life, place.call_id))
             for n in range(int(arguments.get("tells", 0))):
                 place.progress(f"{n} done")
                 await self.pause()
@@ -184,20 +267,30 @@ class Life:
         self.dead = False
         self.leaving = False
         """It drains: no new caller comes to it."""
+        self.begun = False
+        self.frozen = False
+        self.beaten = world.loop.now
         self.tasks: list[SimTask] = []
         self.readers: list[Reader] = []
         self.over = asyncio.Event()
-        self._context = contextvars.copy_context()
-        self._context.run(LIFE.set, self)
-        self.door: Any = world.make_door(self, world.store, random.Random(f"door {world.plan.seed} {n}"))
+        self.context = contextvars.copy_context()
+        self.context.run(LIFE.set, self)
+        self.bell, self.holder = LocalBell(), ""
+        limits, inner = world.plan.limits, world.store
+        if isinstance(world.store, SharedMemory):
+            self.holder = f"life{n}"
+            if world.plan.idle_one and n == 2:
+                limits = replace(limits, works=False)
+            inner = world.store.seat(self.holder, self.bell, works=limits.works)  # type: ignore[assignment]
+        self.door: Any = world.make_door(self, inner, random.Random(f"door {world.plan.seed} {n}"))
         self.side = MemoryStore(lambda: world.loop.now, sessions=self.door)
         plan = world.plan
         rules = [Rule("*", "always", '"ask": true')]
         approvals = Approvals("never", rules, self.door.granted, world.new_id, world.now_ms, plan.ttl_s)
         settings = LoopSettings(max_rounds=6, on_unknown=plan.on_unknown)
         agent = world.make_agent(world.model, world.toolbox, settings, _place, _no_leftover, approvals)
-        parts: Any = (self.door, Side(self, self.side), LocalBell(), agent)
-        self.parts = Parts(*parts, plan.limits, SimLog(world.watch), world.now_ms, world.new_id)
+        parts: Any = (self.door, Side(self, self.side), self.bell, agent)
+        self.parts = Parts(*parts, limits, SimLog(world.watch), world.now_ms, world.new_id, None, self.holder)
         self.engine: Engine
 
     async def start(self) -> None:
@@ -207,11 +300,17 @@ class Life:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that dies with this life."""
-        task = self.world.loop.create_task(work, context=self._context.copy())
+        task = self.world.loop.create_task(work, context=self.context.copy())
         self.tasks.append(task)  # type: ignore[arg-type]
         if self.dead:
             task.cancel()
         return task
+
+    def holds(self) -> bool:
+        """May it believe that its claims are its own?"""
+        store = self.world.store
+        known = isinstance(store, SharedMemory) and store.alive(self.holder)
+        return known and not self.dead and self.world.loop.now - self.beaten < self.world.plan.limits.lease_s
 
     def crash(self, how: str) -> None:
         """kill -9: nothing of this life runs on, nothing that it had not committed is there."""
@@ -220,6 +319,11 @@ class Life:
         self.world.watch.note(f"life {self.n} dies {how}")
         self.world.watch.counts["crashes"] += 1
         self._end()
+        if isinstance(self.world.store, SharedMemory):
+            self.world.watch.calm_since = self.world.loop.now + self.world.plan.limits.lease_s
+            self.world.store.bells.pop(self.holder, None)
+            if self.world.chance.random() < 0.5:  # the store notices that its connection is gone
+                self.world.store.leave(self.holder)
 
     def _end(self) -> None:
         self.dead = True
@@ -227,8 +331,8 @@ class Life:
             reader.died()
         for task in self.tasks:
             task.cancel()
-        if self.world.life is self:
-            self.world.life = None
+        if self.world._life is self:
+            self.world._life = None
         self.over.set()
 
     async def leave(self, seconds: float) -> None:
@@ -243,6 +347,8 @@ class Life:
             reader.done_with()
         self.world.watch.note(f"life {self.n} stops")
         self._end()
+        if isinstance(self.world.store, SharedMemory):
+            self.world.store.leave(self.holder)
 
     async def buried(self) -> None:
         """Wait until the last task of a dead life is gone."""

@@ -1,0 +1,32 @@
+"""The schema on PostgreSQL. Owns: applying the numbered migrations, one process at a time, and refusing a database that
+is newer than this program. Refuses to know: what the tables hold."""
+
+from __future__ import annotations
+
+from holdfast.journal import queries
+from holdfast.journal.base import NewerStore
+from holdfast.journal.postgres_lines import Line
+
+SQL = queries.load("postgres_schema.sql")
+OLDEST = 150_000
+"""PostgreSQL 15."""
+
+
+async def migrate(line: Line) -> None:
+    """Bring the schema up to date, in one transaction."""
+    if int(await line.fetchval(SQL["server"])) < OLDEST:
+        raise NewerStore("PostgreSQL 15 or newer is needed. Upgrade the database, or use another.")
+    steps = queries.migrations("postgres_migrations")
+    async with line.transaction():
+        await line.execute(SQL["lock"])
+        await line.execute(SQL["versions"])
+        version = await line.fetchval(SQL["version"])
+        if version > steps[-1][0]:
+            raise NewerStore(
+                f"the database has schema {version}, this program knows {steps[-1][0]}. Use the newer holdfast that "
+                "migrated it, or restore the backup that was made before."
+            )
+        for number, script in steps:
+            if number > version:
+                await line.execute(script)
+                await line.execute(SQL["applied"], number)

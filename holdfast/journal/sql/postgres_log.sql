@@ -1,0 +1,94 @@
+-- name: append
+-- Slices without a mark: each is written only where its attempt holds the run. A place that is taken fails all of them:
+-- that is rare, and looking for it each time costs half as much again. Then others are told.
+WITH written AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
+    AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  CROSS JOIN LATERAL (
+    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended LIMIT 1
+  ) AS held
+  RETURNING run
+)
+SELECT run FROM written UNION ALL SELECT pg_notify('holdfast', p)::text FROM unnest($9::text[]) AS p;
+
+-- name: append_contested
+-- The same, where a place is taken: the slice whose place it was is not written, all others are.
+WITH written AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
+    AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  CROSS JOIN LATERAL (
+    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended LIMIT 1
+  ) AS held
+  ON CONFLICT DO NOTHING RETURNING run
+)
+SELECT run FROM written UNION ALL SELECT pg_notify('holdfast', p)::text FROM unnest($9::text[]) AS p;
+
+-- name: append_marked
+-- Slices with a mark: the run's row is locked and changed, then everything that hangs on it, in one statement. A place
+-- that is taken fails it as a whole.
+WITH m AS (
+  UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = s.at, parked = s.parked, ended = s.ended,
+    chains = s.chains, wake_at = s.wake_at, asks = s.asks, last_seq = s.last_seq, bytes = s.bytes, turn = s.turn,
+    holder = CASE WHEN s.ended OR s.parked THEN NULL ELSE r.holder END,
+    waits = r.waits AND NOT s.void, lost_at = CASE WHEN s.void THEN 0 ELSE r.lost_at END
+  FROM unnest($1::text[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::boolean[],
+      $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[], $14::text[])
+    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks)
+  WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+  RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, s.turn
+), written AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  FROM unnest($15::text[], $16::int[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[],
+      $22::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  JOIN m ON m.id = s.run
+), freed AS (
+  UPDATE conversations c SET active = NULL, latest = CASE WHEN m.chains THEN m.id ELSE c.latest END
+  FROM m WHERE m.ended AND c.owner = m.owner AND c.id = m.conversation AND c.active = m.id
+), quiet AS (
+  DELETE FROM signals USING m WHERE m.ended AND signals.run = m.id
+), turns AS (
+  INSERT INTO session_turns (owner, session, n, at, run, turn)
+  SELECT m.owner, m.session, row_number() OVER (PARTITION BY m.owner, m.session ORDER BY m.n)
+    + COALESCE((SELECT max(t.n) FROM session_turns t WHERE t.owner = m.owner AND t.session = m.session), 0),
+    m.at, m.id, COALESCE(m.turn, '') FROM m WHERE m.ended AND m.session != ''
+)
+SELECT id FROM m UNION ALL SELECT pg_notify('holdfast', p)::text FROM unnest($23::text[]) AS p;
+
+-- name: ends
+-- How far runs are written, and which attempt holds them, where that is not known in memory.
+SELECT r.id, r.attempt, l.last_seq, l.crc_after,
+  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE run = r.id)::bigint AS bytes
+FROM runs r CROSS JOIN LATERAL (
+  SELECT last_seq, crc_after FROM run_log WHERE run = r.id ORDER BY first_seq DESC LIMIT 1
+) l WHERE r.id = ANY ($1::text[]) AND r.holder IS NOT NULL AND NOT r.ended;
+
+-- name: written
+-- What is in the log at places whose writing was never answered.
+SELECT l.run, l.first_seq, l.attempt, l.data FROM unnest($1::text[], $2::bigint[]) AS d (run, first_seq)
+JOIN run_log l ON l.run = d.run AND l.first_seq = d.first_seq;
+
+-- name: marked
+-- What the rows of runs say whose mark was never answered.
+SELECT id, attempt, status, updated_at FROM runs WHERE id = ANY ($1::text[]) AND holder IS NULL;
+
+-- name: pages
+-- For each (owner, run, place): how far the run's row says that its log goes, and about a page of the rows after it.
+SELECT q.i, r.last_seq AS least, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
+FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS q (owner, run, place, i)
+JOIN runs r ON r.id = q.run AND r.owner = q.owner AND r.hidden = 0
+LEFT JOIN LATERAL (
+  SELECT * FROM (
+    SELECT near.*, sum(octet_length(near.data)) OVER (ORDER BY near.first_seq) - octet_length(near.data) AS ahead
+    FROM (
+      SELECT first_seq, last_seq, crc_before, crc_after, data FROM run_log WHERE run = q.run AND first_seq >= COALESCE(
+        (SELECT first_seq FROM run_log WHERE run = q.run AND first_seq <= q.place + 1 ORDER BY first_seq DESC LIMIT 1), 0)
+      ORDER BY first_seq LIMIT 512
+    ) near
+  ) measured WHERE ahead < $4
+) l ON true
+ORDER BY q.i, l.first_seq;

@@ -1,0 +1,19 @@
+-- name: server
+-- The version of the database itself.
+SELECT current_setting('server_version_num');
+
+-- name: lock
+-- One process at a time migrates.
+SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema', 0));
+
+-- name: versions
+-- Which migrations were applied, and when.
+CREATE TABLE IF NOT EXISTS schema_versions (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now());
+
+-- name: version
+-- The last of them.
+SELECT COALESCE(max(version), 0) FROM schema_versions;
+
+-- name: applied
+-- One more.
+INSERT INTO schema_versions (version) VALUES ($1);

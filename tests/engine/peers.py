@@ -1,0 +1,294 @@
+"""Several engines on one store, in one event loop. Owns: House (the shared store and its engines), Valve (one engine's
+way to the store, which a test can shut), and waiting for a condition with a deadline. Refuses to know: what is
+tested."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.agents.approval import Approvals, Rule
+from holdfast.agents.loop import LoopAgent, LoopSettings
+from holdfast.core.admission import Asked
+from holdfast.core.events import Effect
+from holdfast.core.spec import Spec
+from holdfast.core.state import RunState
+from holdfast.dialects.runs import RunsProjection
+from holdfast.engine.base import Chunk, Ended, Idle, Limits, News, Order, Projection
+from holdfast.engine.drivers import Parts
+from holdfast.engine.engine import Engine
+from holdfast.journal.base import StoreUnavailable
+from holdfast.journal.bell import LocalBell
+from holdfast.journal.memory import MemoryStore
+from holdfast.journal.postgres import Identity, PostgresStore
+from holdfast.models.scripted import PlaybookModel, Step
+from holdfast.testing.shared import SharedMemory
+from holdfast.tools.base import Output, Place
+from holdfast.tools.function import FunctionTool
+from holdfast.tools.registry import Toolbox
+from tests.pg import killed, opened, server
+
+OWNER = "ann"
+DEADLINE_S = 30.0
+LEASE_S = 2.0
+EFFECTS: dict[str, Effect] = {"look": "read", "note": "write"}
+
+
+async def until(what: Callable[[], Any | Awaitable[Any]], why: str = "it") -> Any:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = what()
+        if isinstance(found, Awaitable):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{why} did not happen within {DEADLINE_S:g} s")
+
+
+class Quiet:
+    """A log that keeps names and fields."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, name: str, **fields: object) -> None:
+        """See Log.info."""
+        self.lines.append((name, fields))
+
+    warning = error = info
+
+
+class Valve:
+    """The store, as one engine sees it. `down`: every call fails, as while the database is away. `hung`: no call
+    returns until the valve is opened again."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.down = False
+        self.opened = asyncio.Event()
+        self.opened.set()
+        self.deliveries = _Valved(self, store.deliveries)
+
+    @property
+    def peers(self) -> Any:
+        return _Peers(self, self._store.peers)
+
+    @property
+    def upkeep(self) -> Any:
+        return self._store.upkeep
+
+    @property
+    def conversations(self) -> Any:
+        return self._store.conversations
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **named: Any) -> Any:
+            return await self.through(getattr(self._store, name), *args, **named)
+
+        return call
+
+    async def through(self, work: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
+        """Carry out one call."""
+        if self.down:
+            raise StoreUnavailable("the database is away", passing=True)
+        await self.opened.wait()
+        return await work(*args, **named)
+
+
+class _Valved:
+    def __init__(self, valve: Valve, inner: Any) -> None:
+        self._valve = valve
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **named: Any) -> Any:
+            return await self._valve.through(getattr(self._inner, name), *args, **named)
+
+        return call
+
+
+class _Peers(_Valved):
+    shared = True
+
+
+class House:
+    """One shared store and its engines."""
+
+    def __init__(self) -> None:
+        self.store = SharedMemory(time.monotonic, self.now_ms, LEASE_S)
+        self.books: dict[str, list[list[Step]]] = {}
+        self.deeds: Counter[str] = Counter()
+        self.holds: dict[str, asyncio.Event] = {}
+        """Tools wait for the event of their `n`, where there is one."""
+        self.engines: list[Engine] = []
+        self.valves: list[Valve] = []
+        self.logs: list[Quiet] = []
+        self._ids = itertools.count(1)
+
+    @staticmethod
+    def now_ms() -> int:
+        return int(time.time() * 1000)
+
+    def new_id(self) -> str:
+        return f"{next(self._ids):024d}"
+
+    async def begin(self) -> None:
+        """Before the first process."""
+
+    async def rows(self) -> dict[str, tuple[str | None, int]]:
+        """All runs: who holds each, and its attempt."""
+        return {name: (run.holder, run.attempt) for name, run in self.store._runs.items()}
+
+    async def dies(self, n: int) -> None:
+        """kill -9: nothing more is said, and the lease runs out."""
+        await self.engines[n].stop()
+
+    async def erase(self, run: str) -> None:
+        """Another process deletes a run, without a word before."""
+        await self.store.seat("x", LocalBell()).delete(OWNER, run)
+        self.store.leave("x")
+
+    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+        """The store, for one more process."""
+        return self.store.seat(holder, bell, works=limits.works)
+
+    async def engine(self, **limits: Any) -> Engine:
+        """One more process."""
+        given = Limits(**{"lease_s": LEASE_S, "keepalive_s": 0.5, "grace_s": 0.2, **limits})
+        holder, bell, log = f"p{len(self.engines)}", LocalBell(), Quiet()
+        valve: Any = Valve(await self.seat(holder, bell, given))
+        box = Toolbox([self._tool(name) for name in EFFECTS])
+        rules = [Rule("*", "always", '"ask": true')]
+        asks = Approvals("never", rules, valve.granted, self.new_id, self.now_ms, 60.0)
+        agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), _place, _no_leftover, asks)
+        memory: Any = MemoryStore(time.monotonic, sessions=valve)
+        parts = Parts(valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder)
+        engine = Engine(parts)
+        await engine.start()
+        self.engines.append(engine)
+        self.valves.append(valve)
+        self.logs.append(log)
+        return engine
+
+    def _tool(self, name: str) -> FunctionTool:
+        async def work(arguments: dict[str, Any], place: Place) -> Output:
+            self.deeds[place.call_id] += 1
+            held = self.holds.get(str(arguments["n"]))
+            if held is not None:
+                await held.wait()
+            return Output(f"{name} gave {arguments['n']}")
+
+        properties = {"n": {"type": "integer"}, "ask": {"type": "boolean"}}
+        schema: dict[str, object] = {"type": "object", "properties": properties}
+        return FunctionTool(name=name, description=name, schema=schema, fn=work, effect=EFFECTS[name])
+
+    async def close(self) -> None:
+        """All processes end."""
+        for valve in self.valves:
+            valve.opened.set()
+            valve.down = False
+        for engine in self.engines:
+            await engine.stop()
+
+
+class PostgresHouse(House):
+    """The same on a real PostgreSQL."""
+
+    async def begin(self) -> None:
+        """See House.begin."""
+        self._url = await server().database()
+        self._stores: list[PostgresStore] = []
+
+    async def rows(self) -> dict[str, tuple[str | None, int]]:
+        """See House.rows."""
+        found = await server().run(self._url, "SELECT id, holder, attempt FROM runs")
+        return {row["id"]: (row["holder"], row["attempt"]) for row in found}
+
+    async def dies(self, n: int) -> None:
+        """See House.dies."""
+        await super().dies(n)
+        await killed(self._stores[n])
+
+    async def erase(self, run: str) -> None:
+        """See House.erase."""
+        store = await opened(self._url, "x", LocalBell(), LEASE_S)
+        await store.delete(OWNER, run)
+        await store.close()
+
+    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+        """See House.seat."""
+        store = await PostgresStore.open_at(self._url, Identity(holder, holder, limits.works), bell, LEASE_S)
+        self._stores.append(store)
+        return store
+
+    async def close(self) -> None:
+        """See House.close."""
+        await super().close()
+        for store in self._stores:
+            await store.close()
+
+
+class Books(PlaybookModel):
+    """Says what the books of the house hold for the user's last words."""
+
+    def __init__(self, house: House) -> None:
+        super().__init__([])
+        self._house = house
+
+    async def stream(self, ask: Any) -> Any:
+        """See Model.stream."""
+        text = next(str(m["content"]) for m in reversed(ask.messages) if m["role"] == "user")
+        async for parts in PlaybookModel(self._house.books[text]).stream(ask):
+            yield parts
+
+
+def order(text: str, *, store: bool = True, **joins: Any) -> Order:
+    """A request."""
+    spec = Spec(dialect="runs", model="m", input=({"role": "user", "content": text},), store=store)
+    asked = Asked(owner=OWNER, fingerprint=f"of {text}", derived_session="d", store=store, **joins)
+    return Order(owner=OWNER, spec=spec, asked=asked)
+
+
+class Ear:
+    """A reader in a task of its own."""
+
+    def __init__(self, engine: Engine, run: str, projection: Projection | None = None) -> None:
+        self.data = b""
+        self.idles = 0
+        self.last: News | None = None
+        self._subscription = engine.attach(OWNER, run, projection or RunsProjection())
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        while True:
+            news = await self._subscription.next()
+            match news:
+                case Chunk(data):
+                    self.data += data
+                case Idle():
+                    self.idles += 1
+                case _:
+                    self.last = news
+                    self._subscription.close()
+                    return
+
+    async def whole(self) -> bytes:
+        """All that it was told, when the run has ended."""
+        await asyncio.wait_for(self.task, DEADLINE_S)
+        assert isinstance(self.last, Ended), self.last
+        return self.data
+
+
+def _place(state: RunState, call: str) -> Place:
+    return Place(owner=OWNER, session="s", call_id=call, workspace=Path("/nonexistent"))
+
+
+async def _no_leftover(process: Any, call: str) -> bool:
+    return True

@@ -1,0 +1,82 @@
+"""Bugs on purpose, of processes that share a store. Owns: a zombie that may write, a run that is driven twice, a signal
+that no beat asks for, a lease that is never over, a run that stays with the process that lost it. Refuses to know: how
+they are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.engine.writer import Writer
+from holdfast.journal.base import Slice, Verdict
+from holdfast.testing.shared import SharedMemory
+from tests.sim.planted import Planted, kinds
+from tests.sim.world import World
+
+
+def _store(wrong: type[SharedMemory]) -> Callable[[World], None]:
+    def plant(world: World) -> None:
+        world.share(wrong(lambda: world.loop.now, world.now_ms, world.plan.limits.lease_s))
+
+    return plant
+
+
+def _nothing(world: World) -> None:
+    """The bug is in a patch."""
+
+
+class LetsZombiesWrite(SharedMemory):
+    """Whoever held a run once may write to it: the number of the attempt is not looked at."""
+
+    async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        verdicts = []
+        for part in slices:
+            run = self._runs.get(part.run)
+            if run is None or run.ended or run.hidden or run.attempt == part.attempt:
+                verdicts += await super().append([part])
+                continue
+            moved = [_moved(record, len(run.records) + n) for n, record in enumerate(part.records)]
+            verdicts += await super().append([Slice(part.run, run.attempt, moved, part.mark)])
+            run.records[len(run.records) - len(moved) :] = moved
+        return verdicts
+
+
+def _moved(record: Any, seq: int) -> Any:
+    return type(record)(seq, record.attempt, record.at, record.data)
+
+
+class GivesRunsTwice(SharedMemory):
+    """A run that somebody holds may be claimed all the same."""
+
+    def _held(self, run: Any) -> bool:
+        return False
+
+
+class KeepsWhatIsNotDriven(Writer):
+    """A claim that lapsed here is never given back."""
+
+    def give_back(self, live: Any) -> None:
+        """Forgotten."""
+
+
+async def _blind(scout: Any, urgent: bool) -> None:
+    """Nobody looks."""
+
+
+PLANTED = {
+    "a zombie may write": Planted(
+        _store(LetsZombiesWrite), kinds("claim", "numbers", "references", "end", "told"), 300
+    ),
+    "a run is driven twice": Planted(_store(GivesRunsTwice), kinds("claim"), 20),
+    "a lapsed claim is kept": Planted(
+        _nothing, kinds("stuck"), 300, ("holdfast.engine.drivers.Writer", KeepsWhatIsNotDriven)
+    ),
+    "a lost ring loses the wish": Planted(
+        _nothing, kinds("cancel"), 600, ("holdfast.engine.drivers.Drivers.heard", lambda drivers, run: None)
+    ),
+    "a free run is never looked for": Planted(
+        _nothing, kinds("stuck", "client"), 20, ("holdfast.engine.scout.Scout._look", _blind)
+    ),
+}
+KNOWN = {"a zombie may write": (153, 232), "a lapsed claim is kept": (5, 78), "a lost ring loses the wish": (256, 547)}
+"""Seeds that are tried first: it takes a rare order of events."""
