@@ -128,6 +128,14 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
     return Accept(Resolved(session=session, session_turns=turns, remember=asked.session is not None))
 
 
+def settled(asked: Asked) -> Resolved | None:
+    """What is settled about a request that names nothing which a store could hold; None where one must be asked."""
+    if asked.key or asked.again or asked.previous or asked.conversation or asked.session:
+        return None
+    decision = decide(asked, Found()) if asked.conversation_use == "join" else None
+    return decision.resolved if isinstance(decision, Accept) else None
+
+
 def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:
     shown = wire_id("responses", asked.previous or "")
     if previous is None or previous.expired:

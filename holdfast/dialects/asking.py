@@ -4,7 +4,6 @@ Refuses to know: HTTP frameworks; headers come as a plain mapping."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
@@ -80,6 +79,8 @@ class Context(Struct, frozen=True):
     settings: Policy = Policy()
     """What is special about that key."""
     clients: tuple[Client, ...] = TABLE
+    caller: Policy | None = None
+    """What the table says of it, where somebody has looked already."""
 
     def under(self, asked: str | None) -> Context:
         """The same request to the profile that it names; 404 for one that nobody serves (A2)."""
@@ -118,11 +119,14 @@ class Context(Struct, frozen=True):
         if chat and _SESSION.match(chat):
             return f"owui-{chat}"
         text = "\0".join((self.owner, system or "", first_user)).encode("utf-8", "replace")
-        return "auto-" + hmac.new(self.secret, text, hashlib.sha256).hexdigest()[:32]
+        return "auto-" + hmac.digest(self.secret, text, "sha256").hex()[:32]
 
     def known(self) -> Policy:
         """What is special about this caller, but for what its request says itself."""
-        return first_of(self.settings, self.profile.policy(), recognise(self.headers, self.clients))
+        return first_of(self.settings, self.profile.policy(), self._recognised())
+
+    def _recognised(self) -> Policy:
+        return recognise(self.headers, self.clients) if self.caller is None else self.caller
 
     def tool_items(self) -> ToolItems:
         """How server tools appear as items: see C9."""
@@ -130,7 +134,7 @@ class Context(Struct, frozen=True):
             case None:
                 return self.known().tool_items or "function_call"
             case "auto":
-                return recognise(self.headers, self.clients).tool_items or "function_call"
+                return self._recognised().tool_items or "function_call"
             case "function_call" | "mcp_call" as wanted:
                 return wanted
             case _:
@@ -163,7 +167,7 @@ class Context(Struct, frozen=True):
 
     def durable_chat(self) -> bool:
         """Are chat completions stored where the request says nothing (B6)?"""
-        said = first_of(self.settings, recognise(self.headers, self.clients)).durable_chat
+        said = first_of(self.settings, self._recognised()).durable_chat
         return self.profile.durable_chat if said is None else said
 
     def resent(self, session: str) -> Again:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import codec
-from holdfast.core.admission import Asked
+from holdfast.core.admission import Asked, settled
 from holdfast.core.errors import ClientError, ServerError, store_unavailable
 from holdfast.core.events import AttemptStarted, RunAccepted
 from holdfast.core.spec import Resolved
@@ -44,6 +44,8 @@ class Admission:
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
         the store has begun: an admitted run is driven, and its caller has left it."""
+        if not order.spec.store:  # memory: nothing is awaited between the opening of the run and its first task
+            return await self._admit(order)
         answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         self._spawn(self._answer(order, answer))
         try:
@@ -153,7 +155,7 @@ class Admission:
         asked, spec = order.asked, order.spec
         store, prepared = parts.durable, None
         if not spec.store:
-            prepared = await parts.durable.resolve(asked)
+            prepared = settled(asked) or await parts.durable.resolve(asked)
             store, asked = parts.memory, Asked(owner=order.owner, fingerprint="", store=False)
 
         def accept(resolved: Resolved) -> list[bytes]:

@@ -56,7 +56,9 @@ class Callers:
         try:
             return await self._wait(owner, run, answered)
         finally:
-            self._waiting -= Counter([run])
+            self._waiting[run] -= 1
+            if not self._waiting[run]:
+                del self._waiting[run]
 
     async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
         state: RunState | None = None

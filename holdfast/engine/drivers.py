@@ -16,6 +16,7 @@ from holdfast.core.state import waiting
 from holdfast.engine.approvals import Waiting, adopt, answer_to, concerns
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.callers import CutOff
+from holdfast.engine.earlier import Earlier
 from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
 from holdfast.engine.worker import Stop, Worker
@@ -56,6 +57,7 @@ class Drivers:
             self.hubs[stored] = Hub(store, parts.bell, parts.limits)
             self.hubs[stored].shared = stored and parts.durable.peers.shared
             self.writers[stored] = Writer(store, parts.bell, parts.now_ms, parts.limits, parts.log)
+        self.earlier = Earlier(parts.durable)
         self.asking: Waiting | None = None
         """Where a run goes that waits for a person; set by the engine."""
         self._workers: dict[str, Worker] = {}
@@ -85,7 +87,7 @@ class Drivers:
         parts = self._parts
         if not live.owned:
             self._listen(run)
-        worker = Worker(live, parts.agent, self.writers[not live.owned], parts.durable, parts.limits, parts.log)
+        worker = Worker(live, parts.agent, self.writers[not live.owned], self.earlier, parts.limits, parts.log)
         worker.adopt = self._adopt
         self._workers[live.run] = worker
         if self._draining:
@@ -163,6 +165,8 @@ class Drivers:
             if live.lapsed:
                 self.writers[True].give_back(live)
             self.hubs[not live.owned].remove(live)
+            if live.committed.ended and not live.owned:
+                self.earlier.ended(live.committed)
             if waiting(live.committed):
                 await self._wait_for_person(live)
             if live.run in self._orphans:

@@ -8,6 +8,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from holdfast.core.events import Entry
@@ -18,7 +19,7 @@ from holdfast.engine.base import Order, Projection, Ticket
 from holdfast.engine.callers import Callers, CutOff
 from holdfast.engine.drivers import Drivers, Parts
 from holdfast.engine.handover import Handover
-from holdfast.engine.keeper import Keeper, entry_of, read_state
+from holdfast.engine.keeper import Keeper, entry_of, read_kept, read_state
 from holdfast.engine.lease import Lease
 from holdfast.engine.retention import Retainer
 from holdfast.engine.scout import Scout
@@ -40,6 +41,7 @@ class Engine:
         holder = parts.holder or parts.new_id()
         self._drivers = drivers = Drivers(parts, holder)
         self._hubs, self._writers = drivers.hubs, drivers.writers
+        self._stored = partial(read_kept, parts.durable, self._hubs[True].kept)
         steady = parts.steady_ms
         seconds = (lambda: steady() / 1000) if steady is not None else None
         self.lease = Lease(parts.durable, holder, parts.limits, parts.log, seconds)
@@ -155,8 +157,6 @@ class Engine:
             self._main.cancel()
             await asyncio.gather(self._main, return_exceptions=True)
 
-    # doors
-
     async def submit(self, order: Order) -> Ticket:
         """See Admission.submit."""
         return await self.admission.submit(order)
@@ -184,7 +184,7 @@ class Engine:
             live = hub.live(run)
             if live is not None and not live.lost:  # what was lost goes on elsewhere, or is gone
                 return live.committed if live.owner == owner else None
-        return await read_state(self._parts.memory, owner, run) or await read_state(self.durable, owner, run, known)
+        return await read_state(self._parts.memory, owner, run) or await self._stored(owner, run, known)
 
     async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
         """The committed entries of a stored run."""
@@ -240,6 +240,7 @@ class Engine:
         if not row.ended:
             await self.cancel(owner, run)
         gone = await self.durable.delete(owner, run)
+        self._drivers.earlier.forget(owner, run)
         live = self._hubs[True].live(run)
         if live is not None:
             live.lose()

@@ -7,21 +7,25 @@ import asyncio
 
 from holdfast.engine.base import Limits, Projection
 from holdfast.engine.live import Live
+from holdfast.engine.replay import Ended
 from holdfast.engine.subscription import Reading, Subscription
-from holdfast.journal.base import Bell, Journal
+from holdfast.journal.base import Bell, Store
 
 
 class Hub:
     """The live runs and readers of one journal."""
 
-    def __init__(self, journal: Journal, bell: Bell, limits: Limits) -> None:
+    def __init__(self, journal: Store, bell: Bell, limits: Limits) -> None:
         self.journal = journal
         self.bell = bell
+        self.kept = Ended()
         self.shared = False
         """Other processes drive runs of this journal too."""
         self._limits = limits
         self._lives: dict[str, Live] = {}
         self._subscriptions: dict[Subscription, float] = {}
+        self._read = asyncio.Event()
+        """Set while there are readers."""
 
     def live(self, run: str) -> Live | None:
         """See Source.live."""
@@ -39,7 +43,9 @@ class Hub:
         """Its worker is done: readers that are behind go on from the journal."""
         if self._lives.get(live.run) is live:
             del self._lives[live.run]
-        if not live.committed.ended:
+        if live.committed.ended:
+            self.kept.note(live.committed)
+        else:
             live.lose()
         self.bell.ring([live.run])
 
@@ -48,6 +54,7 @@ class Hub:
         reading = Reading(projection, after)
         subscription = Subscription(self, owner, run, reading, self._limits.subscriber_bytes)
         self._subscriptions[subscription] = asyncio.get_running_loop().time()
+        self._read.set()
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
@@ -70,6 +77,7 @@ class Hub:
         other.add(live)
         for subscription in [each for each in self._subscriptions if each.run == live.run]:
             other._subscriptions[subscription] = self._subscriptions.pop(subscription)
+            other._read.set()
             subscription.move(other)
 
     def vanish(self, run: str, reason: str) -> None:
@@ -88,6 +96,9 @@ class Hub:
         loop = asyncio.get_running_loop()
         interval = self._limits.keepalive_s
         while True:
+            if not self._subscriptions:  # an idle server sleeps
+                self._read.clear()
+                await self._read.wait()
             await asyncio.sleep(min(1.0, interval / 4))
             now = loop.time()
             for subscription, since in list(self._subscriptions.items()):

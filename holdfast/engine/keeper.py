@@ -23,6 +23,7 @@ from holdfast.engine.base import Limits, Log
 from holdfast.engine.lease import Lease
 from holdfast.engine.lineup import Lineup
 from holdfast.engine.live import Live
+from holdfast.engine.replay import Ended, entries_of
 from holdfast.engine.scout import Scout
 from holdfast.engine.writer import RETRY_S, ClaimLost, Writer
 from holdfast.journal.base import Opened, Record, Store, StoreUnavailable
@@ -51,14 +52,24 @@ async def read_state(store: Store, owner: str, run: str, known: RunState | None 
     after = known.seq - 1 if known is not None else -1
     while records := await store.read(owner, run, after):
         after = records[-1].seq
-        for n, record in enumerate(records):
-            if known is not None and record.seq <= known.seq:
-                state = known
-                continue
-            entry = entry_of(run, record)
-            state = start(entry) if state is None else apply(state, entry)
-            if n % 512 == 511:
+        for first in range(0, len(records), 512):
+            for entry in entries_of(run, records[first : first + 512]):
+                if known is not None and entry.seq <= known.seq:
+                    state = known
+                else:
+                    state = start(entry) if state is None else apply(state, entry)
+            if len(records) > 512:
                 await asyncio.sleep(0)
+    return state
+
+
+async def read_kept(store: Store, kept: Ended, owner: str, run: str, known: RunState | None = None) -> RunState | None:
+    """The same for a run that may have been folded before; the store says whether it is still there."""
+    if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
+        return state
+    state = await read_state(store, owner, run, known)
+    if state is not None:
+        kept.note(state)
     return state
 
 

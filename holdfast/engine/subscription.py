@@ -10,20 +10,21 @@ Refuses to know: sockets."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from holdfast.core import codec
 from holdfast.core.errors import Damaged
-from holdfast.core.events import Entry, Terminal
+from holdfast.core.events import Terminal
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News, Patient, Projection
 from holdfast.engine.live import Live
-from holdfast.journal.base import Bell, Journal, StoreUnavailable
+from holdfast.engine.replay import LONG, alike, entries_of, render
+from holdfast.engine.replay import Ended as Kept
+from holdfast.journal.base import Bell, Record, Store, StoreUnavailable
 
-SLICE_S = 0.002
-"""Any loop over entries lets others run this often (house rule 6.12)."""
+SLICE = 512
+"""Any loop over entries lets others run after so many, about 2 ms of work (house rule 6.12)."""
 RETRY_S = 0.25
 CHECK_S = 5.0
 """A reader at the end of a run that is driven elsewhere looks this often whether it is still there."""
@@ -32,8 +33,9 @@ CHECK_S = 5.0
 class Source(Protocol):
     """Where a subscription finds its run."""
 
-    journal: Journal
+    journal: Store
     bell: Bell
+    kept: Kept
     shared: bool
     """A run may be deleted by another process, which nobody tells us."""
 
@@ -71,6 +73,12 @@ class Subscription:
         self._bound = bound
         self._view: Any = projection.view0(reading.after)
         self._seq = -1
+        self._name = alike(projection) if reading.after < 0 else None
+        """Under which all frames of this run can be kept."""
+        self._pages: list[bytes] | None = [] if self._name else None
+        """All frames so far, where none came by another way than this."""
+        self._ready: Iterator[bytes] | None = None
+        """All frames of a run that was read before."""
         self._buffer: list[bytes] = []
         self._size = 0
         self._lane_of: Live | None = None
@@ -153,17 +161,8 @@ class Subscription:
     async def next(self) -> News:
         """What to do next."""
         while True:
-            if self._buffer:
-                return self._take()
-            if self._ended:
-                return Ended()
-            if self._cut:
-                return Cut()
-            if self._gone:
-                return Broken(self._gone)
-            if self._idle:
-                self._idle = False
-                return Idle()
+            if (news := self._at_hand()) is not None:
+                return news
             if self._lane_of is not None:
                 await self._news()
                 continue
@@ -173,6 +172,23 @@ class Subscription:
                 return Broken(str(error))
             except StoreUnavailable as error:
                 await self._until_back(error)
+
+    def _at_hand(self) -> News | None:
+        """What can be said without waiting."""
+        if self._buffer:
+            return self._take()
+        if (page := self._kept_page()) is not None:
+            return Chunk(page)
+        if self._ended:
+            return Ended()
+        if self._cut:
+            return Cut()
+        if self._gone:
+            return Broken(self._gone)
+        if self._idle:
+            self._idle = False
+            return Idle()
+        return None
 
     def close(self) -> None:
         """The reader is gone, or has everything."""
@@ -194,6 +210,15 @@ class Subscription:
         if self._lane_of is not None and self._lane_of.owned:
             self._lane_of.wake()
         return Chunk(data)
+
+    def _kept_page(self) -> bytes | None:
+        if self._ready is None or self._cut or self._gone:
+            return None
+        self.active = True
+        page = next(self._ready, None)
+        if page is None:
+            self._ready, self._ended = None, True
+        return page
 
     def _wake(self) -> None:
         self._rang = True
@@ -219,24 +244,41 @@ class Subscription:
         self._rang = False
         if self._join():
             return
+        if self._seq < 0 and await self._read_before():
+            return
         records = await self._source.journal.read(self.owner, self.run, self._seq)
         if not records:
-            if not self._join():
-                if self._source.shared:
-                    await self._still_there()
-                if self._driven or not isinstance(self._projection, Patient):
-                    self._at_edge()
-                await self._follow()
+            await self._no_more()
             return
         self._driven = self._followed and self._source.shared
-        pause = asyncio.get_running_loop().time() + SLICE_S
-        for record in records:
-            self._step(Entry(self.run, record.seq, record.at, record.attempt, codec.decode(record.data)))
+        for start in range(0, len(records), SLICE):
+            if start:
+                await asyncio.sleep(0)
+            self._step(records[start : start + SLICE])
             if self._ended:
                 return
-            if asyncio.get_running_loop().time() > pause:
-                await asyncio.sleep(0)
-                pause = asyncio.get_running_loop().time() + SLICE_S
+
+    async def _no_more(self) -> None:
+        """The end of what is committed: go live, or wait for the bell."""
+        if self._join():
+            return
+        if self._source.shared:
+            await self._still_there()
+        if self._driven or not isinstance(self._projection, Patient):
+            self._at_edge()
+        await self._follow()
+
+    async def _read_before(self) -> bool:
+        """Have all frames been kept, of a run that is still there and this owner's?"""
+        kept, name = self._source.kept, self._name
+        pages = kept.frames(self.run, name) if name else None
+        if name is None or pages is None:
+            return False
+        if await self._source.journal.find(self.owner, self.run) is None:
+            kept.forget_frames(self.run, name)
+            return False
+        self._ready, self._pages = iter(pages), None
+        return True
 
     async def _still_there(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -254,6 +296,7 @@ class Subscription:
         self._followed = True
 
     def _at_edge(self) -> None:
+        self._pages = None
         self._view, held = self._projection.live(self._view)
         self._add(held)
 
@@ -270,13 +313,21 @@ class Subscription:
             self._unlisten = None
         return True
 
-    def _step(self, entry: Entry) -> None:
-        self._view, frames = self._projection.step(self._view, entry)
-        self._seq = entry.seq
-        self._ended = isinstance(entry.event, Terminal) or self._projection.over(self._view)
+    def _step(self, records: list[Record]) -> None:
+        """Fold and render some records."""
+        self._view, frames, last = render(self._projection, self._view, entries_of(self.run, records))
+        self._seq = last.seq
+        over = isinstance(last.event, Terminal)
+        self._ended = over or self._projection.over(self._view)
         self._add(frames)
+        if self._pages is not None and self._name and over and self._seq >= LONG:
+            self._source.kept.record(self.run, self._name, self._pages)
 
     def _add(self, frames: list[bytes]) -> None:
-        for frame in frames:
-            self._buffer.append(frame)
-            self._size += len(frame)
+        if not frames:
+            return
+        data = b"".join(frames) if len(frames) > 1 else frames[0]
+        self._buffer.append(data)
+        self._size += len(data)
+        if self._pages is not None:
+            self._pages.append(data)

@@ -31,10 +31,10 @@ from holdfast.core.spec import Message
 from holdfast.core.state import RunState, between_steps, in_flight, stopping, waiting
 from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
-from holdfast.engine.earlier import earlier_messages
+from holdfast.engine.earlier import Earlier
 from holdfast.engine.live import Live
 from holdfast.engine.writer import ClaimLost, Writer, patiently
-from holdfast.journal.base import Catalog, StoreUnavailable
+from holdfast.journal.base import StoreUnavailable
 
 
 class Stop(Enum):
@@ -54,12 +54,12 @@ class Stop(Enum):
 class Worker:
     """One attempt at one run."""
 
-    def __init__(self, live: Live, agent: Agent, writer: Writer, catalog: Catalog, limits: Limits, log: Log) -> None:
+    def __init__(self, live: Live, agent: Agent, writer: Writer, earlier: Earlier, limits: Limits, log: Log) -> None:
         # Six parts are joined here because a worker is where they meet; there is no smaller meeting place.
         self.live = live
         self._agent = agent
         self._writer = writer
-        self._catalog = catalog
+        self._earlier = earlier
         self._limits = limits
         self._log = log
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
@@ -188,7 +188,7 @@ class Worker:
 
     async def _history(self) -> tuple[Message, ...]:
         accepted = self.live.staged.facts.accepted
-        earlier = await patiently(lambda: earlier_messages(self._catalog, accepted.owner, accepted.resolved))
+        earlier = await patiently(lambda: self._earlier.messages(accepted.owner, accepted.resolved))
         return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
 
     async def _reader_drained(self) -> None:

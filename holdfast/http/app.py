@@ -1,4 +1,4 @@
-"""The application. Owns: putting routes and gate together. Refuses to know: which parts were chosen."""
+"""The application. Owns: putting gate, doors and routes together. Refuses to know: which parts were chosen."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.engine.base import Log
+from holdfast.http.doors import Doors
 from holdfast.http.errors import on_http_exception
 from holdfast.http.gate import Gate, Rules
 from holdfast.http.keys import Keyring
@@ -24,10 +26,24 @@ from holdfast.http.routes_sessions import SessionRoutes
 from holdfast.http.websocket import ResponsesSocket
 
 
+class Application(Starlette):
+    """Starlette's application behind the gate and the doors. Of its own layers only that is used which turns its
+    exceptions into answers: its error page is the gate's work."""
+
+    gate: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Gate, doors, then Starlette's router."""
+        scope["app"] = self
+        await self.gate(scope, receive, send)
+
+
 def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
     """What a process shows that only carries out runs: its health."""
-    gate = Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log)
-    return _app(ServerRoutes(about).health_routes(), gate)
+    return _app(
+        ServerRoutes(about).health_routes(),
+        lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log),
+    )
 
 
 def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> Starlette:
@@ -44,10 +60,12 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
         *SessionRoutes(parts).routes(),
         *DocsRoutes().routes(),
     ]
-    return _app(routes, Middleware(Gate, keyring=keyring, rules=rules, new_id=new_id, log=log))
+    return _app(routes, lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log))
 
 
-def _app(routes: Sequence[BaseRoute], gate: Middleware) -> Starlette:
-    app = Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: on_http_exception})
+def _app(routes: Sequence[BaseRoute], gate: Callable[[ASGIApp], ASGIApp]) -> Starlette:
+    app = Application(routes=routes)
     app.router.redirect_slashes = False  # a redirect names the host and scheme that this end saw, not the proxy's
+    beyond = ExceptionMiddleware(app.router, {HTTPException: on_http_exception})
+    app.gate = gate(Doors(beyond, app.routes))
     return app

@@ -10,7 +10,7 @@ from array import array
 from itertools import accumulate
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from holdfast.core.errors import ClientError
 
@@ -60,11 +60,17 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     size = 0
     try:
         async with asyncio.timeout(BODY_S):
-            async for chunk in request.stream():
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                chunk = message.get("body", b"")
                 size += len(chunk)
                 if size > max_bytes:
                     raise too_large(max_bytes)
                 chunks.append(chunk)
+                more = message.get("more_body", False)
     except TimeoutError as error:
         words = f"The body did not arrive within {BODY_S:.0f} seconds: send it again over a better connection."
         raise ClientError("request_timeout", words, status=408) from error

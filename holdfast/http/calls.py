@@ -21,7 +21,7 @@ from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.approval import Reply, Talk
 from holdfast.dialects.asking import Context, Profile, is_session_name
-from holdfast.dialects.clients import TABLE, Client
+from holdfast.dialects.clients import TABLE, Client, recognise
 from holdfast.dialects.shared import broken_frame
 from holdfast.engine.approvals import not_pending
 from holdfast.engine.base import Cut, Ended, Idle, Order, Projection, Ticket
@@ -92,15 +92,16 @@ def no_refusal(state: RunState) -> HoldfastError | None:
 
 def owner_of(request: Request) -> str:
     """Whose rows this request may see."""
-    key: Key = request.state.key
+    key: Key = request.scope["state"]["key"]
     return key.owner
 
 
 def context_of(request: Request, parts: Parts) -> Context:
     """The request as a dialect sees it."""
-    headers, key = dict(request.headers.items()), request.state.key
-    more = (key.id, key.settings, parts.clients)
-    return Context(owner_of(request), headers, parts.profile, parts.secret, parts.others, *more)
+    key: Key = request.scope["state"]["key"]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+    more = (key.id, key.settings, parts.clients, recognise(headers, parts.clients))
+    return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
 
 
 async def submit(parts: Parts, context: Context, spec: Spec, asked: Asked) -> Ticket:
@@ -165,7 +166,7 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     if stream:
         return await streamed(request, parts, ticket, how, after=-1)
     try:
-        state = await unless_gone(request.receive, _settled(parts, owner, ticket.run, how))
+        state = await unless_gone(request.scope, request.receive, _settled(parts, owner, ticket.run, how))
     except Left:
         await _leaving(parts, owner, ticket)(False)
         return Broke()
@@ -180,13 +181,13 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
     return handed(parts, owner, ticket, how.body(state, None))
 
 
-async def talked(request: Request, parts: Parts, parsed: Talk, how: Answering, rest: Rest) -> ASGIApp:
+async def talked(request: Request, parts: Parts, context: Context, parsed: Talk, how: Answering, rest: Rest) -> ASGIApp:
     """Answer a request whose last message may answer a question: `rest` says how the rest of that run is shown."""
     if parsed.reply is not None:
         answered = await _replied(request, parts, parsed.reply, rest, stream=parsed.stream)
         if answered is not None:
             return answered
-    ticket = await submit(parts, context_of(request, parts), parsed.spec, parsed.asked)
+    ticket = await submit(parts, context, parsed.spec, parsed.asked)
     return await created(request, parts, ticket, how, stream=parsed.stream)
 
 
@@ -228,7 +229,7 @@ async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answerin
     if how.eager:
         return RunStream(subscription, headers, left, broken=how.broken)
     try:
-        first = await unless_gone(request.receive, subscription.next())
+        first = await unless_gone(request.scope, request.receive, subscription.next())
     except Left:
         subscription.close()
         await left(False)

@@ -1,32 +1,53 @@
-"""One connection of uvicorn, with three things that it lacks. Owns: the abort of streams that must break off, a way to
-write a piece of a body without a task, and the deadline for the head of a request. Refuses to know: requests."""
+"""One connection of uvicorn, with four things that it lacks. Owns: the abort of streams that must break off, the word
+that the caller has gone, a way to write a piece of a body without a task, and the deadline for the head of a request.
+Refuses to know: requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class Abortable:
-    """The application can break the connection."""
+    """The application can break the connection, and is told when the other side did (leaving.py)."""
 
     app: Any
     transport: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        inner: ASGIApp = self.app
+        self._inner: ASGIApp = self.app
+        self.app = self._abortable
+        self._told: list[Callable[[], None]] = []
 
-        async def abortable(scope: Scope, receive: Receive, send: Send) -> None:
-            extensions = scope.setdefault("extensions", {})
-            extensions["holdfast.abort"] = self.transport.abort
-            extensions["holdfast.write"] = write_of(getattr(send, "__self__", None))
-            await inner(scope, receive, send)
+    def _abortable(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        extensions = scope.setdefault("extensions", {})
+        extensions["holdfast.abort"] = self.transport.abort
+        extensions["holdfast.left"] = self._watch
+        extensions["holdfast.write"] = write_of(getattr(send, "__self__", None))
+        return self._inner(scope, receive, send)
 
-        self.app = abortable
+    def _watch(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told` when the connection is lost, until the returned function is called."""
+        if self.transport.is_closing():  # connection_lost has come, or comes without a word from the caller
+            told()
+            return _nothing
+        self._told.append(told)
+        return lambda: self._told.remove(told) if told in self._told else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever watches."""
+        super().connection_lost(exc)  # type: ignore[misc]
+        watching, self._told = self._told, []
+        for told in watching:
+            told()
+
+
+def _nothing() -> None:
+    """The end of a watch that is over."""
 
 
 class Impatient:

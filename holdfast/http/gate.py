@@ -96,7 +96,7 @@ class _Answer:
 
 
 class Gate:
-    """Pure ASGI middleware. It goes inside Starlette's error page: Starlette(middleware=[Middleware(Gate, ...)])."""
+    """Pure ASGI middleware, the outermost layer: a bug ends here, so nothing of Starlette need be around it."""
 
     def __init__(self, app: ASGIApp, *, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Log) -> None:
         self._app = app

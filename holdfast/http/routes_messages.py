@@ -70,7 +70,7 @@ class MessagesRoutes:
         """POST: begin a run, or attach by key."""
         context = calls.context_of(request, self._parts)
         parsed = parse.parse(await calls.body_of(request, self._parts), context, self._parts.max_parts)
-        return await calls.talked(request, self._parts, parsed, HOW, _rest)
+        return await calls.talked(request, self._parts, context, parsed, HOW, _rest)
 
     @described(
         Operation(

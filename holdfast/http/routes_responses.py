@@ -16,6 +16,7 @@ from holdfast.core.state import RunState
 from holdfast.dialects import fields
 from holdfast.dialects.asking import Context
 from holdfast.dialects.responses import body, compaction, frames, items, parse
+from holdfast.dialects.responses.reattach import ReattachProjection
 from holdfast.dialects.responses.refs import Item, references
 from holdfast.engine.base import Order, Ticket
 from holdfast.engine.earlier import would_follow
@@ -38,7 +39,7 @@ NOUN = "response"
 ITEMS_OF = ("responses", "conversations")
 """Runs whose items can be named again: those of responses, and those that were added to conversations."""
 HOW = Answering(projection=frames.ResponsesProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
-REATTACH = Answering(projection=frames.ReattachProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
+REATTACH = Answering(projection=ReattachProjection(), body=body.body, refusal=calls.no_refusal, eager=True)
 
 
 async def named_items(parts: Parts, owner: str, ids: Sequence[str], previous: str | None) -> dict[str, Item]:

@@ -10,11 +10,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from email.utils import formatdate
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from holdfast.http.connection import protocol_of
 
@@ -56,7 +59,42 @@ def _websocket(*args: Any, **kwargs: Any) -> Any:
     return WebSocketsSansIOProtocol(*args, **kwargs)
 
 
+class _State(ServerState):
+    """What connections share. The date is looked up when it is asked for, at most once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        super().__init__()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that every answer has."""
+        now = int(time.time())
+        if now != self._second:
+            self._second, self._date = now, [(b"date", formatdate(now, usegmt=True).encode())]
+        return self._date
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._date = headers
+
+
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = _State()
+        self._leaving = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Until told to leave. uvicorn's own wakes ten times a second to look at a clock and a flag: an idle server
+        sleeps."""
+        await self._leaving.wait()
+
+    def leave(self) -> None:
+        """End the main loop."""
+        self.should_exit = True
+        self._leaving.set()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours: uvicorn would raise them again at the end."""
@@ -86,6 +124,7 @@ class Serving:
             timeout_keep_alive=75,
             server_header=False,
             date_header=True,
+            proxy_headers=False,  # nobody here asks who the caller is or how it came: keys say whose a request is
             ws=_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
             ws_max_size=frame_bytes,
             ws_ping_interval=20.0,
@@ -124,4 +163,4 @@ class Serving:
         try:
             await self._drain()
         finally:
-            self._server.should_exit = True
+            self._server.leave()

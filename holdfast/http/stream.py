@@ -4,9 +4,7 @@ what is in a frame."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -15,18 +13,14 @@ from holdfast.dialects.sse import KEEPALIVE
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News
 from holdfast.engine.callers import CutOff
 from holdfast.engine.subscription import Subscription
+from holdfast.http.leaving import Left, unless_gone, watch
 
-T = TypeVar("T")
 SLICE = 64 * 1024
 FRAME_END = b"\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
 ]
-
-
-class Left(Exception):
-    """The caller is gone."""
 
 
 class RunStream:
@@ -52,7 +46,7 @@ class RunStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the reader leaves or the server stops."""
-        watching = asyncio.create_task(self._watch(receive))
+        unwatch = watch(scope, receive, self._gone)
         self._subscription.on_cut = lambda: abort(scope)
         whole = False
         try:
@@ -60,12 +54,11 @@ class RunStream:
             self._subscription.sink = at_once(scope)
             whole = await self._pump(scope, send) and not self._early
         finally:
-            watching.cancel()
+            unwatch()
             self._subscription.close()
             await self._left(whole)
 
-    async def _watch(self, receive: Receive) -> None:
-        await gone(receive)
+    def _gone(self) -> None:
         self._early = self._sending or not self._subscription.told
         self._subscription.cut()
 
@@ -129,27 +122,6 @@ def abort(scope: Scope) -> None:
         breaking()
 
 
-async def gone(receive: Receive) -> None:
-    """Return when the caller has closed its side."""
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
-async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`; Left as soon as the caller is gone. CutOff passes through."""
-    doing = asyncio.ensure_future(work)
-    watching = asyncio.create_task(gone(receive))
-    try:
-        await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
-        raise Left
-    finally:
-        doing.cancel()
-        watching.cancel()
-        await asyncio.gather(doing, watching, return_exceptions=True)
-
-
 class Broke:
     """An ASGI response that is none: the connection is broken off."""
 
@@ -158,4 +130,4 @@ class Broke:
         abort(scope)
 
 
-__all__ = ["Broke", "CutOff", "Left", "RunStream", "gone", "unless_gone"]
+__all__ = ["Broke", "CutOff", "Left", "RunStream", "unless_gone"]

@@ -6,12 +6,15 @@ Refuses to know: where segments are kept."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+
+import msgspec
 
 from holdfast.core.errors import Damaged
 from holdfast.journal.base import Record
 
 SEGMENT_BYTES = 256 * 1024
+_LINE = msgspec.json.Decoder(tuple[int, int, int, int, int])
 
 
 def origin(run: str) -> int:
@@ -35,26 +38,28 @@ def pack(records: Iterable[Record], crc: int) -> tuple[bytes, int]:
 
 
 def unpack(blob: bytes, crc: int, run: str) -> list[Record]:
-    """The records in a blob; Damaged where the chain does not hold. `crc` is the checksum before the first."""
+    """The records in a blob; Damaged where the chain does not hold. `crc` is the checksum before the first.
+
+    A replay spends most of its time here: one flat loop with `link` written out and each line read as a JSON list,
+    1.7 us a record. A generator of records, their lines by map(int) and their checksums by calls took 2.6."""
+    records: list[Record] = []
+    add, crc32, numbers = records.append, zlib.crc32, _LINE.decode
+    place = 0
     try:
-        records = []
-        for record, written in _walk(zlib.decompress(blob)):
-            crc = link(crc, record)
+        packed = zlib.decompress(blob)
+        line, end = packed.index, len(packed)
+        while place < end:
+            begin = line(b"\n", place)
+            seq, attempt, at, written, size = numbers(b"[%b]" % packed[place:begin].replace(b" ", b","))
+            if size < 0:
+                raise ValueError(f"a record of {size} bytes")
+            begin += 1
+            place = begin + size
+            data = packed[begin:place]
+            crc = crc32(data, (crc + seq * 31 + attempt * 1_000_003 + at) & 0xFFFFFFFF)
             if crc != written:
-                raise Damaged(f"run {run}: the checksum of entry {record.seq} does not hold")
-            records.append(record)
-    except (zlib.error, ValueError) as error:
+                raise Damaged(f"run {run}: the checksum of entry {seq} does not hold")
+            add(Record(seq, attempt, at, data))
+    except (zlib.error, ValueError, msgspec.MsgspecError) as error:
         raise Damaged(f"run {run}: a segment cannot be unpacked ({error})") from error
     return records
-
-
-def _walk(packed: bytes) -> Iterator[tuple[Record, int]]:
-    """The records of a segment with the checksums that were written with them."""
-    place = 0
-    while place < len(packed):
-        head_end = packed.index(b"\n", place) + 1
-        seq, attempt, at, crc, size = map(int, packed[place:head_end].split())
-        if size < 0:
-            raise ValueError(f"a record of {size} bytes")
-        place = head_end + size
-        yield Record(seq, attempt, at, packed[head_end:place]), crc

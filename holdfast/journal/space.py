@@ -1,12 +1,18 @@
 """Room on the disk. Owns: the low-water mark, under which nothing new may be stored, and the ballast, a file that is
 given back at that moment: on a full disk even deleting and checkpointing fail, so the room for them is kept from the
-start. Refuses to know: what the room is used for. Its calls block: run them in a thread."""
+start. Refuses to know: what the room is used for. The calls of Space block: `mind` runs them in a thread."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+SPACE_S = 1.0
+SPACE_IDLE_S = 5.0
+"""How often the disk is asked while nothing is written; as soon as something is, it is asked again."""
 
 
 class Space:
@@ -57,3 +63,18 @@ class Space:
         finally:
             os.close(fd)
         return True
+
+
+async def mind(space: Space, told: Callable[[str | None], None], written: asyncio.Event) -> None:
+    """Tell how the room is, until cancelled. `written` is set when something was."""
+    while True:
+        try:
+            short = await asyncio.to_thread(space.look)
+        except OSError as error:
+            short = f"the disk does not say how much room there is: {error.strerror}"
+        told(short)
+        await asyncio.sleep(SPACE_S)
+        if short is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(written.wait(), SPACE_IDLE_S - SPACE_S)
+        written.clear()

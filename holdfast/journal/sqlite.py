@@ -41,7 +41,7 @@ from holdfast.journal.base import (
 from holdfast.journal.base_peers import Alone
 from holdfast.journal.desk import Desk, told
 from holdfast.journal.segments import origin
-from holdfast.journal.space import Space
+from holdfast.journal.space import Space, mind
 from holdfast.journal.sqlite_conversations import SqliteConversations
 from holdfast.journal.sqlite_deliveries import SqliteDeliveries
 from holdfast.journal.sqlite_load import Loaded, compare, connect_other, connect_writer, verify
@@ -56,7 +56,6 @@ Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 HOT_ROWS = 200_000
 UPKEEP_S = 0.25
-SPACE_S = 1.0
 CHECK_BYTES = 64 * 1024 * 1024
 """A bigger database is not looked through after an unclean stop: `holdfast store check` does it."""
 
@@ -81,6 +80,7 @@ class SqliteStore:
         self._wal_pages = 0
         self._checkpointing = threading.Lock()
         self._dirty = asyncio.Event()
+        self._written = asyncio.Event()
         self._to_seal: list[str] = []
         self._writer: Desk[Any] = Desk(
             "holdfast-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self._fences.rollback
@@ -120,7 +120,7 @@ class SqliteStore:
         store._dirty.set()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
         if space is not None:
-            store._watch = asyncio.create_task(store._mind(space), name="journal space")
+            store._watch = asyncio.create_task(mind(space, store._told_room, store._written), name="journal space")
         return store
 
     async def close(self) -> None:
@@ -194,6 +194,8 @@ class SqliteStore:
 
     async def beat(self, holder: str) -> None:
         """See Journal.beat. Leases live in memory: with the process, all of them are over."""
+        if not self._fences.settled:  # nothing is held: the writer, and with it the upkeep, may sleep on
+            return
         now = self._clock()
         await self._write(lambda db: self._renew(holder, now))
 
@@ -294,6 +296,7 @@ class SqliteStore:
     async def _write(self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], T] = told) -> T:
         def committed(result: Any) -> T:
             self._dirty.set()
+            self._written.set()
             return then(result)
 
         answer: T = await self._writer.ask(job, committed)
@@ -354,13 +357,8 @@ class SqliteStore:
                 self._dirty.set()
             await asyncio.sleep(UPKEEP_S)
 
-    async def _mind(self, space: Space) -> None:
-        while True:
-            try:
-                self.upkeep.room = await asyncio.to_thread(space.look)
-            except OSError as error:
-                self.upkeep.room = f"the disk does not say how much room there is: {error.strerror}"
-            await asyncio.sleep(SPACE_S)
+    def _told_room(self, short: str | None) -> None:
+        self.upkeep.room = short
 
     async def _seal_all(self) -> None:
         todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []

@@ -14,6 +14,7 @@ from holdfast.core.admission import (
     RunFound,
     decide,
     editable,
+    settled,
 )
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import Resolved
@@ -200,3 +201,11 @@ def test_a_conversation_can_be_edited_while_nothing_runs_in_it() -> None:
         with pytest.raises(ClientError) as caught:
             editable("talk", found)
         assert caught.value.status == status
+
+
+def test_what_names_nothing_is_settled_without_a_store_exactly_as_with_an_empty_one() -> None:
+    plain = Asked(owner="o", fingerprint="f", derived_session="auto-1", store=False)
+    assert decide(plain, Found()) == Accept(settled(plain) or Resolved())
+    names = {"key": "k", "previous": RUN, "conversation": "talk", "session": "s", "conversation_use": "make"}
+    for name, value in names.items():
+        assert settled(Asked(owner="o", fingerprint="f", **{name: value})) is None  # type: ignore[arg-type]

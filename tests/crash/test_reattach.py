@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dialects.responses.frames import ReattachProjection
+from holdfast.dialects.responses.reattach import ReattachProjection
 from holdfast.drill.checks import DONE, frames_of, payload, tail_of
 from holdfast.engine.base import Chunk, Ended
 from tests.crash.trial import BOOKS

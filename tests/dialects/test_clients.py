@@ -168,3 +168,16 @@ def test_a_client_row_that_makes_no_sense_is_refused_at_the_start(tmp_path: Path
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"holdfast\.toml"):
         load(path, {"HOME": str(tmp_path)}, {})
+
+
+def test_what_is_remembered_of_a_caller_depends_on_all_that_the_table_reads() -> None:
+    row = Client(name="mine", headers={"X-Robot": "yes"}, on_disconnect="cancel")
+    table = (row, *TABLE)
+    for _ in range(2):
+        for name, headers, expected in SEEN:
+            said = recognise(headers, table)
+            assert {field: getattr(said, field) for field in expected} == expected, name
+        assert recognise({"x-robot": "yes"}, table).on_disconnect == "cancel"
+        assert recognise({"x-robot": "no"}, table).on_disconnect == "detach"
+        assert recognise({"x-robot": "yes"}, TABLE).on_disconnect == "detach"
+        assert recognise({"user-agent": "codex " + "x" * 10_000}, table).tool_items == "mcp_call"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from holdfast.core import events as e
 from holdfast.core.state import apply, fold, start
 from holdfast.dialects.responses import body, items
-from holdfast.dialects.responses.frames import ReattachProjection, ResponsesProjection
+from holdfast.dialects.responses.frames import ResponsesProjection
+from holdfast.dialects.responses.reattach import ReattachProjection
 from tests.dialects.transcript import ResponsesChecker, edge_view, follow, read, replay
 from tests.journals import Pen, journals, quick, spec_of
 
@@ -233,3 +234,19 @@ def test_frames_do_not_depend_on_the_length_of_the_text_before_them() -> None:
     after, (frame,) = RESPONSES.step(view, e.Entry("0123456789abcdef", 3, 0, 1, e.TextDelta("b")))
     assert after.text[0] is view.text and after.rest is view.rest
     assert len(frame) < 300
+
+
+@quick
+@given(journals(), st.integers(-1, 40), st.integers(1, 9))
+def test_many_entries_at_once_render_as_each_by_itself(entries: list[e.Entry], after: int, size: int) -> None:
+    """G1: the bulk way of a replay is no second renderer."""
+    for projection in (RESPONSES, REATTACH):
+        view, frames = projection.view0(after), []
+        for start_ in range(0, len(entries), size):
+            view, more = projection.steps(view, entries[start_ : start_ + size])
+            frames += more
+        plain, expected = projection.view0(after), []
+        for entry in entries:
+            plain, more = projection.step(plain, entry)
+            expected += more
+        assert frames == expected and view == plain

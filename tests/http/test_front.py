@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from holdfast.http import server
 from holdfast.http.front import Front
 from tests.asgi import call, knock
 
@@ -39,3 +42,11 @@ async def test_a_websocket_that_comes_too_early_is_503_too() -> None:
 async def test_a_replica_is_not_healthy_before_it_has_its_database() -> None:
     answer = await call(Front(early=False), "GET", "/health")
     assert answer.status == 503 and dict(answer.headers)["retry-after"] == "1"
+
+
+def test_answers_carry_the_date_though_no_timer_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle server sleeps: the date is looked up when an answer needs it."""
+    state = server._State()
+    for second, date in ((1.5, b"Thu, 01 Jan 1970 00:00:01 GMT"), (86400.9, b"Fri, 02 Jan 1970 00:00:00 GMT")):
+        monkeypatch.setattr(server, "time", SimpleNamespace(time=lambda second=second: second))
+        assert state.default_headers == [(b"date", date)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from holdfast.journal.space import Space
+from holdfast.journal import space as space_module
+from holdfast.journal.space import Space, mind
 
 MIB = 1 << 20
 
@@ -56,3 +58,20 @@ def test_both_parts_can_be_off(tmp_path: Path) -> None:
 def test_a_real_disk_says_how_much_is_free(tmp_path: Path) -> None:
     said = Space(tmp_path, 1 << 60, 0).look()
     assert said is not None and "MiB are free" in said and str(tmp_path) not in said
+
+
+async def test_the_disk_is_asked_again_as_soon_as_something_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing is, it is asked rarely: an idle server sleeps."""
+    monkeypatch.setattr(space_module, "SPACE_S", 0.0)
+    monkeypatch.setattr(space_module, "SPACE_IDLE_S", 3600.0)
+    written, told = asyncio.Event(), asyncio.Queue[str | None]()
+    minding = asyncio.create_task(mind(Space(tmp_path, 1, 0), told.put_nowait, written))
+    try:
+        for _ in range(3):
+            assert await asyncio.wait_for(told.get(), 30) is None
+            assert told.empty()
+            written.set()
+    finally:
+        minding.cancel()

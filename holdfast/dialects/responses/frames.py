@@ -9,6 +9,8 @@ any time, gets the same frames with the same numbers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -60,6 +62,7 @@ class ResponsesProjection:
     """See engine.Projection."""
 
     name = "responses"
+    replays_alike = True
 
     def view0(self, after: int) -> View:
         """See Projection.view0."""
@@ -90,39 +93,28 @@ class ResponsesProjection:
             skipped = min(skipped, len(frames) - 1)
         return scribe.view(), frames[skipped:]
 
-
-class ReattachProjection(ResponsesProjection):
-    """For a caller who comes back with its key while the run goes on: one snapshot at the live edge instead of all
-    frames before it (G2). The snapshot is not counted; the next frame is one higher than its number."""
-
-    def view0(self, after: int) -> View:
-        """See Projection.view0: nothing before the edge is given out, but for the end."""
-        return View(2**62, 0, None)
-
-    def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
-        """See Projection.step: a run that ends before the edge is reached still begins with its snapshot."""
-        if view.after < 0 or not isinstance(entry.event, e.Terminal):
-            return super().step(view, entry)
-        view, snapshot = self.live(view)
-        view, frames = super().step(view, entry)
-        return view, snapshot + frames
-
-    def live(self, view: View) -> tuple[View, list[bytes]]:
-        """See Projection.live."""
-        if view.after < 0 or view.rest is None:
-            return view, []
-        body = {"type": "response.snapshot", "sequence_number": view.n - 1, "response": _so_far(view, view.rest)}
-        return replace(view, after=-1), [named_frame(b"response.snapshot", encode(body))]
-
-
-def _so_far(view: View, rest: Rest) -> dict[str, object]:
-    output = list(rest.output)
-    if rest.text_seq >= 0:
-        said, refusal = join(view.text), join(view.refusal)
-        output[rest.text_index] = items.message(rest.run, rest.text_seq, said, "in_progress", refusal)
-    if rest.thought_seq >= 0:
-        output[rest.thought_index] = items.reasoning(rest.run, rest.thought_seq, join(view.thought), "in_progress")
-    return {**rest.head, "status": "in_progress" if rest.begun else "queued", "output": output}
+    def steps(self, view: View, entries: Sequence[e.Entry]) -> tuple[View, list[bytes]]:
+        """The same as `step` for each of them. A replay is nearly all text: one loop over it, without a view for each
+        piece, takes half the time (0.7 us against 1.3)."""
+        frames: list[bytes] = []
+        add = frames.append
+        place, end = 0, len(entries)
+        while place < end:
+            rest, n, text = view.rest, view.n, view.text
+            if rest is not None and rest.text_seq >= 0 and rest.thought_seq < 0 and n > view.after:
+                head = rest.delta_head
+                while place < end and type(event := entries[place].event) is e.TextDelta and not event.refusal:
+                    add(b'%b%d,"delta":%b}\n\n' % (head, n, encode(event.text)))
+                    text = (text, event.text)
+                    n += 1
+                    place += 1
+                if n > view.n:
+                    view = View(view.after, n, rest, text, None)
+            if place < end:
+                view, more = self.step(view, entries[place])
+                frames += more
+                place += 1
+        return view, frames
 
 
 class Scribe:

@@ -1,0 +1,175 @@
+"""Ended runs that are read again: what is kept of them is the same, is bounded, and never outlives the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core import codec
+from holdfast.core.admission import Asked
+from holdfast.core.errors import Damaged
+from holdfast.core.events import AnyEvent, AttemptStarted, Entry, MessageCompleted, RunAccepted, RunCompleted, TextDelta
+from holdfast.core.spec import Resolved, Spec
+from holdfast.core.state import RunState, fold
+from holdfast.dialects.chat.frames import ChatProjection
+from holdfast.dialects.responses.frames import ResponsesProjection
+from holdfast.dialects.responses.reattach import ReattachProjection
+from holdfast.engine.base import Broken, Chunk, Ended, Limits, News
+from holdfast.engine.hub import Hub
+from holdfast.engine.keeper import read_kept, read_state
+from holdfast.engine.replay import LONG, Kept, alike
+from holdfast.journal.base import Mark, Opening, Record, Slice
+from holdfast.journal.bell import LocalBell
+from holdfast.journal.memory import MemoryStore
+
+WORDS = 2 * LONG
+TEXT = "word " * WORDS
+
+
+class Counted(MemoryStore):
+    """A store that counts how often its log is read."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self.reads = 0
+
+    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+        self.reads += 1
+        return await super().read(owner, run, after)
+
+
+async def ended(store: MemoryStore, run: str = "r1", words: int = WORDS) -> RunState:
+    """A run that has ended, with so many deltas."""
+    spec = Spec(dialect="responses", model="m", input=({"role": "user", "content": "hi"},))
+    events: list[AnyEvent] = [RunAccepted(spec=spec, resolved=Resolved(), owner="o"), AttemptStarted()]
+    events += [*(TextDelta("word ") for _ in range(words)), MessageCompleted("word " * words), RunCompleted()]
+    data = [codec.encode(event) for event in events]
+    opening: dict[str, Any] = {"run": run, "at": 1, "dialect": "responses", "model": "m"}
+    asked = Asked(owner="o", fingerprint="")
+    await store.open(Opening(**opening, asked=asked, accept=lambda resolved: data[:2], holder="h"))
+    records = [Record(seq, 1, 1, one) for seq, one in enumerate(data)][2:]
+    await store.append([Slice(run, 1, records, Mark(status="completed", at=1, ended=True, chains=True))])
+    return fold(Entry(run, seq, 1, min(seq, 1), event) for seq, event in enumerate(events))
+
+
+def hub_of(store: MemoryStore) -> Hub:
+    return Hub(store, LocalBell(), Limits())
+
+
+async def all_of(hub: Hub, owner: str = "o", projection: Any = None, after: int = -1) -> tuple[bytes, News]:
+    """All frames that a reader gets, and how it ends."""
+    subscription = hub.subscribe(owner, "r1", projection or ResponsesProjection(), after)
+    parts: list[bytes] = []
+    try:
+        while isinstance(news := await subscription.next(), Chunk):
+            parts.append(news.data)
+    finally:
+        subscription.close()
+    return b"".join(parts), news
+
+
+async def test_a_second_replay_gives_the_same_bytes_without_reading_the_log() -> None:
+    store = Counted()
+    await ended(store)
+    hub = hub_of(store)
+    first, end = await all_of(hub)
+    assert end == Ended() and first.count(b"output_text.delta\n") == WORDS
+    reads = store.reads
+    assert await all_of(hub) == (first, Ended()) and store.reads == reads
+    whole, _ = await all_of(hub_of(store))
+    assert whole == first
+
+
+async def test_a_run_that_is_deleted_behind_our_back_is_gone_at_once() -> None:
+    """By another process, by retention, by its conversation: nobody tells this hub."""
+    store = Counted()
+    state = await ended(store)
+    hub = hub_of(store)
+    await all_of(hub)
+    assert (await read_kept(store, hub.kept, "o", "r1")) == state
+    assert await store.delete("o", "r1")
+    frames, end = await all_of(hub)
+    assert not frames and isinstance(end, Broken)
+    assert await read_kept(store, hub.kept, "o", "r1") is None
+
+
+async def test_what_is_kept_is_its_owners_only() -> None:
+    store = Counted()
+    await ended(store)
+    hub = hub_of(store)
+    await all_of(hub)
+    await read_kept(store, hub.kept, "o", "r1")
+    frames, end = await all_of(hub, owner="stranger")
+    assert not frames and isinstance(end, Broken)
+    assert await read_kept(store, hub.kept, "stranger", "r1") is None
+    assert (await all_of(hub))[0]
+
+
+async def test_a_reader_of_a_kept_replay_ends_with_an_error_when_the_run_is_deleted_meanwhile() -> None:
+    store = Counted()
+    await ended(store, words=60_000)
+    hub = hub_of(store)
+    await all_of(hub)
+    subscription = hub.subscribe("o", "r1", ResponsesProjection(), -1)
+    assert isinstance(await subscription.next(), Chunk)
+    hub.vanish("r1", "the run was deleted")
+    assert isinstance(await subscription.next(), Broken)
+    subscription.close()
+
+
+async def test_only_whole_replays_are_kept_and_only_for_those_who_begin_at_the_beginning() -> None:
+    store = Counted()
+    await ended(store)
+    hub = hub_of(store)
+    tail, _ = await all_of(hub, after=WORDS)
+    snapshot, _ = await all_of(hub, projection=ReattachProjection())
+    subscription = hub.subscribe("o", "r1", ResponsesProjection(), -1)
+    await subscription.next()
+    subscription.close()
+    whole, _ = await all_of(hub)
+    assert whole.endswith(tail) and len(tail) < len(whole) and snapshot not in whole
+    assert (await all_of(hub, after=WORDS))[0] == tail
+    assert (await all_of(hub, projection=ReattachProjection()))[0] == snapshot
+    assert (await all_of(hub))[0] == whole
+
+
+def test_a_class_speaks_for_itself_when_it_says_that_its_replays_are_alike() -> None:
+    assert alike(ResponsesProjection()) == "ResponsesProjection"
+    assert alike(ReattachProjection()) is None and alike(ChatProjection()) is None
+
+
+async def test_a_state_is_kept_and_short_runs_are_not() -> None:
+    store = Counted()
+    state = await ended(store)
+    hub = hub_of(store)
+    assert await read_kept(store, hub.kept, "o", "r1") == state
+    reads = store.reads
+    assert await read_kept(store, hub.kept, "o", "r1") == state and store.reads == reads
+    await ended(store, "r2", words=3)
+    short = await read_kept(store, hub.kept, "o", "r2")
+    assert short is not None and short == await read_state(store, "o", "r2") and not hub.kept.has("r2")
+
+
+def test_what_is_kept_is_bounded_in_bytes_and_the_longest_unused_goes_first() -> None:
+    kept: Kept[str, str] = Kept(100)
+    for name in "abcd":
+        kept.put(name, name, 30)
+        kept.get("a")
+    assert [name for name in "abcd" if kept.get(name)] == ["a", "c", "d"] and kept.size == 90
+    kept.put("huge", "x", 51)
+    assert kept.get("huge") is None and kept.size == 90
+    kept.put("a", "again", 10)
+    assert kept.get("a") == "again" and kept.size == 70
+    kept.drop("a")
+    kept.drop("a")
+    assert kept.size == 60
+
+
+def test_events_are_read_together_as_each_by_itself_and_a_broken_one_is_damage() -> None:
+    events: list[AnyEvent] = [TextDelta("a"), AttemptStarted(), TextDelta("é\n")]
+    data = [codec.encode(event) for event in events]
+    assert codec.decode_all(data) == events and codec.decode_all([]) == []
+    for wrong in (b"{", b'{"type":"unheard.of"}', b'{"type":"text.delta","text":"a"},{"type":"attempt.started"}'):
+        with pytest.raises(Damaged):
+            codec.decode_all([*data, wrong])
