@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 
-from holdfast.bench import client, counters, generator, history, idle, length, machine, readers, targets
+from holdfast.bench import client, cost, counters, generator, history, idle, length, machine, readers, targets
 from holdfast.bench.figures import CONTROL, DIRECT, FLOOR, Figure, Report, Subject
 from holdfast.bench.judge import judge, mark_void
 from holdfast.bench.loads import Load, plan
@@ -37,6 +37,10 @@ MEASURES: dict[str, Measure] = {
     "history": history.measure,
     "idle": idle.measure,
 }
+
+
+SETTLE_S, REST_S, AT_REST = 30.0, 0.2, 0.05
+"""How long to wait until targets are at rest, how long they must be, and the share of a core that counts as rest."""
 
 
 class Impossible(Exception):
@@ -115,11 +119,24 @@ def _measured(on: Ground, target: Target, load: Load) -> Figure:
         return Figure(load.name, load.kind, target.name, {}, 1, why[:300], void="it failed")
 
 
+def _settle(started: list[Target]) -> None:
+    """Wait until all of them are at rest: what is durable goes on after its reader has left, and would be at work on
+    the core that the next one is measured on."""
+    pids = [pid for target in started for pid in target.pids]
+    give_up = time.monotonic() + SETTLE_S
+    while time.monotonic() < give_up:
+        before = cost.cpu_s(pids)
+        time.sleep(REST_S)
+        if cost.cpu_s(pids) - before < AT_REST * REST_S:
+            return
+
+
 def _through(on: Ground, started: list[Target], load: Load, everywhere: bool) -> list[Figure]:
     """One load through all targets that take part in it."""
     figures: list[Figure] = []
     for target in started:
         if _goes(load, target.name, everywhere):
+            _settle(started)
             figures.append(_measured(on, target, load))
             direct = next((figure for figure in figures if figure.target == DIRECT), None)
             mark_void(figures[-1], direct)

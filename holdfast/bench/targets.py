@@ -101,6 +101,8 @@ class Ground:
     key: str = field(default_factory=lambda: secrets.token_hex(16))
     holdfast: Server | None = None
     started: int = 0
+    foreign: bool = False
+    """The command is not ours: `python -m holdfast` of another checkout must not find the one in the current folder."""
 
     @property
     def model_url(self) -> str:
@@ -122,7 +124,8 @@ class Ground:
     @property
     def env(self) -> dict[str, str]:
         """What a Holdfast server is given besides its flags."""
-        return {"API_SERVER_KEY": self.key, **SETTINGS}
+        own_path = {"PYTHONSAFEPATH": "1"} if self.foreign else {}
+        return {"API_SERVER_KEY": self.key, **SETTINGS, **own_path}
 
 
 def ground(fleet: Fleet, cores: Cores, generator: Generator, command: str, data: str, port: int = 0) -> Ground:
@@ -131,7 +134,7 @@ def ground(fleet: Fleet, cores: Cores, generator: Generator, command: str, data:
     upstream = fleet.start("upstream", [*generator.argv, "upstream", "--port", str(port)], cores.load)
     if fleet.ahead:
         go_first(upstream.pid)
-    return Ground(fleet, cores, generator, upstream, own, Path(data))
+    return Ground(fleet, cores, generator, upstream, own, Path(data), foreign=bool(command))
 
 
 def scratch(out: Path) -> tempfile.TemporaryDirectory[str]:

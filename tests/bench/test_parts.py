@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -9,14 +10,16 @@ import msgspec
 import pytest
 
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report, spread
+from holdfast.bench.generator import Generator
 from holdfast.bench.judge import judge
 from holdfast.bench.length import costs, growth
+from holdfast.bench.machine import Cores, Fleet, Server
 from holdfast.bench.page import write
 from holdfast.bench.plots import draw
 from holdfast.bench.program import Impossible, Wish, choose
 from holdfast.bench.svg import Chart, Scale, Series, bars, lines, log_ticks, ticks
 from holdfast.bench.tables import COLUMNS, cells
-from holdfast.bench.targets import Peer
+from holdfast.bench.targets import Ground, Peer
 from holdfast.bench.wire import Stream
 from tests.bench.made import figure, kept, report
 
@@ -81,6 +84,14 @@ def test_a_peer_is_a_name_a_url_and_a_key() -> None:
     for wrong in ("other", "=http://h", "o=", "o=ftp://h", "o=https://h", "o=http://h,k,m,x"):
         with pytest.raises(ValueError, match="NAME=URL"):
             Peer.parse(wrong)
+
+
+def test_the_server_of_another_checkout_is_not_looked_for_in_the_current_folder(tmp_path: Path) -> None:
+    fleet, cores = Fleet(tmp_path), Cores(0, (0,))
+    upstream, own = Server("upstream", 0, 1, 0.0), [sys.executable, "-m", "holdfast"]
+    for foreign in (True, False):
+        on = Ground(fleet, cores, Generator(()), upstream, own, tmp_path, foreign=foreign)
+        assert ("PYTHONSAFEPATH" in on.env) is foreign
 
 
 @pytest.mark.parametrize("top", [0.003, 0.9, 1, 7, 99, 1234, 3e6])
