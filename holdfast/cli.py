@@ -197,7 +197,10 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, serves: bool, o
         running.cancel()
         return 1
     drains.append(built.engine.drain)
+    built.engine.fallen = lambda: None if serving.stopping else serving.stop()
     front.hand_over(built.app)
+    if built.engine.failed:
+        built.engine.fallen()
     if serving.stopping:  # told to stop while it was being put together: there was nothing to drain then
         await drain()
     elif not serves:
@@ -209,7 +212,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, serves: bool, o
     await running
     await built.stop()
     log.info("stopped")
-    return 0
+    return int(built.engine.failed)
 
 
 class Refused(Exception):

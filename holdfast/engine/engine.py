@@ -5,8 +5,9 @@ shutdown. There is one path for a run: stored or not, streamed or not. Refuses t
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 from holdfast.core.events import Entry
@@ -56,6 +57,9 @@ class Engine:
         self.admission = Admission(parts, drivers, self.keeper, self._spawn, self.left)
         self._tasks: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
+        self.failed = False
+        self.fallen: Callable[[], None] = lambda: None
+        """Called when the engine ends by a failure of its own."""
         self._shared = parts.durable.peers.shared
         self._callers = Callers(self._drivers.hub_of, self.look, parts.bell)
         self._callers.look_again_s = LOOK_AGAIN_S if self._shared else None
@@ -90,7 +94,15 @@ class Engine:
         await self.handover.begin()
         begun = asyncio.Event()
         self._main = asyncio.create_task(self._run(begun), name="engine")
+        self._main.add_done_callback(self._ended)
         await begun.wait()
+
+    def _ended(self, main: asyncio.Task[None]) -> None:
+        """A part of the engine that fails takes all others with it: whoever serves must not go on as if nothing was."""
+        if not main.cancelled() and (error := main.exception()) is not None:
+            self._parts.log.error("engine_failed", trace="".join(traceback.format_exception(error)))
+            self.failed = True
+            self.fallen()
 
     async def _run(self, begun: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:

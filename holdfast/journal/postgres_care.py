@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from holdfast.core.errors import Damaged
 from holdfast.journal import queries
+from holdfast.journal.base import StoreUnavailable
 from holdfast.journal.base_care import Judge, Report
 from holdfast.journal.postgres_carry import SQL, connect, logs_of, records_of
 from holdfast.journal.postgres_lines import Line, translate
@@ -17,6 +18,8 @@ async def check(url: str, judge: Judge, told: Callable[[int, int], None]) -> Rep
     StoreUnavailable."""
     line = await connect(url)
     try:
+        if not await line.fetchval(SQL["has_meta"]):
+            raise StoreUnavailable("there is no store in this database", passing=False)
         async with line.transaction(isolation="repeatable_read", readonly=True):
             return await _check(line, judge, told)
     except OSError as error:

@@ -228,6 +228,12 @@ async def test_the_check_finds_what_was_changed_behind_the_stores_back(old: Path
         await checksum(PostgresCarrier(url))
 
 
+async def test_a_database_without_a_store_is_told_as_such() -> None:
+    with pytest.raises(StoreUnavailable, match="no store"):
+        await check(server().url("template1"), judge, lambda done, of: None)
+    await refuse_moved(server().url("template1"))
+
+
 async def test_a_name_that_postgresql_cannot_hold_is_told(tmp_path: Path) -> None:
     url = await server().database()
     target = PostgresCarrier(url)

@@ -200,6 +200,16 @@ def _as_it_was(server: Server, seen: dict[str, object]) -> None:
     assert server.client.get(f"{PATH}/{seen['deleted']}").status == 404
 
 
+def test_a_replica_that_cannot_keep_its_lease_says_so(cluster: Cluster) -> None:
+    server = cluster.serve("one", HOLDFAST_STORE_LEASE_S="1")
+    rename = "ALTER TABLE replicas RENAME COLUMN {} TO {}"
+    asyncio.run(pg.server().run(cluster.url, rename.format("beat_at", "gone")))
+    wait_until(lambda: server.anonymous.get("/health").status == 503, "health says so", 20)
+    assert "beat_failed" in server.log()
+    asyncio.run(pg.server().run(cluster.url, rename.format("gone", "beat_at")))
+    wait_until(lambda: server.anonymous.get("/health").status == 200, "all is well", 20)
+
+
 # What is refused at the start
 
 
