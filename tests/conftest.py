@@ -13,7 +13,7 @@ hypothesis.settings.register_profile("new", derandomize=False)
 hypothesis.settings.load_profile(os.environ.get("HOLDFAST_EXAMPLES", "same"))
 """The same examples in every run; HOLDFAST_EXAMPLES=new looks for others."""
 
-SLOW = ("crash/test_kill", "crash/test_drill", "crash", "faults", "sim", "schema", "clients", "story", "tools")
+SLOW = ("cluster", "crash/test_kill", "crash/test_drill", "crash", "faults", "sim", "schema", "clients", "story")
 """Directories and files, the longest first."""
 
 

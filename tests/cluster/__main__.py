@@ -18,7 +18,7 @@ from tests.cluster.elsewhere import elsewhere
 from tests.cluster.judging import Result
 from tests.cluster.outage import outage
 from tests.cluster.races import races
-from tests.cluster.replicas import Shape
+from tests.cluster.replicas import SHORT_S, Shape
 from tests.cluster.rolling import rolling
 from tests.cluster.storm import Extent, storm
 
@@ -49,17 +49,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 async def run(name: str, folder: Path, given: argparse.Namespace) -> Result:
     """One trial."""
-    shape = Shape(own_networks=not given.loopback)
+    own = not given.loopback
+    shape, brief = Shape(own_networks=own), Shape(own_networks=own, lease_s=SHORT_S)
     if name == "storm":
         dose = Dose(given.kills, given.freezes, given.cables, given.restarts)
-        return await storm(folder, Extent(given.seed, given.runs, given.in_flight, dose, shape))
+        return await storm(folder, Extent(given.seed, given.runs, given.in_flight, dose, brief))
     if name == "races":
         return await races(folder, given.seed, shape=shape)
     if name == "rolling":
         return await rolling(folder, given.seed, shape)
     if name == "elsewhere":
-        return await elsewhere(folder, given.seed, shape=Shape(own_networks=not given.loopback, approval="on-write"))
-    return await outage(folder, given.seed, shape=shape)
+        return await elsewhere(folder, given.seed, shape=Shape(own_networks=own, approval="on-write"))
+    return await outage(folder, given.seed, shape=brief)
 
 
 def main(argv: list[str]) -> int:

@@ -16,7 +16,7 @@ from holdfast.drill.wire import until
 from tests.cluster.clients import Client
 from tests.cluster.judging import Judge, Result, spread
 from tests.cluster.lines import Request, until_so
-from tests.cluster.replicas import KEEPALIVE_S, Cluster, Replica, Shape
+from tests.cluster.replicas import KEEPALIVE_S, SHORT_S, Cluster, Replica, Shape
 
 REFUSED_S = 2.0
 SLACK_S = 1.0
@@ -150,5 +150,5 @@ async def outage(
     folder: Path, seed: int, outages: tuple[float, ...] = (5.0, 12.0), runs: int = 12, shape: Shape | None = None
 ) -> Result:
     """The whole trial."""
-    async with Cluster(folder, shape) as cluster:
+    async with Cluster(folder, shape or Shape(lease_s=SHORT_S)) as cluster:
         return await Outage(cluster, seed).all(outages, runs)

@@ -25,7 +25,8 @@ from tests.cluster.lines import Line
 from tests.cluster.proxy import Proxy
 
 KEEPALIVE_S = 1.0
-LEASE_S = 4.0
+SHORT_S = 4.0
+"""A lease that a trial can outlast."""
 LISTENS = re.compile(r"listening on http://[\w.\-]+:(\d+)")
 
 
@@ -38,7 +39,8 @@ class Shape:
     """False: one server on SQLite, to try the trials themselves."""
     own_networks: bool = True
     approval: str = "never"
-    lease_s: float = LEASE_S
+    lease_s: float = 15.0
+    """The default of the server; SHORT_S where leases are to end."""
     environ: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = (PROBE_MODULE,)
 

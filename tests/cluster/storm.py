@@ -17,7 +17,7 @@ from holdfast.drill.witness import core
 from tests.cluster.chaos import Chaos, Dose, Suffered
 from tests.cluster.clients import Client, drawn
 from tests.cluster.judging import Judge, Read, Result, spread
-from tests.cluster.replicas import Cluster, Shape
+from tests.cluster.replicas import SHORT_S, Cluster, Shape
 from tests.cluster.watch import Watch
 
 
@@ -29,7 +29,7 @@ class Extent:
     runs: int = 200
     in_flight: int = 24
     dose: Dose = field(default_factory=Dose)
-    shape: Shape = field(default_factory=Shape)
+    shape: Shape = field(default_factory=lambda: Shape(lease_s=SHORT_S))
 
 
 class Storm:

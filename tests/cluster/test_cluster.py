@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.chaos import Dose
-from tests.cluster.elsewhere import elsewhere
+from tests.cluster.elsewhere import Elsewhere
 from tests.cluster.judging import Result
 from tests.cluster.outage import outage
-from tests.cluster.races import races
-from tests.cluster.replicas import Shape
+from tests.cluster.races import one_conversation, one_key, races
+from tests.cluster.replicas import Cluster, Shape
 from tests.cluster.rolling import rolling
 from tests.cluster.storm import Extent, storm
 
@@ -43,12 +43,20 @@ async def test_P1_to_P5_and_P11_hold_while_replicas_die_and_freeze_and_the_datab
     assert result.rows["zombies' writes refused"] or not result.rows["zombies"], result.table()
 
 
-async def test_P6_P7_one_key_or_conversation_over_different_replicas_is_one_run(tmp_path: Path, seed: int) -> None:
-    kept(await races(tmp_path, seed, rounds=4, width=24))
+async def test_P6_P7_one_key_or_conversation_is_one_run_and_orders_reach_the_holder_through_any_replica(
+    tmp_path: Path, seed: int
+) -> None:
+    async with Cluster(tmp_path, Shape(approval="on-write")) as cluster:
+        result = Result("races", seed)
+        await one_key(cluster, 3, 24, result)
+        await one_conversation(cluster, 3, 24, result)
+        kept(result)
+        kept(await Elsewhere(cluster, seed).all(2))
 
 
-async def test_cancel_approval_and_delete_reach_the_holder_through_any_replica(tmp_path: Path, seed: int) -> None:
-    kept(await elsewhere(tmp_path, seed, times=2))
+@pytest.mark.long
+async def test_P6_P7_fifty_rounds(tmp_path: Path, seed: int) -> None:
+    kept(await races(tmp_path, seed))
 
 
 @pytest.mark.long
