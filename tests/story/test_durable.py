@@ -150,7 +150,7 @@ def test_g6_last_event_id_is_another_name_of_starting_after(client: Client) -> N
 
 
 def test_g6_no_frame_is_split_over_two_writes(client: Client) -> None:
-    shown = create(client, "[[tokens=1500]]")["id"]
+    shown = create(client, "[[tokens=1500 pace=0.001]]")["id"]  # paced: a flood would be a few big deltas
     headers = {**client._headers, "host": "127.0.0.1"}
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     with socket.create_connection(("127.0.0.1", client.port), 10) as sock, sock.makefile("rb") as answer:
