@@ -38,7 +38,8 @@ async def check_end(world: World) -> None:
             await _judged(world, life, track)
     for reader in [reader for each in world.lives for reader in each.readers]:
         track_of = world.watch.tracks.get(reader.run)
-        if reader.end.startswith("broken") and (track_of is None or not track_of.deleted):
+        readable = track_of is None or (track_of.stored and not track_of.deleted)
+        if reader.end.startswith("broken") and readable:
             world.watch.wrong("reader", reader.run, f"a {reader.reading.dialect} stream ended: {reader.end}")
 
 
@@ -93,6 +94,8 @@ def _given_back(world: World, life: Life) -> None:
     engine, watch = life.engine, world.watch
     standing = [track.run for track in watch.tracks.values() if track.open]
     stats = engine.stats()
+    if world.plan.replicas > 1:
+        stats["queued"] = len(engine.keeper._queue)  # the rest is a count of what the store had a moment ago
     if stats["active"] or stats["queued"] or engine.admission.chores:
         watch.wrong(
             "leak", "", f"slots: {stats['active']} active, {stats['queued']} queued, {engine.admission.chores} chores"
