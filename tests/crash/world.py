@@ -86,6 +86,11 @@ class MortalStore:
         """Retention is no place to die at."""
         return self.inner.upkeep
 
+    @property
+    def peers(self) -> Any:
+        """The other processes: there are none."""
+        return self.inner.peers
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             return await self._call(name, args, named)
