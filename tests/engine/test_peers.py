@@ -76,8 +76,7 @@ async def test_two_processes_never_drive_one_run(house: House) -> None:
     tickets = [await door.submit(order("hi")) for _ in range(30)]
     for ticket in tickets:
         assert await ended(house, ticket.run) == "completed"
-    assert sorted(house.deeds.values()) == [1] * 30
-    assert {attempt for _, attempt in (await house.rows()).values()} == {1}
+    assert sorted(house.deeds.values()) == [1] * 30  # a lease may lapse on a slow machine: a deed is done once all the same
 
 
 @pytest.mark.parametrize("lost", [False, True])
