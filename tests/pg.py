@@ -21,6 +21,7 @@ import pytest
 
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import Identity, PostgresStore
+from holdfast.journal.postgres_lines import Wiring
 from holdfast.journal.postgres_schema import migrate
 from holdfast.testing import Backend, VirtualClock
 
@@ -98,9 +99,7 @@ class Server:
         """The url of a new, empty database with our schema; it goes by `clock` where one is given."""
         if not self._template:
             await self.run("postgres", "CREATE DATABASE fresh TEMPLATE template0 STRATEGY file_copy")
-            line = await asyncpg.connect(self.url("fresh"))
-            await migrate(line)
-            await line.close()
+            await migrate(self.url("fresh"), Wiring(), "template")
             self._template = "fresh"
         name = f"t{next(self._names)}"
         await self.run("postgres", f"CREATE DATABASE {name} TEMPLATE {self._template} STRATEGY file_copy")

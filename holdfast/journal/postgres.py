@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from msgspec import Struct
@@ -46,7 +46,7 @@ from holdfast.journal.postgres_lines import ROUNDS, Line, Lines, Wiring, collide
 from holdfast.journal.postgres_log import End, Log, notes, packed
 from holdfast.journal.postgres_peers import PostgresPeers
 from holdfast.journal.postgres_rows import SQL, Already, Holding, Raced, row_of
-from holdfast.journal.postgres_schema import migrate
+from holdfast.journal.postgres_schema import upgrade
 from holdfast.journal.postgres_sessions import PostgresSessions
 from holdfast.journal.postgres_upkeep import PostgresUpkeep
 from holdfast.journal.segments import origin
@@ -78,6 +78,8 @@ class PostgresStore:
         self._turnstile = Turnstile()
         self._doubtful: dict[tuple[str, int], float] = {}
         """(run, attempt) that may be held by this process without its knowledge, and since when."""
+        self._giving = asyncio.Lock()
+        """Doubtful runs are given back, or claimed, never both at once."""
         self._listening: asyncio.Task[None]
         self.sessions = PostgresSessions(lines)
         self.deliveries = PostgresDeliveries(lines)
@@ -94,7 +96,7 @@ class PostgresStore:
         wiring = wiring or Wiring()
         lines = await Lines.to(url, wiring, identity.name)
         try:
-            await lines.once(migrate)
+            await lines.once(upgrade)
         except BaseException:
             await lines.close()
             raise
@@ -202,17 +204,23 @@ class PostgresStore:
             return await postgres_rows.claim(line, (run, holder, at), self._who, noted)
 
         done = None
-        try:
-            done = await settled(lambda: collided(lambda: self._lines.once(lambda line: within(line, work))))
-        finally:
+        async with self._giving if self._doubts_of(run) else nullcontext():
+            try:
+                done = await settled(lambda: collided(lambda: self._lines.once(lambda line: within(line, work))))
+            finally:
+                if done is None:
+                    now = asyncio.get_running_loop().time()
+                    self._doubtful.update({(run, attempt): now for attempt in tried})
             if done is None:
-                now = asyncio.get_running_loop().time()
-                self._doubtful.update({(run, attempt): now for attempt in tried})
-        if done is None:
-            return None
+                return None
+            for doubt in self._doubts_of(run):  # it is driven here now: it must not be given back
+                del self._doubtful[doubt]
         claim, end = done
         self._log.hold(run, end)
         return claim
+
+    def _doubts_of(self, run: str) -> list[tuple[str, int]]:
+        return [doubt for doubt in self._doubtful if doubt[0] == run]
 
     async def beat(self, holder: str) -> None:
         """See Journal.beat."""
@@ -230,14 +238,15 @@ class PostgresStore:
         """Runs that this process may hold without driving them are for others."""
         if not self._doubtful:
             return
-        doubts = list(self._doubtful)
-        columns = [list(column) for column in zip(*doubts, strict=True)]
-        rows = await self._lines.ask(lambda line: line.fetch(SQL["give_back"], *columns, self._identity.holder))
-        found = {row["id"] for row in rows}
-        now = asyncio.get_running_loop().time()
-        for run, attempt in doubts:
-            if run in found or now - self._doubtful[run, attempt] > DOUBT_S:
-                del self._doubtful[run, attempt]
+        async with self._giving:
+            doubts = list(self._doubtful)
+            columns = [[doubt[n] for doubt in doubts] for n in (0, 1)]
+            rows = await self._lines.ask(lambda line: line.fetch(SQL["give_back"], *columns, self._identity.holder))
+            found = {row["id"] for row in rows}
+            now = asyncio.get_running_loop().time()
+            for doubt in doubts:
+                if doubt[0] in found or now - self._doubtful[doubt] > DOUBT_S:
+                    del self._doubtful[doubt]
         if found:
             await self._ring(["work"])
 

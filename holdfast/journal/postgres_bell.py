@@ -107,6 +107,8 @@ class Listener:
                 return
             rounds += 1
             locked = locked or await self._lock(line)
+            if locked:
+                await line.execute(SQL["revive"], self._holder)
             await self._judge(line)
             if rounds % max(1, round(SWEEP_S / WATCH_S)) == 0:
                 await line.execute(SQL["strand"], self._holder)

@@ -143,7 +143,7 @@ class Log:
     async def _on_lane(self, lane: int, parts: list[Slice]) -> set[str]:
         """The runs whose slice was written."""
 
-        async def work(line: Line) -> set[str]:
+        async def work(line: Line) -> tuple[dict[str, Row], set[str]]:
             await self._know(line, parts)
             fit = [part for part in parts if self._follows(part)]
             rows = {part.run: packed(part.records, self.ends[part.run].crc) for part in fit if part.records}
@@ -155,10 +155,11 @@ class Log:
             unsure = [part for part in parts if part.run not in written and self._doubtful(part)]
             if unsure:
                 written |= await self._compare(line, unsure)
-            self._learn(parts, rows, written)
-            return written
+            return rows, written
 
-        return await self._lines.on_lane(lane, work)
+        rows, written = await self._lines.on_lane(lane, work)
+        self._learn(parts, rows, written)  # committed only now; no other slice of the lane has begun yet
+        return written
 
     def _follows(self, part: Slice) -> bool:
         end = self.ends.get(part.run)
@@ -169,9 +170,9 @@ class Log:
 
     async def _know(self, line: Line, parts: list[Slice]) -> None:
         """Look up the ends that are not known here."""
-        unknown = [p.run for p in parts if p.run not in self.ends or self.ends[p.run].attempt != p.attempt]
-        if unknown:
-            for row in await line.fetch(SQL["ends"], unknown):
+        unknown = {p.run: p.attempt for p in parts if p.run not in self.ends or self.ends[p.run].attempt != p.attempt}
+        for row in await line.fetch(SQL["ends"], list(unknown)) if unknown else ():
+            if row["attempt"] == unknown[row["id"]]:
                 self.ends[row["id"]] = End(row["attempt"], row["last_seq"], row["crc_after"], row["bytes"])
 
     async def _plain(self, line: Line, parts: list[Slice], rows: dict[str, Row]) -> set[str]:

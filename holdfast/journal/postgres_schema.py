@@ -3,16 +3,31 @@ is newer than this program. Refuses to know: what the tables hold."""
 
 from __future__ import annotations
 
+import asyncpg
+
 from holdfast.journal import queries
 from holdfast.journal.base import NewerStore
-from holdfast.journal.postgres_lines import Line
+from holdfast.journal.postgres_lines import Line, Wiring, options_of, translate
 
 SQL = queries.load("postgres_schema.sql")
 OLDEST = 150_000
 """PostgreSQL 15."""
 
 
-async def migrate(line: Line) -> None:
+async def migrate(url: str, wiring: Wiring, name: str) -> None:
+    """Bring the schema of a database up to date that nobody here has opened. Raises StoreUnavailable where it cannot be
+    reached."""
+    try:
+        line = await asyncpg.connect(wiring.direct_url or url, **options_of(wiring, name))
+    except Exception as error:
+        raise translate(error) from error
+    try:
+        await upgrade(line)
+    finally:
+        await line.close()
+
+
+async def upgrade(line: Line) -> None:
     """Bring the schema up to date, in one transaction."""
     if int(await line.fetchval(SQL["server"])) < OLDEST:
         raise NewerStore("PostgreSQL 15 or newer is needed. Upgrade the database, or use another.")

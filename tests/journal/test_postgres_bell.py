@@ -183,7 +183,22 @@ async def test_a_process_that_lost_its_own_connection_judges_nobody_for_a_lease(
     assert await b.author.claimable() == []
 
 
-async def test_a_process_that_was_taken_for_dead_goes_on_with_its_next_beat(enter: Enter) -> None:
+async def test_a_process_that_has_its_lock_does_not_stay_dead(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_bell, "WATCH_S", 0.05)
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    await b.store._lines.once(lambda line: line.execute(postgres_bell.SQL["leave"], "a"))
+
+    async def held() -> bool:
+        return await b.author.claimable() == []
+
+    await until(held, DEADLINE_S)
+
+
+async def test_a_process_that_was_taken_for_dead_goes_on_with_its_next_beat(
+    enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_bell, "WATCH_S", 3600)
     a, b = await enter("a"), await enter("b")
     await a.author.open("r1")
     await b.store._lines.once(lambda line: line.execute(postgres_bell.SQL["leave"], "a"))

@@ -188,6 +188,18 @@ async def test_a_claim_that_stays_in_doubt_is_given_back(scene: Scene, monkeypat
     assert await scene.sight.claimable() == ["r1"]
 
 
+async def test_a_run_that_is_claimed_again_after_a_doubt_is_kept(scene: Scene) -> None:
+    ann = scene.ann
+    await ann.open("r1", held=False)
+    scene.store._doubtful["r1", 1] = asyncio.get_running_loop().time()  # a claim that never arrived
+    work = (ann.claim("r1"), *(scene.store.beat("h1") for _ in range(5)))
+    claim, *_ = await asyncio.gather(*work)
+    assert claim is not None and claim.attempt == 1
+    await scene.store.beat("h1")
+    assert await scene.sight.claimable() == []
+    assert await ann.write("r1", b"a") is WRITTEN
+
+
 async def test_a_deletion_whose_answer_was_lost_is_done(scene: Scene) -> None:
     await scene.ann.finished("r0")
     await scene.ann.finished("r1")

@@ -22,6 +22,10 @@ WITH gone AS (
 )
 SELECT pg_notify('holdfast', $2) FROM gone;
 
+-- name: revive
+-- A process that has its lock was judged wrongly: its connection was gone for a moment only.
+UPDATE replicas SET dead = false WHERE holder = $1 AND dead;
+
 -- name: strand
 -- Whoever waited on a connection to a process that is gone has lost it.
 UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE waits AND waiter != $1 AND NOT EXISTS (
