@@ -50,7 +50,7 @@ async def test_a_caller_who_goes_stops_the_work_and_leaves_the_task_uncancelled(
     line, stopped = Line(), asyncio.Event()
 
     async def work() -> None:
-        line.watching[0]()
+        asyncio.get_running_loop().call_soon(line.watching[0])
         try:
             await asyncio.sleep(60)
         finally:
