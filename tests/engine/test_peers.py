@@ -76,7 +76,8 @@ async def test_two_processes_never_drive_one_run(house: House) -> None:
     tickets = [await door.submit(order("hi")) for _ in range(30)]
     for ticket in tickets:
         assert await ended(house, ticket.run) == "completed"
-    assert sorted(house.deeds.values()) == [1] * 30  # a lease may lapse on a slow machine: a deed is done once all the same
+    # a lease may lapse on a slow machine: a deed is done once all the same
+    assert sorted(house.deeds.values()) == [1] * 30
 
 
 @pytest.mark.parametrize("lost", [False, True])
