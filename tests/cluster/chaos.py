@@ -163,11 +163,12 @@ class Chaos:
         await asyncio.sleep(self._cluster.shape.lease_s + longer)
 
     async def _count(self, victim: Replica, held: Held, before: int) -> None:
-        """Whoever held runs and comes back too late is refused: wait until that is seen."""
-        self.suffered.zombies += bool(held)
+        """Whoever held runs that others took meanwhile is refused: wait until that is seen."""
+        taken = [run for run, attempt in held.items() if await self._watch.claimed(run, attempt) is not None]
+        self.suffered.zombies += bool(taken)
         deadline = time.monotonic() + WORK_S
         now = await self._watch.refused(victim)
-        while held and now <= before and time.monotonic() < deadline:
+        while taken and now <= before and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
             now = await self._watch.refused(victim)
         self.suffered.refused += max(0, now - before)
