@@ -224,8 +224,10 @@ class Engine:
             try:
                 async with asyncio.timeout(CANCEL_WAIT_S):
                     state = await self.look(owner, run)
-                    asked = state.facts.asked if state is not None else None
-                    return await self.wait(owner, run, asked.code if asked is not None else "")
+                    while state is not None and not state.ended:  # a question may come while the wish is on its way
+                        asked = state.facts.asked
+                        state = await self.wait(owner, run, asked.code if asked is not None else "")
+                    return state
             except TimeoutError:
                 return await self.look(owner, run)
             finally:

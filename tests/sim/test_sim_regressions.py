@@ -109,3 +109,7 @@ def test_a_stop_that_was_durable_before_a_crash_starts_no_tool_and_waits_for_no_
     faults = (Fault("crash", 0.2), Fault("crash_at_step", 0.3, step, "after"))
     for result in orders(plan(first, stopped, faults=faults, concurrent_runs=1)):
         assert result.counts["crashes"] == 2
+
+
+def test_a_cancel_through_another_process_waits_for_the_end_also_where_a_question_comes_first() -> None:
+    orders(replace(plan(Calling("r0", 0.0, QUESTION), ttl_s=3600.0), eager=True, replicas=2), seeds=60)
