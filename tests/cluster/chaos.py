@@ -132,8 +132,18 @@ class Chaos:
         self._note(f"{victim.name} killed, held {' '.join(held)}")
         self.suffered.orphans.append((at, held))
         await asyncio.sleep(pause)
-        self.suffered.starts.append(await self._cluster.start(victim))
+        self.suffered.starts.append(await self._brought_up(victim))
         self._note(f"{victim.name} is back")
+
+    async def _brought_up(self, victim: Replica) -> float:
+        """As a supervisor does it: one that ends because the database goes away just then is started again."""
+        for _ in range(3):
+            try:
+                return await self._cluster.start(victim)
+            except AssertionError:
+                if "Traceback" in victim.last_lines(40):
+                    raise
+        return await self._cluster.start(victim)
 
     async def _freeze(self, victim: Replica) -> None:
         longer = self._chance.uniform(0.5, 2.5)
