@@ -171,6 +171,8 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
         await _leaving(parts, owner, ticket)(False)
         return Broke()
     except CutOff:
+        if ticket.waited:  # before the line breaks: a retry may be at another replica in no time (G13)
+            await parts.engine.handover.lost(owner, ticket.run)
         return Broke()
     if state is None:
         raise not_found("run", ticket.run)

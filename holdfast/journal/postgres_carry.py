@@ -81,10 +81,12 @@ async def settle_all(url: str, workspaces: Iterable[tuple[str, str]], home: str)
 
 
 async def refuse_moved(url: str) -> None:
-    """Raises InUse where the store of this database has moved elsewhere."""
+    """Raises InUse where the store of this database has moved elsewhere, StoreUnavailable where it goes away."""
     line = await connect(url)
     try:
         moved = await line.fetchval(SQL["moved"]) if await line.fetchval(SQL["has_meta"]) else None
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise translate(error) from error
     finally:
         await line.close()
     if moved is not None:

@@ -132,8 +132,18 @@ class Chaos:
         self._note(f"{victim.name} killed, held {' '.join(held)}")
         self.suffered.orphans.append((at, held))
         await asyncio.sleep(pause)
-        self.suffered.starts.append(await self._cluster.start(victim))
+        self.suffered.starts.append(await self._brought_up(victim))
         self._note(f"{victim.name} is back")
+
+    async def _brought_up(self, victim: Replica) -> float:
+        """As a supervisor does it: one that ends because the database goes away just then is started again."""
+        for _ in range(3):
+            try:
+                return await self._cluster.start(victim)
+            except AssertionError:
+                if "Traceback" in victim.last_lines(40):
+                    raise
+        return await self._cluster.start(victim)
 
     async def _freeze(self, victim: Replica) -> None:
         longer = self._chance.uniform(0.5, 2.5)
@@ -163,11 +173,12 @@ class Chaos:
         await asyncio.sleep(self._cluster.shape.lease_s + longer)
 
     async def _count(self, victim: Replica, held: Held, before: int) -> None:
-        """Whoever held runs and comes back too late is refused: wait until that is seen."""
-        self.suffered.zombies += bool(held)
+        """Whoever held runs that others took meanwhile is refused: wait until that is seen."""
+        taken = [run for run, attempt in held.items() if await self._watch.claimed(run, attempt) is not None]
+        self.suffered.zombies += bool(taken)
         deadline = time.monotonic() + WORK_S
         now = await self._watch.refused(victim)
-        while held and now <= before and time.monotonic() < deadline:
+        while taken and now <= before and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
             now = await self._watch.refused(victim)
         self.suffered.refused += max(0, now - before)

@@ -88,6 +88,8 @@ class Storm:
             for run, attempt in held.items()
             if (when := await self.watch.claimed(run, attempt)) is not None
         ]
+        if self.chaos.suffered.zombies and not self.chaos.suffered.refused:
+            result.wrong("end", "all", "replicas came back after others had taken their runs, and none was refused")
         self._rows(result, read)
         half, most = spread(claims)
         result.rows["claimed elsewhere p50 / max (s)"] = f"{half} / {most}"

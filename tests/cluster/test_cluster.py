@@ -40,7 +40,6 @@ async def test_P1_to_P5_and_P11_hold_while_replicas_die_and_freeze_and_the_datab
     shape = Shape(lease_s=2.0)
     result = kept(await storm(tmp_path, Extent(seed, runs=20, in_flight=10, dose=dose, shape=shape)))
     assert result.rows["runs completed"] == 20, result.table()
-    assert result.rows["zombies' writes refused"] or not result.rows["zombies"], result.table()
 
 
 async def test_P6_P7_one_key_or_conversation_is_one_run_and_orders_reach_the_holder_through_any_replica(

@@ -14,8 +14,9 @@ from tests.cluster.replicas import Cluster, Replica
 
 Held = Mapping[str, int]
 """run -> attempt."""
-REFUSALS = ("fenced", "let_go")
-"""Counters of health.recovery: writes that came too late, and runs that were given up when the lease was over."""
+AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+REFUSALS = ("fenced",)
+"""Counters of health.recovery: writes, and claims given back, that came too late."""
 
 
 class Watch:
@@ -35,7 +36,7 @@ class Watch:
         )
         try:
             rows = await self._cluster.database.ask(query, replica.name)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+        except AWAY:
             return {}
         return {row["id"]: row["attempt"] for row in rows}
 
@@ -45,11 +46,14 @@ class Watch:
         return sum(int(recovery.get(name, 0)) for name in REFUSALS)
 
     async def claimed(self, run: str, attempt: int) -> float | None:
-        """When a later attempt than this one took a run over (time.time)."""
+        """When a later attempt than this one took a run over (time.time); None also while the database is away."""
         if self._cluster.database is None:
             return None
         query = "SELECT min(at) AS at FROM run_log WHERE run = $1 AND attempt > $2"
-        (row,) = await self._cluster.database.ask(query, run, attempt)
+        try:
+            (row,) = await self._cluster.database.ask(query, run, attempt)
+        except AWAY:
+            return None
         return None if row["at"] is None else row["at"] / 1000
 
     async def attempts(self) -> list[Finding]:
