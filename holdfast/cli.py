@@ -139,6 +139,16 @@ def _give_memory_back() -> None:
         mallopt(trim_threshold, 128 * 1024)
 
 
+def _collect_less() -> None:
+    """Look for cycles less often, and not among what was there at the start: our hot paths make none, and the search
+    was 8.6 % of the CPU of 50 streams at Python's own pace."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 def _serve(loaded: Loaded, *, serves: bool, open_page: bool) -> int:
     from holdfast.observe.log import Log
 
@@ -199,6 +209,7 @@ async def _run(loaded: Loaded, sock: socket.socket, log: Log, *, serves: bool, o
     drains.append(built.engine.drain)
     built.engine.fallen = lambda: None if serving.stopping else serving.stop()
     front.hand_over(built.app)
+    _collect_less()
     if built.engine.failed:
         built.engine.fallen()
     if serving.stopping:  # told to stop while it was being put together: there was nothing to drain then

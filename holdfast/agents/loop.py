@@ -370,7 +370,12 @@ def _taker(ahead: Ahead | None, incoming: Incoming) -> Callable[[list[Part]], bo
         return None
 
     def take(parts: list[Part]) -> bool:
-        if not ahead.free() or not incoming.fits(parts):
+        if not ahead.free():
+            return False
+        if (word := incoming.word(parts)) is not None:
+            ahead.put(word)
+            return True
+        if not incoming.fits(parts):
             return False
         for delta in incoming.feed(parts):
             ahead.put(delta)

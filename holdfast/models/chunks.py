@@ -250,6 +250,8 @@ class Lines:
         self._tail = [lines.pop()]
         self._size = len(self._tail[0])
         for line in lines:
+            if not line:
+                continue
             self._line(line.strip(), parts)
             if self._answer.done:
                 return

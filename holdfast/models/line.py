@@ -53,6 +53,8 @@ class Feed:
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._reading = False
+        self._had = 0
+        """Bytes that were read; aiohttp counts those that came."""
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._last = 0.0
         self._stall_s = 0.0
@@ -82,6 +84,7 @@ class Feed:
                 data = self._content.read_nowait()
             except (OSError, ClientError) as error:
                 raise cut() from error
+            self._had += len(data)
             if data or self._content.at_eof():
                 self._kept = self._parsed(data)
             elif self._line is not None:
@@ -127,11 +130,13 @@ class Feed:
         if self._take is None:
             return False
         while content.exception() is None and not content.is_eof():
-            if not (data := content.read_nowait()):
+            data = content.read_nowait() if content.total_bytes > self._had else b""
+            if not data:
                 now = self._loop.time()
                 self._due = min(now + self._stall_s, self._last)
                 self.patience_s = self._due - now
                 return True
+            self._had += len(data)
             parts = self._parsed(data)
             if self._failure is not None or self._answer.done or (parts and not self._take(parts)):
                 self._kept = parts
@@ -142,7 +147,9 @@ class Feed:
         """A read on a connection without an ear: slower, never wrong."""
         try:
             async with asyncio.timeout_at(self._due):
-                return await self._content.readany()
+                data = await self._content.readany()
+                self._had += len(data)
+                return data
         except ClientError as error:
             raise cut() from error
 
