@@ -47,6 +47,12 @@ CLOCK = (
 TABLES = "runs run_log keys conversations conversation_edits session_turns session_titles signals grants replicas"
 EMPTY = ";".join(f"DELETE FROM {table}" for table in [*TABLES.split(), "workspaces", "meta"])
 
+LOCKS = (
+    "SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE l.locktype = 'advisory' "
+    "AND l.mode = 'ExclusiveLock' AND l.granted AND d.datname = current_database()"
+)
+"""One row for each process that the database counts as connected."""
+
 
 class Server:
     """A PostgreSQL of its own, on a socket in its own directory."""

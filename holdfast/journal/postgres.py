@@ -20,6 +20,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.core import admission
 from holdfast.core.spec import Resolved
@@ -138,7 +139,8 @@ class PostgresStore:
         tries: list[Opened] = []
 
         async def work(line: Line) -> tuple[Opened, End] | Attached:
-            return await postgres_rows.open_run(line, opening, self._who, tries.append)
+            who = replace(self._who, judges=self._listener.judges)
+            return await postgres_rows.open_run(line, opening, who, tries.append)
 
         async def attempt() -> tuple[Opened, End] | Attached:
             if not tries and postgres_rows.asks_nothing(opening):
@@ -312,8 +314,8 @@ class PostgresStore:
 
     async def resolve(self, asked: admission.Asked) -> Resolved:
         """See Catalog.resolve."""
-        facts = await self._lines.ask(lambda line: postgres_rows.found(line, asked))
-        decision = admission.decide(asked, facts)
+        facts = await self._lines.ask(lambda line: postgres_rows.look_up(line, asked))
+        decision = admission.decide(asked, facts.found)
         if not isinstance(decision, admission.Accept):
             raise ValueError("a request that is not stored has no idempotency key")
         return decision.resolved

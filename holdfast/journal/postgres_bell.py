@@ -56,6 +56,11 @@ class Listener:
         """Called after each connect, when the lock is taken."""
         self.trouble: str | None = None
 
+    @property
+    def judges(self) -> bool:
+        """May this process judge others by their locks?"""
+        return self.connected.is_set() and asyncio.get_running_loop().time() >= self._just_after
+
     async def _nothing(self) -> None:
         return None
 
@@ -117,7 +122,7 @@ class Listener:
 
     async def _judge(self, line: Line) -> None:
         """Who has lost the lock twice in a row is gone."""
-        if asyncio.get_running_loop().time() < self._just_after:
+        if not self.judges:
             return
         free = {row["holder"] for row in await line.fetch(SQL["unlocked"], self._holder, self._lease_s)}
         gone = sorted(free & self._suspects)

@@ -35,25 +35,34 @@ class Already(Exception):
 
 
 class Holding(Struct, frozen=True):
-    """Who writes: the process whose callers wait, and how long a lease is."""
+    """Who writes: the process whose callers wait, how long a lease is, may it judge others by their locks."""
 
     holder: str
     lease_ms: int
+    judges: bool = False
 
 
-async def found(
-    line: Line, asked: admission.Asked, at: int = 0, run: str = "", locked: bool = False
-) -> admission.Found:
-    """What the store holds for a question that is asked at a time (0: one that takes nobody's place)."""
+class Facts(Struct, frozen=True):
+    """What was found, and where a place was lost that nobody noted as lost: at this process, which is gone."""
+
+    found: admission.Found
+    gone: str | None = None
+
+
+async def look_up(
+    line: Line, asked: admission.Asked, opening: Opening | None = None, who: Holding | None = None
+) -> Facts:
+    """What the store holds for a question, and for one that will be written (an opening) also whose place it takes."""
     talk = None
     if asked.conversation:
-        name = "conversation_locked" if locked else "conversation"
+        name = "conversation_locked" if opening else "conversation"
         talk = await line.fetchrow(SQL[name], asked.owner, asked.conversation)
+    at = opening.at if opening else 0
     again = asked.again if at else None
     row = await line.fetchrow(
         SQL["found"],
         asked.owner,
-        run,
+        opening.run if opening else "",
         asked.key,
         asked.previous,
         asked.session,
@@ -61,17 +70,21 @@ async def found(
         max(1, at - again.within_ms) if again else 0,
         asked.credential if again and again.same_credential else None,
         again.session if again else None,
+        who.holder if who else None,
+        bool(who and who.judges),
+        who.lease_ms if who else 0,
     )
     if row["own"]:
         raise Already
-    previous = row["previous"]
-    return admission.Found(
+    previous, (lost, gone) = row["previous"], row["lost"] or (None, None)
+    found = admission.Found(
         key=admission.KeyFound(*row["key"]) if row["key"] else None,
         previous=admission.RunFound(previous[0], previous[1], expired=previous[2] == EVICTED) if previous else None,
         conversation=admission.ConversationFound(*talk) if talk else None,
         session_turns=row["turns"] if asked.session else 0,
-        lost=row["lost"],
+        lost=lost,
     )
+    return Facts(found, gone)
 
 
 def asks_nothing(opening: Opening) -> bool:
@@ -102,10 +115,11 @@ async def open_run(
 ) -> tuple[Opened, End] | Attached:
     """Journal.open, inside the transaction. `note` hears what is about to be written."""
     asked = opening.asked
-    facts = await found(line, asked, opening.at, opening.run, locked=True)
-    decision = admission.decide(asked, facts)
+    facts = await look_up(line, asked, opening, who)
+    decision = admission.decide(asked, facts.found)
     if isinstance(decision, admission.Attach):
-        if decision.again and not await line.fetch(SQL["wait_again"], asked.owner, decision.run, who.holder):
+        place = (asked.owner, decision.run, who.holder, facts.gone)
+        if decision.again and not await line.fetch(SQL["wait_again"], *place):
             raise Raced
         return Attached(decision.run, decision.again)
     resolved = decision.resolved
@@ -116,7 +130,7 @@ async def open_run(
         if not await line.fetch(SQL["insert_key"], *key):
             raise Raced
     if resolved.conversation:
-        await _join(line, opening, resolved.conversation, made=facts.conversation is None)
+        await _join(line, opening, resolved.conversation, made=facts.found.conversation is None)
     records = opening.first_records(opening.accept(resolved), 1 if opening.holder else 0)
     opened = Opened(opening.run, resolved, records)
     note(opened)

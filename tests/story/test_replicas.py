@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests import pg
@@ -106,6 +108,31 @@ def test_a_run_goes_on_elsewhere_when_its_replica_is_killed(cluster: Cluster) ->
         frames = stream.rest()
     assert [frame.number for frame in frames] == list(range(len(frames)))
     assert text_of(get(two.client, run)) == counted(200)
+
+
+def test_g13_a_retry_at_another_replica_right_after_a_kill_goes_on_with_the_run_of_the_first_try(
+    cluster: Cluster, mark: str
+) -> None:
+    lease = {"HOLDFAST_STORE_LEASE_S": "4"}  # so long after its start a database says nothing about locks
+    one, two = cluster.serve("one", **lease), cluster.serve("two", **lease)
+    young = "SELECT 1 FROM (SELECT now() - pg_postmaster_start_time() AS age) a WHERE age < interval '5 s'"
+    wait_until(lambda: not asyncio.run(pg.server().run(cluster.url, young)), "the database is not young any more")
+    body = {"model": "hermes-agent", "input": f"{mark} [[hang=3 times=1]] [[tokens=5]]"}
+    with (
+        openai.OpenAI(base_url=f"{one.url}/v1", api_key=KEY, max_retries=0) as first,
+        openai.OpenAI(base_url=f"{two.url}/v1", api_key=KEY, max_retries=0) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(lambda: first.responses.create(**body))
+        wait_until(lambda: cluster.upstream.asked(mark), "the first is at work")
+        one.kill()
+        with pytest.raises(openai.APIConnectionError):
+            waiting.result(30)
+        wait_until(lambda: len(asyncio.run(pg.server().run(cluster.url, pg.LOCKS))) == 1, "its connection has ended")
+        made = second.responses.create(**body, extra_headers={"x-stainless-retry-count": "1"})
+    assert made.status == "completed" and made.output_text == counted(5)
+    (run,) = two.client.get("/v1/runs").json()["data"]
+    assert made.id.removeprefix("resp_") == run["run_id"].removeprefix("run_")
 
 
 def test_a_replica_without_work_leaves_stored_runs_to_workers_that_show_only_their_health(cluster: Cluster) -> None:

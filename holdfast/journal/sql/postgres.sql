@@ -1,13 +1,31 @@
 -- name: found
--- All that a question finds: its own run (a lost answer), a key, a run before it, a session's length, a lost place.
+-- All that a question finds: its own run (a lost answer), a key, a run before it, a session's length, a lost place. Where
+-- no loss was noted, the newest place at a process that is not there, though nobody has noticed yet: also by its session
+-- lock, which is shared so that others may look at the same moment; not while a start of the database has freed all locks.
 SELECT
   EXISTS (SELECT FROM runs WHERE id = $2) AS own,
   (SELECT ROW(run, fingerprint) FROM keys WHERE owner = $1 AND key = $3) AS key,
   (SELECT ROW(chains, session, hidden) FROM runs WHERE owner = $1 AND id = $4 AND hidden != 1) AS previous,
   (SELECT count(*) FROM session_turns WHERE owner = $1 AND session = $5) AS turns,
-  (SELECT id FROM runs WHERE owner = $1 AND fingerprint = $6 AND lost_at > 0 AND lost_at >= $7 AND hidden = 0
-    AND ($8::text IS NULL OR credential = $8) AND ($9::text IS NULL OR session = $9)
-    ORDER BY n DESC LIMIT 1) AS lost;
+  COALESCE((
+    SELECT ROW(id, NULL::text) FROM runs WHERE owner = $1 AND fingerprint = $6 AND lost_at > 0 AND lost_at >= $7
+      AND hidden = 0 AND ($8::text IS NULL OR credential = $8) AND ($9::text IS NULL OR session = $9)
+    ORDER BY n DESC LIMIT 1
+  ), (
+    WITH waited AS MATERIALIZED (
+      SELECT id, n, waiter FROM runs WHERE owner = $1 AND fingerprint = $6 AND waits AND waiter != $10 AND hidden = 0
+        AND ($8::text IS NULL OR credential = $8) AND ($9::text IS NULL OR session = $9)
+    ), beating AS MATERIALIZED (
+      SELECT p.holder, CASE WHEN $11
+        AND holdfast_now() > extract(epoch FROM pg_postmaster_start_time()) * 1000 + $12::bigint THEN p.lock_key END AS lock_key
+      FROM replicas p WHERE p.holder IN (SELECT waiter FROM waited) AND NOT p.dead AND p.lease_until > holdfast_now()
+    ), there AS MATERIALIZED (
+      SELECT holder FROM beating WHERE CASE WHEN lock_key IS NULL THEN true
+        ELSE NOT pg_try_advisory_xact_lock_shared(lock_key) END
+    )
+    SELECT ROW(id, waiter) FROM waited w WHERE NOT EXISTS (SELECT FROM there t WHERE t.holder = w.waiter)
+    ORDER BY n DESC LIMIT 1
+  )) AS lost;
 
 -- name: conversation
 -- A conversation by id or by name.
@@ -49,8 +67,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING 1;
 UPDATE conversations SET active = $3, latest = COALESCE($4, latest) WHERE owner = $1 AND id = $2;
 
 -- name: wait_again
--- A request that was sent again took the place of the lost one; of two at once only one does.
-UPDATE runs SET waits = true, lost_at = 0, waiter = $3 WHERE owner = $1 AND id = $2 AND lost_at > 0 RETURNING 1;
+-- A request that was sent again took the place of the lost one, or of one at a process that is gone ($4); of two at once
+-- only one does.
+UPDATE runs SET waits = true, lost_at = 0, waiter = $3
+WHERE owner = $1 AND id = $2 AND (lost_at > 0 OR (waits AND waiter = $4)) RETURNING 1;
 
 -- name: first_records
 -- What a run began with, where the answer to its opening was lost.
