@@ -11,6 +11,7 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -373,6 +374,7 @@ def _convert(option: Option, raw: object, origin: str) -> object:
         raise ConfigError(f"{option.key} cannot be {shown} (from {origin}). Allowed: {option.allowed}.") from error
 
 
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """True where only this machine is meant: localhost or a loopback address."""
     try:

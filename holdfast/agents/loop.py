@@ -62,6 +62,8 @@ def offered(own: Sequence[dict[str, object]], spec: Spec) -> tuple[dict[str, obj
     is a hard bound."""
     if spec.chore:
         return ()
+    if not spec.client_tools and spec.allowed_tools is None:
+        return tuple(own)
     theirs = {tool_name(tool) for tool in spec.client_tools}
     tools = (*(tool for tool in own if tool_name(tool) not in theirs), *spec.client_tools)
     allowed = spec.allowed_tools

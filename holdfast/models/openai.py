@@ -82,6 +82,7 @@ class OpenAIModel:
         self._upstream = upstream
         self._clock, self._sleep, self._chance = clock, sleep, chance
         self._session: ClientSession | None = None
+        self._tools: tuple[tuple[dict[str, object], ...], msgspec.Raw] = ((), msgspec.Raw(b"[]"))
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
         """See Model.stream."""
@@ -238,8 +239,14 @@ class OpenAIModel:
     def _body(self, ask: Ask) -> bytes:
         body: dict[str, object] = {**ask.options, "model": self.name, "messages": ask.messages}
         if ask.tools:
-            body["tools"] = ask.tools
+            body["tools"] = self._encoded(ask.tools)
         return msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
+
+    def _encoded(self, tools: tuple[dict[str, object], ...]) -> msgspec.Raw:
+        """Nearly every ask has the same tools, and they are most of its bytes."""
+        if tools != self._tools[0]:
+            self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools)))
+        return self._tools[1]
 
     def _headers(self) -> dict[str, str]:
         headers = {
