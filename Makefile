@@ -75,6 +75,7 @@ test-clients: $(STAMP)
 # Three replicas on one PostgreSQL (from PyPI, no system install), while replicas and the database die: about 8 min.
 # ARGS="storm --seed 7" plays one trial again; ARGS="--loopback" makes no network namespaces.
 test-cluster: $(STAMP)
+	$(BIN)/python -m pytest -m long tests/cluster
 	$(BIN)/python -m tests.cluster $(ARGS)
 
 # SQLite, PostgreSQL with one replica and with three, side by side; and how long an event takes from one to another.

@@ -88,6 +88,7 @@ async def _run_again(made: Storm) -> None:
     assert not (await made.judged()).found
 
 
+@pytest.mark.long
 async def test_P1_a_server_that_tells_before_it_writes_is_found(tmp_path: Path) -> None:
     shape = replace(ALONE, modules=(*ALONE.modules, "tests.crash.broken"))
     dose = replace(CALM, kills=2)
