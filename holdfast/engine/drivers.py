@@ -145,7 +145,11 @@ class Drivers:
         self.stop(run)
 
     async def drive_claimed(self, live: Live) -> None:
-        """Drive a run that the keeper claimed, with the signals that were left for it."""
+        """Drive a run that the keeper claimed, with the signals that were left for it. Where this process held it
+        before and lost it, that attempt is over first, with its tools."""
+        while (before := self._workers.get(live.run)) is not None:
+            before.live.lose()
+            await before.over.wait()
         self.register(live)
         signals = await self._signals(live.run)
         if any(signal.kind == "cancel" for signal in signals):
@@ -155,11 +159,13 @@ class Drivers:
 
     async def drive(self, live: Live) -> None:
         """Drive a registered run until this process lets go of it."""
+        worker = self._workers[live.run]
         try:
-            await self._workers[live.run].drive()
+            await worker.drive()
         finally:
             self._workers.pop(live.run, None)
             self._ears.pop(live.run, _nobody)()
+            worker.over.set()
             if not self._workers:
                 self._quiet.set()
             if live.lapsed:

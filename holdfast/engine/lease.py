@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from holdfast.engine.base import Limits, Log
 from holdfast.journal.base import Store, StoreUnavailable
@@ -39,6 +40,7 @@ class Lease:
         self._now = steady or (lambda: asyncio.get_running_loop().time())
         self._beaten: float | None = None
         self._failed = ""
+        self._roused = asyncio.Event()
         self.over = False
         """No beat came through for a whole lease."""
         self.willing: Callable[[], bool] = lambda: True
@@ -77,12 +79,12 @@ class Lease:
             except StoreUnavailable as error:
                 self._failed = str(error)
                 self._log.warning("beat_failed", reason=str(error))
-            except (
-                Exception
-            ) as error:  # the edge of a task that must not end: without a beat the lease is over, no worse
+            except Exception as error:  # the edge of a task that must not end: without a beat the lease is over
                 self._failed = f"the beat failed ({type(error).__name__})"
                 self._log.error("beat_failed", error=repr(error))
-            await asyncio.sleep(AGAIN_S if self._failed else self._length_s / 3)
+            self._roused.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._roused.wait(), AGAIN_S if self._failed else self._length_s / 3)
 
     async def _beat_once(self) -> None:
         began = self._now()
@@ -110,4 +112,5 @@ class Lease:
             self.over = True
             self._failed = self._failed or "no beat came through"
             self._log.warning("lease_lapsed", age_s=round(age, 1))
+            self._roused.set()  # nothing is taken in until a beat comes through: the next one must not wait
             self.lapsed()

@@ -64,6 +64,8 @@ class Worker:
         self._log = log
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._draining = False
+        self.over = asyncio.Event()
+        """Set when it has let go of everything."""
         self.answer: ApprovalGiven | None = None
         """What was answered to the question with which the last attempt was parked."""
         self.adopt: Callable[[Live], Awaitable[Writer]] | None = None

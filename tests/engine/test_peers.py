@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.core.errors import ClientError, ServerError
+from holdfast.core.events import AttemptStarted, Entry
+from holdfast.core.state import apply
 from holdfast.dialects.chat.frames import ChatProjection
 from holdfast.engine.base import Broken
+from holdfast.engine.live import Live
 from holdfast.models.scripted import Step, asked, said
 from tests.engine.peers import LEASE_S, OWNER, Ear, House, PostgresHouse, order, until
 
@@ -285,3 +288,18 @@ async def test_stats_tell_an_operator_who_holds_what_and_how_fresh_it_is(house: 
     stats = engine.stats()
     assert (stats["held"], stats["taken_over"], stats["fenced"]) == (1, 0, 0)
     assert 0 <= stats["beat_age_s"] < LEASE_S * 5
+
+
+async def test_P11_a_process_that_takes_its_own_lost_run_again_ends_the_attempt_before_first(house: House) -> None:
+    """A lease lapses, and the run is claimed anew here before the worker that lost it has let go."""
+    engine = await house.engine()
+    house.books["hi"], house.holds["1"] = NOTE, asyncio.Event()
+    ticket = await engine.submit(order("hi"))
+    await until(lambda: house.deeds, "the tool")
+    before = engine._hubs[True].live(ticket.run)
+    assert before is not None
+    entry = Entry(ticket.run, before.committed.seq + 1, house.now_ms(), 2, AttemptStarted(clean=False))
+    again = Live(apply(before.committed, entry), 2, owned=False)
+    await asyncio.wait_for(engine._drivers.drive_claimed(again), 20)  # the store knows nothing of it: it is fenced
+    assert before.lost and again.lost
+    assert not engine._drivers.drives(ticket.run)
