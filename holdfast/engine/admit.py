@@ -124,6 +124,8 @@ class Admission:
         """Drive it now, or let it wait: a stored run unclaimed, an owned one in memory."""
         if stored and not slot:
             self._keeper.enqueue(owner, opened.run)
+            if self._drivers.wished[opened.run]:  # somebody wants it stopped already: that waits for no slot
+                self._keeper.urgent(owner, opened.run)
             return
         live = live_of(opened, owned=not stored)
         self._drivers.register(live)

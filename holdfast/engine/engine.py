@@ -247,6 +247,7 @@ class Engine:
         if live is not None:
             live.lose()
         self._hubs[True].vanish(run, "the run was deleted")
+        self._parts.bell.ring([run])  # whoever waits for its end without a stream
         return gone
 
     async def left(self, owner: str, run: str) -> None:
