@@ -185,6 +185,9 @@ class Drivers:
         live.owned = False
         self._listen(live.run)
         self.hubs[False].hand_over(live, self.hubs[True])
+        for wish in await self._parts.memory.signals(live.run):  # said while it moved, perhaps not heard yet
+            await self._parts.durable.signal(live.owner, wish)
+            live.poke()
         await self._parts.memory.delete(live.owner, live.run)
         return self.writers[True]
 

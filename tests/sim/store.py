@@ -39,7 +39,7 @@ def observe(watch: Watch, call: Call, result: Any, home: Life | None) -> None:
         case "claim":
             watch.claimed(result)
         case "signal":
-            watch.signalled(args[1], result)
+            watch.signalled(args[1], result, home)
         case "delete":
             watch.removed(args[1], result)
 

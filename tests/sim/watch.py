@@ -75,8 +75,15 @@ class Track:
     started: set[str] = field(default_factory=set)
     deleted: bool = False
     cancel_at: float | None = None
+    cancel_home: Home | None = None
+    """The process whose memory alone holds the wish to stop."""
     home: Home | None = None
     """The process that a run which is not stored lives and dies with."""
+
+    @property
+    def cancel_lost(self) -> bool:
+        """Did the only memory of the wish to stop die?"""
+        return self.cancel_home is not None and self.cancel_home.dead
 
     @property
     def open(self) -> bool:
@@ -181,11 +188,14 @@ class Watch:
                 self.wrong("deleted", claim.run, "claimed after it was deleted")
             self._add(track, _entry(claim.run, claim.record))
 
-    def signalled(self, signal: Signal, taken: bool) -> None:
-        """The store has kept a wish."""
+    def signalled(self, signal: Signal, taken: bool, home: Home | None = None) -> None:
+        """A store has kept a wish: the durable one, or the memory of a life (`home`), with which it is gone."""
         track = self.tracks.get(signal.run)
-        if taken and track is not None and signal.kind == "cancel" and track.cancel_at is None:
-            track.cancel_at = self._now()
+        if taken and track is not None and signal.kind == "cancel":
+            if track.cancel_at is None or track.cancel_lost:
+                track.cancel_at, track.cancel_home = self._now(), home
+            elif home is None:
+                track.cancel_home = None
 
     def removed(self, run: str, gone: bool) -> None:
         """The store has hidden a run."""
@@ -230,7 +240,7 @@ class Watch:
                 self.asked(track, question)
 
     def _stops(self, track: Track, what: str) -> None:
-        if track.cancel_at is None:
+        if track.cancel_at is None or track.cancel_lost:
             return
         late = self._now() - max(track.cancel_at, self.calm_since)
         if late > PATIENCE_S:
