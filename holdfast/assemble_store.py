@@ -11,8 +11,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +23,7 @@ from msgspec import Struct
 from holdfast.config import Settings, without_password
 from holdfast.config_keys import ConfigError
 from holdfast.core.errors import Damaged
-from holdfast.journal.base import Sessions, Store, StoreUnavailable
+from holdfast.journal.base import NewerStore, Sessions, Store, StoreUnavailable
 from holdfast.journal.base_care import Judge, Report
 from holdfast.journal.base_carry import Carrier, InUse
 from holdfast.journal.bell import LocalBell
@@ -156,12 +156,13 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
     deadline, told = time.monotonic() + chosen.wait_s, False
     while True:
         try:
-            await carrying.refuse_moved(chosen.direct_url or chosen.url)
-            store: PostgresStore = await journal.PostgresStore.open_at(
-                chosen.url, identity, bell, chosen.lease_s, wiring
-            )
+            with permitted(chosen.url):
+                await carrying.refuse_moved(chosen.direct_url or chosen.url)
+                store: PostgresStore = await journal.PostgresStore.open_at(
+                    chosen.url, identity, bell, chosen.lease_s, wiring
+                )
             return store
-        except (InUse, Damaged) as error:  # a newer schema, an old PostgreSQL, a store that moved: no use to wait
+        except (InUse, NewerStore, Damaged, NotPermitted) as error:  # no use to wait
             raise StoreDown(f"{without_password(chosen.url)}: {error}") from error
         except StoreUnavailable as error:
             why = without_secrets(str(error), chosen.url, chosen.direct_url)
@@ -174,6 +175,28 @@ async def connected(settings: Settings, whom: Whom, bell: LocalBell, log: Log) -
                 log.warning("store_awaited", url=without_password(chosen.url), why=why, seconds=chosen.wait_s)
                 told = True
             await asyncio.sleep(RETRY_S)
+
+
+class NotPermitted(Exception):
+    """The role in the URL may not do in its database what a store needs; the text says what to do."""
+
+
+@contextmanager
+def permitted(*places: str) -> Iterator[None]:
+    """Raises NotPermitted for what a role may not do in one of these places."""
+    if not any(map(is_postgres, places)):
+        yield
+        return
+    _postgres_parts()
+    from asyncpg import InsufficientPrivilegeError
+
+    try:
+        yield
+    except InsufficientPrivilegeError as error:
+        raise NotPermitted(
+            f"{error}. The role needs a database of its own: ALTER DATABASE ... OWNER TO ..., "
+            "or GRANT ALL ON SCHEMA public TO ... in it."
+        ) from error
 
 
 def _postgres_parts() -> tuple[ModuleType, ModuleType, ModuleType]:
@@ -226,11 +249,13 @@ async def describe_postgres(settings: Settings) -> str:
 
 
 async def check_postgres(settings: Settings, judge: Judge, told: Callable[[int, int], None]) -> Report:
-    """Look through the database."""
+    """Look through the database. Raises StoreUnavailable, and NotPermitted."""
     _postgres_parts()
     from holdfast.journal.postgres_care import check
 
-    return await check(settings.store.direct_url or settings.store.url, judge, told)
+    url = settings.store.direct_url or settings.store.url
+    with permitted(url):
+        return await check(url, judge, told)
 
 
 def is_postgres(place: str) -> bool:

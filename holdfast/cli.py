@@ -4,6 +4,7 @@ is imported after the socket is bound. Refuses to know: how anything works."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -121,8 +122,9 @@ def _bind(loaded: Loaded) -> socket.socket:
     try:
         return listen(server.host, server.port, loaded.settings.limits.keepalive_s * 2)
     except OSError as error:
+        flag = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
         raise click.ClickException(
-            f"cannot listen on {server.host}:{server.port}: {error.strerror}. Choose another with --port."
+            f"cannot listen on {server.host}:{server.port}: {error.strerror}. Choose another with {flag}."
         ) from error
 
 
@@ -259,9 +261,10 @@ async def _build(loaded: Loaded, log: Log, name: str, *, serves: bool) -> tuple[
             "`holdfast store restore BACKUP --replace`, or `holdfast store set-aside` to begin with an empty one."
         ) from error
     except (OSError, StoreUnavailable) as error:
-        down = isinstance(error, StoreUnavailable) and settings.store.shared
-        what = "the database" if down else f"the data directory {data}"
-        raise Refused(f"{what} cannot be used: {error}") from error
+        if isinstance(error, StoreUnavailable) and settings.store.shared:
+            raise Refused(f"the database cannot be used: {error}") from error
+        why = "it is a file" if isinstance(error, FileExistsError) else error
+        raise Refused(f"the data directory {data} cannot be used: {why}. Choose another with --data-dir.") from error
     return built, key, spoken
 
 

@@ -56,7 +56,7 @@ def _configured(settings: Settings) -> str:
 
 
 async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Moved:
-    from holdfast.assemble_store import carrier_of, without_secrets
+    from holdfast.assemble_store import NotPermitted, carrier_of, permitted, without_secrets
     from holdfast.core.errors import Damaged
     from holdfast.journal.base import StoreUnavailable
     from holdfast.journal.base_carry import InUse
@@ -68,14 +68,15 @@ async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Mo
         try:
             there = carrier_of(settings, target)
             try:
-                return await move(here, there, seen.row)
+                with permitted(source, target):
+                    return await move(here, there, seen.row)
             finally:
                 await there.close()
         finally:
             await here.close()
     except Damaged as error:
         raise click.ClickException(f"nothing was moved: {error}. `holdfast store check` says more.") from error
-    except (InUse, NewerStore, ConfigError, StoreUnavailable, OSError) as error:
+    except (InUse, NewerStore, ConfigError, NotPermitted, StoreUnavailable, OSError) as error:
         raise click.ClickException(f"nothing was moved: {without_secrets(str(error), source, target)}") from error
 
 

@@ -95,15 +95,16 @@ def _checked(path: Path, as_json: bool) -> bool:
 def _checked_postgres(settings: Settings, as_json: bool) -> bool:
     import asyncio
 
-    from holdfast.assemble_store import check_postgres, without_secrets
+    from holdfast.assemble_store import NotPermitted, check_postgres, without_secrets
     from holdfast.config import without_password
     from holdfast.journal.base import StoreUnavailable
 
     url = settings.store.url
     try:
         report = asyncio.run(check_postgres(settings, judge, _bar()))
-    except (StoreUnavailable, ConfigError) as error:
-        raise click.ClickException(without_secrets(str(error), url, settings.store.direct_url)) from error
+    except (StoreUnavailable, ConfigError, NotPermitted) as error:
+        why = without_secrets(str(error), url, settings.store.direct_url)
+        raise click.ClickException(f"{without_password(url)}: {why}") from error
     return _told(without_password(url), report, as_json)
 
 

@@ -272,6 +272,20 @@ def test_a_url_that_cannot_be_read_is_told_without_its_password(tmp_path: Path) 
     assert "%2F" in holdfast("serve", *flags, status=1, API_SERVER_KEY=KEY)
 
 
+def test_a_role_that_may_not_make_tables_is_told_what_it_needs(tmp_path: Path) -> None:
+    """A database that somebody else owns: since PostgreSQL 15 its schema is not everybody's."""
+    asyncio.run(pg.server().run("postgres", "CREATE DATABASE theirs TEMPLATE template0 STRATEGY file_copy"))
+    asyncio.run(pg.server().run("postgres", "CREATE ROLE stranger LOGIN"))
+    theirs = pg.server().url("theirs").replace("postgres@", f"stranger:{WORD}@")
+    flags = ("--store", theirs, "--port", "0", "--data-dir", str(tmp_path))
+    said = holdfast("serve", *flags, status=1, API_SERVER_KEY=KEY)
+    assert said.count("\n") == 1 and "permission denied" in said and "GRANT ALL ON SCHEMA public" in said
+    with tarfile.open(GOLDEN[-1]) as tar:
+        tar.extractall(tmp_path / "old", filter="data")
+    said = holdfast("migrate", "--from", str(tmp_path / "old"), "--to", theirs, status=1)
+    assert "nothing was moved: permission denied" in said and "GRANT ALL ON SCHEMA public" in said
+
+
 def test_no_key_is_made_for_one_replica_of_many(tmp_path: Path, url: str) -> None:
     flags = ("--store", url, "--port", "0", "--data-dir", str(tmp_path))
     assert "same key" in holdfast("serve", *flags, status=1)

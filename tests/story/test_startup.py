@@ -1,4 +1,5 @@
-"""A server that is told to stop before it is ready (A9): it ends with 0 and leaves nothing behind."""
+"""A server that is told to stop before it is ready (A9): it ends with 0 and leaves nothing behind. One that cannot
+start says why, and what to do, in one line."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.story.server import ROOT, wait_until
+from tests.story.server import KEY, ROOT, wait_until
 
 
 def serve(tmp_path: Path, *flags: str, **settings: str) -> subprocess.Popen[bytes]:
@@ -67,3 +68,30 @@ def test_A9_sigterm_before_the_server_listens_ends_with_0(tmp_path: Path) -> Non
     finally:
         os.close(held)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path, silent: socket.socket) -> None:
+    says_why(serve(tmp_path, "--port", str(silent.getsockname()[1])), "Address already in use", "--port")
+
+
+def test_an_address_that_is_none_of_ours_is_told_in_one_line(tmp_path: Path) -> None:
+    says_why(serve(tmp_path, "--host", "300.1.1.1", API_SERVER_KEY=KEY), "cannot listen on 300.1.1.1", "--host")
+
+
+def test_a_data_directory_that_is_a_file_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    says_why(serve(tmp_path, "--data-dir", str(tmp_path / "file")), "it is a file", "--data-dir")
+
+
+def test_a_store_that_is_a_directory_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data" / "holdfast.db").mkdir(parents=True)
+    says_why(serve(tmp_path), "unable to open database file", "--data-dir")
+
+
+def says_why(child: subprocess.Popen[bytes], why: str, flag: str) -> None:
+    try:
+        err = child.communicate(timeout=60)[1].decode()
+    finally:
+        child.kill()
+    assert (child.returncode, err.count("\n")) == (1, 1), err
+    assert why in err and f"Choose another with {flag}" in err
