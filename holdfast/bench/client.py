@@ -73,15 +73,14 @@ class Meter:
     target: Target
 
     def __post_init__(self) -> None:
-        self._pids = self.target.pids
-        self._counter = Counter(self._pids)
+        self._counter = Counter(self.target.pids)
         self._stats = upstream_stats(self.on)
         self._before = self._look()
 
     def _look(self) -> tuple[float, ...]:
-        cores = self.on.cores
+        cores, pids = self.on.cores, self.target.pids  # with those that were started meanwhile
         busy = cores_busy_s([cores.server]), cores_busy_s(cores.load)
-        return time.monotonic(), cpu_s(self._pids), cpu_s([self.on.upstream.pid]), *busy, float(wakeups(self._pids))
+        return time.monotonic(), cpu_s(pids), cpu_s([self.on.upstream.pid]), *busy, float(wakeups(pids))
 
     def stop(self, client_cpu_s: float, units: int) -> dict[str, float]:
         """The values since the start; `units` are the events or requests that the cost is told per."""
@@ -99,7 +98,7 @@ class Meter:
             "upstream_late": (stats.late - before.late) / max(1, stats.tokens - before.tokens),
         }
         counted = self._counter.close()
-        if self._pids and units:
+        if self.target.pid and units:
             values |= {"cpu_us": cpu / units * 1e6, "wakeups": woken / units}
             if counted is not None:
                 values["instructions"] = counted / units

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
 
 import aiohttp
 import msgspec
@@ -23,16 +24,25 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+C = TypeVar("C", bound="Choice")
 
-class Delta(msgspec.Struct, omit_defaults=True):
+
+class Said(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
 
 
-class Choice(msgspec.Struct):
-    delta: Delta
+class Choice(msgspec.Struct, kw_only=True):
     index: int = 0
     finish_reason: str | None = None
+
+
+class Piece(Choice, kw_only=True):
+    delta: Said
+
+
+class Whole(Choice, kw_only=True):
+    message: Said
 
 
 class Usage(msgspec.Struct):
@@ -41,32 +51,14 @@ class Usage(msgspec.Struct):
     total_tokens: int
 
 
-class Chunk(msgspec.Struct):
-    choices: list[Choice]
-    created: int
-    model: str
-    id: str = ""
-    object: str = "chat.completion.chunk"
-    usage: Usage | None = None
+class Answer(msgspec.Struct, Generic[C]):
+    """A chunk of a streamed answer, or one that was not streamed: they differ in their choices."""
 
-
-class ChatMessage(msgspec.Struct):
-    role: str
-    content: str | None = None
-
-
-class WholeChoice(msgspec.Struct):
-    message: ChatMessage
-    index: int = 0
-    finish_reason: str | None = None
-
-
-class Whole(msgspec.Struct):
     id: str
+    object: str
     created: int
     model: str
-    choices: list[WholeChoice]
-    object: str = "chat.completion"
+    choices: list[C]
     usage: Usage | None = None
 
 
@@ -78,8 +70,8 @@ class Wanted(msgspec.Struct):
 
 
 _wanted = msgspec.json.Decoder(Wanted)
-_chunk = msgspec.json.Decoder(Chunk)
-_whole = msgspec.json.Decoder(Whole)
+_chunk = msgspec.json.Decoder(Answer[Piece])
+_whole = msgspec.json.Decoder(Answer[Whole])
 _encode = msgspec.json.Encoder().encode
 
 STREAM_START: Message = {
