@@ -110,10 +110,11 @@ class Ground:
         return f"http://{self.upstream.address}/v1"
 
     def serve_argv(self, port: int = 0) -> list[str]:
-        """A Holdfast server on a fresh data directory."""
+        """A Holdfast server on a fresh data directory, whatever store is configured: one that is in use must not be
+        filled with our runs, nor its runs be carried out by our upstream."""
         self.started += 1
         data = self.data / str(self.started)
-        argv = [*self.command, "serve", "--port", str(port), "--data-dir", str(data)]
+        argv = [*self.command, "serve", "--port", str(port), "--data-dir", str(data), "--store", "sqlite"]
         return [*argv, "--model-url", self.model_url, "--model", "bench"]
 
     def floor_argv(self, burn_us: int = 0, port: int = 0) -> list[str]:
@@ -125,7 +126,7 @@ class Ground:
     def env(self) -> dict[str, str]:
         """What a Holdfast server is given besides its flags."""
         own_path = {"PYTHONSAFEPATH": "1"} if self.foreign else {}
-        return {"API_SERVER_KEY": self.key, **SETTINGS, **own_path}
+        return {"API_SERVER_KEY": self.key, "HOLDFAST_SERVER_KEY": self.key, **SETTINGS, **own_path}
 
 
 def ground(fleet: Fleet, cores: Cores, generator: Generator, command: str, data: str, port: int = 0) -> Ground:

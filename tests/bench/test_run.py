@@ -88,6 +88,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+IN_USE = {"HOLDFAST_STORE_URL": "postgresql://me@127.0.0.1:1/in_use", "HOLDFAST_SERVER_KEY": "hk-0123456789-in-use"}
+"""The configuration of a server that is in use: nobody listens there, so that whoever asks it is not started."""
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
     """One small run of the command: the floor is also its peer, and the report that it is compared with is too good."""
@@ -101,7 +105,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Compl
         words += ["--upstream-port", str(upstream), "--peer", f"other=http://{other.address}/v1,a-key"]
         words += ["--out", str(folder / "out"), "--report", str(folder / "page"), "--compare", str(old)]
         command = [sys.executable, "-m", "holdfast", "bench", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False), folder
+        env = {**os.environ, **IN_USE}
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env), folder
 
 
 Measured = tuple[subprocess.CompletedProcess[str], Path]
@@ -117,6 +122,14 @@ def test_the_command_measures_every_target_side_by_side(measured: Measured) -> N
         assert (it.get("cpu_us") or 0) > 0 or target == DIRECT, done.stdout
     assert (folder / "page" / "results.md").exists() and (folder / "page" / "tiny.svg").exists()
     assert not list((folder / "out").glob("data-*"))
+
+
+def test_the_store_and_the_key_that_are_configured_are_never_used(measured: Measured) -> None:
+    done, folder = measured
+    report = msgspec.json.decode((folder / "out" / "latest.json").read_bytes(), type=Report)
+    it = report.find("tiny-1", DURABLE)
+    assert it is not None and it.values["requests"] > 0, done.stdout + done.stderr
+    assert "in_use" not in done.stdout + done.stderr + (folder / "out" / "holdfast.log").read_text()
 
 
 def test_fifty_planted_microseconds_show(measured: Measured) -> None:

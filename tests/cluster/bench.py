@@ -77,11 +77,11 @@ class Bench:
         self.fleet, self.made, self.folder, self.quick = fleet, made, folder, quick
         self.upstream = fleet.start("upstream", [*made.argv, "upstream", "--port", "0"], CORES)
 
-    def serve(self, name: str, store: str = "") -> Server:
+    def serve(self, name: str, store: str = "sqlite") -> Server:
         """A server of its own data directory."""
         argv = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(self.folder / name)]
         argv += ["--model-url", f"http://{self.upstream.address}/v1", "--model", "bench"]
-        argv += ["--store", store] if store else []
+        argv += ["--store", store]
         return self.fleet.start(name, argv, CORES, {"API_SERVER_KEY": KEY, "HOLDFAST_SERVER_REPLICA": name})
 
     def ask(self, target: Target, load: loads.Load) -> list[Seen]:
