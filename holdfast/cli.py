@@ -97,7 +97,7 @@ def serve(config: str | None, open_page: bool, **given: Any) -> None:
     raise SystemExit(_serve(_loaded(config, given), serves=True, open_page=open_page))
 
 
-@main.command()
+@main.command(short_help="Carry out stored runs, and answer only for its health.")
 @_run_options
 def worker(config: str | None, **given: Any) -> None:
     """Carry out stored runs, and answer nothing but /health and /health/detailed.

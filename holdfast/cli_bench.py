@@ -19,7 +19,7 @@ class CannotBench(click.ClickException):
     exit_code = 2
 
 
-@click.command()
+@click.command(short_help="Measure this server beside a proxy without a store.")
 @click.option("--quick", is_flag=True, help="About a minute: fewer loads, shorter.")
 @click.option("--only", default="", metavar="A,B", help="Loads and targets; paced means all paced-*. See --list.")
 @click.option("--seconds", type=click.FloatRange(0.2, 300), help="Length of each paced load (default 5, quick 1.5).")

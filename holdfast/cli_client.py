@@ -1,5 +1,5 @@
-"""Commands that talk to a running server. Owns: status and runs ls | show | tail | cancel. They use the public HTTP API
-and nothing else, so they work against a server elsewhere too. Refuses to know: the store."""
+"""Commands that talk to a running server. Owns: status and runs ls | show | tail | cancel | pin | receipt. They
+use the public HTTP API and nothing else, so they work against a server elsewhere too. Refuses to know: the store."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def pin(run: str, off: bool, url: str | None, key: str | None, as_json: bool) ->
     )
 
 
-@runs.command("receipt")
+@runs.command("receipt", short_help="What happened to a run.")
 @click.argument("run")
 @_remote_options
 @_json_option

@@ -1,5 +1,5 @@
-"""holdfast doctor. Owns: the checks that a person runs when something is wrong: configuration, data directory, model,
-sandbox (proved by trying to get out of it). Refuses to know: how any of them works."""
+"""holdfast doctor. Owns: the checks that a person runs when something is wrong: configuration, data directory,
+database, model, sandbox (proved by trying to get out of it). Refuses to know: how any of them works."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Check(Struct, frozen=True):
     detail: str
 
 
-@click.command()
+@click.command(short_help="Check this machine and its configuration.")
 @click.option("--config", type=click.Path(dir_okay=False), help="Configuration file.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(config: str | None, as_json: bool) -> None:
-    """Check this machine: configuration, data directory, model and sandbox."""
+    """Check this machine: configuration, data directory, database, model and sandbox."""
     checks = asyncio.run(_all(config))
     if as_json:
         click.echo(json.dumps([{"name": c.name, "ok": c.ok, "detail": c.detail} for c in checks]))

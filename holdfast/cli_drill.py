@@ -29,7 +29,7 @@ class CannotDrill(click.ClickException):
     exit_code = 2
 
 
-@click.command()
+@click.command(short_help="Kill your own server again and again: what is lost?")
 @click.option("--config", type=click.Path(dir_okay=False), help="Configuration file (default: ./holdfast.toml).")
 @click.option("--kills", type=click.IntRange(min=0), default=50, show_default=True, help="Kills at random times.")
 @click.option("--seed", type=int, help="Draw the same loads and moments again (default: a fresh one, printed).")

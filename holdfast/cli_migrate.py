@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.journal.moving import Moved
 
 
-@click.command()
+@click.command(short_help="Move a store from SQLite to PostgreSQL or back.")
 @click.option("--from", "source", help="Data directory or postgresql://... (default: the configured store).")
 @click.option("--to", "target", help="Data directory or postgresql://... (default: the configured store).")
 @click.option("--config", type=click.Path(dir_okay=False), help="Configuration file.")

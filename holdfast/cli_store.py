@@ -120,7 +120,7 @@ def _told(name: str, report: Report, as_json: bool) -> bool:
     return not report.problems
 
 
-@store.command("check")
+@store.command("check", short_help="Look through the whole store.")
 @_data_option
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def check_store(data_dir: str | None, as_json: bool) -> None:
@@ -137,7 +137,7 @@ def check_store(data_dir: str | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@store.command("backup")
+@store.command("backup", short_help="Copy the store while the server runs.")
 @click.argument("target", type=click.Path(path_type=Path))
 @_data_option
 def backup_store(target: Path, data_dir: str | None) -> None:
@@ -195,7 +195,7 @@ def compact_store(data_dir: str | None) -> None:
     click.echo(f"{path}: {before} bytes before, {after} after")
 
 
-@store.command("set-aside")
+@store.command("set-aside", short_help="Move a damaged store out of the way.")
 @_data_option
 def aside_store(data_dir: str | None) -> None:
     """Move a damaged store out of the way, so that the server can start with an empty one. Nothing is deleted."""
