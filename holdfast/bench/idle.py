@@ -12,18 +12,11 @@ from holdfast.bench.client import BUSY_OTHERS
 from holdfast.bench.cost import cores_busy_s, cpu_s, rss_mb, tree, wakeups
 from holdfast.bench.figures import FLOOR, Figure
 from holdfast.bench.loads import Load
-from holdfast.bench.machine import LISTENING, START_TIMEOUT_S, NotStarted, Spawned
+from holdfast.bench.machine import START_TIMEOUT_S, NotStarted, Spawned, free_port
 from holdfast.bench.targets import Ground, Target
 
 SETTLE_S = 2.0
 ASK = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _answers(port: int, status: bytes) -> bool:
@@ -35,7 +28,7 @@ def _answers(port: int, status: bytes) -> bool:
 
 def _start(on: Ground, target: Target, number: int) -> tuple[Spawned, float]:
     """A fresh process and the milliseconds until it answered; the floor has no /health, so its 404 is its answer."""
-    port = _free_port()
+    port = free_port()
     floor = target.name == FLOOR
     argv = on.floor_argv(port=port) if floor else on.serve_argv(port)
     began = time.perf_counter()
@@ -48,16 +41,6 @@ def _start(on: Ground, target: Target, number: int) -> tuple[Spawned, float]:
     return spawned, (time.perf_counter() - began) * 1e3
 
 
-def _ready(spawned: Spawned) -> float:
-    """Milliseconds until all of it was there: it answers /health before its parts are put together."""
-    while not LISTENING.search(spawned.log.read_bytes()):
-        spawned.check()
-        if time.monotonic() - spawned.began > START_TIMEOUT_S:
-            raise NotStarted(f"{spawned.name} did not say where it listens within {START_TIMEOUT_S:.0f} s")
-        time.sleep(0.002)
-    return (time.monotonic() - spawned.began) * 1e3
-
-
 def measure(on: Ground, target: Target, load: Load) -> Figure:
     """Starts, and then the last of them at rest."""
     starts, readies, pid = [], [], 0
@@ -67,7 +50,7 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
         spawned, took = _start(on, target, number)
         pid = spawned.proc.pid
         starts.append(took)
-        readies.append(_ready(spawned))
+        readies.append(spawned.listening().start_s * 1e3)  # it answers /health before its parts are put together
     time.sleep(SETTLE_S)
     pids = tree(pid)
     began, cpu, woken, busy = time.monotonic(), cpu_s(pids), wakeups(pids), cores_busy_s([on.cores.server])

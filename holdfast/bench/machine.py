@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -59,6 +60,14 @@ def pinned(cores: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @dataclass(frozen=True)
 class Server:
     """A started process that said where it listens."""
@@ -86,6 +95,17 @@ class Spawned:
         """Raise if it has ended already."""
         if self.proc.poll() is not None:
             raise NotStarted(f"{self.name} ended with code {self.proc.returncode}: {last_line(self.log)}")
+
+    def listening(self) -> Server:
+        """Wait for its line `listening on http://HOST:PORT`."""
+        while (took := time.monotonic() - self.began) < START_TIMEOUT_S:
+            if found := LISTENING.search(self.log.read_bytes()):
+                return Server(self.name, self.proc.pid, int(found[1]), took)
+            self.check()
+            time.sleep(0.002)
+        raise NotStarted(
+            f"{self.name} did not say where it listens within {START_TIMEOUT_S:.0f} s: {last_line(self.log)}"
+        )
 
 
 @dataclass
@@ -130,15 +150,7 @@ class Fleet:
         self, name: str, argv: Sequence[str], cores: Sequence[int], env: Mapping[str, str] | None = None
     ) -> Server:
         """Start a server and wait for its line `listening on http://HOST:PORT`."""
-        spawned = self.spawn(name, argv, cores, env or {})
-        while time.monotonic() - spawned.began < START_TIMEOUT_S:
-            if found := LISTENING.search(spawned.log.read_bytes()):
-                return Server(name, spawned.proc.pid, int(found[1]), time.monotonic() - spawned.began)
-            spawned.check()
-            time.sleep(0.01)
-        raise NotStarted(
-            f"{name} did not say where it listens within {START_TIMEOUT_S:.0f} s: {last_line(spawned.log)}"
-        )
+        return self.spawn(name, argv, cores, env or {}).listening()
 
     def run(self, argv: Sequence[str], cores: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start a short-lived process whose output the caller reads."""

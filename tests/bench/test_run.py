@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from holdfast.bench import generator
 from holdfast.bench.client import Seen
 from holdfast.bench.counters import Counter
 from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report
-from holdfast.bench.machine import Fleet, Server, go_first, pinned
+from holdfast.bench.machine import Fleet, Server, free_port, go_first, pinned
 from tests.bench import made
 
 GENERATORS = ["c", "python"]
@@ -80,12 +79,6 @@ def test_a_held_stream_goes_on_when_it_is_released(ends: tuple[list[str], Server
             assert answer.status == 200
         rest = held.read()
     assert rest.count(b"@") == 1 and rest.rstrip().endswith(b"[DONE]")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 IN_USE = {"HOLDFAST_STORE_URL": "postgresql://me@127.0.0.1:1/in_use", "HOLDFAST_SERVER_KEY": "hk-0123456789-in-use"}

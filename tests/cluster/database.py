@@ -8,21 +8,15 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
+from holdfast.bench.machine import free_port
+
 START_S = 60.0
 SETTINGS = ("-c", "max_connections=120", "-c", "shared_buffers=64MB", "-c", "log_min_messages=warning")
-
-
-def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 class Database:

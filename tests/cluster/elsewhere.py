@@ -74,14 +74,18 @@ class Elsewhere:
         await second.after(8)
         return first, second, b
 
+    async def _told(self, what: str, began: float, first: Stream, second: Stream) -> None:
+        """How long it took until it was answered, which is now, and until each of both readers was at the end."""
+        self.took(f"{what} answered", time.monotonic() - began, first.id)
+        self.took(f"{what} at its reader", await first.over() - began, first.id)
+        self.took(f"{what} at a reader elsewhere", await second.over() - began, first.id)
+
     async def cancel(self, n: int) -> None:
         """Through B: the stream on A ends, that on C too, and the upstream is let go of."""
         first, second, b = await self._running(n, LONG)
         began = time.monotonic()
         answer = await b.line.post(f"/v1/responses/{first.id}/cancel")
-        self.took("cancel answered", time.monotonic() - began, first.id)
-        self.took("cancel at its reader", await first.over() - began, first.id)
-        self.took("cancel at a reader elsewhere", await second.over() - began, first.id)
+        await self._told("cancel", began, first, second)
         if answer.status != 200 or answer.json()["status"] != "cancelled":
             self.result.wrong("end", first.id, f"cancel was answered {answer.status}: {answer.data[:300]!r}")
         for stream in (first, second):
@@ -94,9 +98,7 @@ class Elsewhere:
         first, second, b = await self._running(n, LONG)
         began = time.monotonic()
         answer = await b.line.delete(f"/v1/responses/{first.id}")
-        self.took("delete answered", time.monotonic() - began, first.id)
-        self.took("delete at its reader", await first.over() - began, first.id)
-        self.took("delete at a reader elsewhere", await second.over() - began, first.id)
+        await self._told("delete", began, first, second)
         if answer.status != 200:
             self.result.wrong("end", first.id, f"delete was answered {answer.status}: {answer.data[:300]!r}")
         for replica in self.cluster.replicas:

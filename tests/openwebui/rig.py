@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from holdfast.bench.machine import free_port
 from tests.story.server import KEY, ROOT, Client, Server, Upstream, start_server, start_upstream, wait_until
 
 VENV = ROOT / ".venv-openwebui"
@@ -38,13 +38,6 @@ WEBUI_SETTINGS = {
     "DO_NOT_TRACK": "True",
     "SCARF_NO_ANALYTICS": "True",
 }
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
