@@ -53,11 +53,12 @@ def bench(**given: Any) -> None:
     if given["listed"]:
         _list(wish)
         return
+    before = _earlier(Path(given["compare"])) if given["compare"] else None
     report = _run(wish, Path(given["out"]))
     paths = [Path(given["as_json"])] if given["as_json"] else []
     _write(report, Path(given["out"]), paths, Path(given["report"]) if given["report"] else None)
     missed = _judged(report, everything=given["check"])
-    rose = _compared(report, Path(given["compare"])) if given["compare"] else False
+    rose = _compared(report, before) if before else False
     raise SystemExit(1 if rose or (given["check"] and missed) else 0)
 
 
@@ -130,17 +131,22 @@ def _judged(report: Report, *, everything: bool) -> bool:
     return any(verdict.state != "ok" for verdict in report.verdicts)
 
 
-def _compared(report: Report, path: Path) -> bool:
-    """Print what rose since an earlier report; whether one of them is ours."""
+def _earlier(path: Path) -> Report:
+    """The report to compare with, read before minutes are spent on another."""
     import msgspec
 
-    from holdfast.bench import compare
     from holdfast.bench.figures import Report
 
     try:
-        old = msgspec.json.decode(path.read_bytes(), type=Report)
-    except msgspec.MsgspecError as error:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CannotBench(f"{path} is no report of this version of holdfast bench: {error}") from error
+
+
+def _compared(report: Report, old: Report) -> bool:
+    """Print what rose since an earlier report; whether one of them is ours."""
+    from holdfast.bench import compare
+
     rises = list(compare.compare(report, old))
     click.echo(f"\nagainst {old.at} ({old.machine.get('commit')}): {len(rises)} costs rose over {compare.RISE}x")
     if report.machine["instructions"] != "counted":

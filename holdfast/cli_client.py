@@ -7,10 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import click
@@ -30,6 +31,8 @@ class Remote:
         except ConfigError as error:
             raise click.ClickException(str(error)) from error
         self.url = (url or f"http://{settings.server.host}:{settings.server.port}").rstrip("/")
+        if not _is_url(self.url):
+            raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
         self._key = key or settings.server.key or _key_file(settings.server.data_path / "key")
 
     def open(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
@@ -38,9 +41,15 @@ class Remote:
             return urlopen(self.request(path, method), timeout=timeout)
         except HTTPError as error:
             _fail(error)
-        except (URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            raise click.ClickException(f"{self.url} does not answer ({reason}). Is the server running?") from error
+        except (OSError, HTTPException) as error:
+            raise self.away(error) from error
+
+    def away(self, error: OSError | HTTPException) -> click.ClickException:
+        """What to say where there is no answer."""
+        if not isinstance(error, OSError):
+            return click.ClickException(f"{self.url} is another server: its answer is not HTTP.")
+        reason = getattr(error, "reason", error)
+        return click.ClickException(f"{self.url} does not answer ({reason}). Is the server running?")
 
     def request(self, path: str, method: str = "GET") -> Request:
         """A request with the key, where there is one."""
@@ -52,8 +61,23 @@ class Remote:
     def get(self, path: str, method: str = "GET") -> Answer:
         """A JSON answer."""
         with self.open(path, method) as response:
+            return self.read(response)
+
+    def read(self, response: Any) -> Answer:
+        """The JSON in a response."""
+        try:
             answer: Answer = json.load(response)
-            return answer
+        except ValueError as error:
+            raise click.ClickException(f"{self.url} is another server: its answer is not JSON.") from error
+        return answer
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _key_file(path: Path) -> str:
@@ -88,14 +112,14 @@ def status(url: str | None, key: str | None, as_json: bool) -> None:
     remote = Remote(url, key)
     try:
         with urlopen(remote.request("/health/detailed"), timeout=5) as response:
-            answer, code = json.load(response), response.status
+            answer, code = remote.read(response), response.status
     except HTTPError as error:
         if error.code != 503:
             answer, code = remote.get("/health"), 200
         else:
-            answer, code = json.loads(error.read()), 503
-    except (URLError, OSError) as error:
-        raise click.ClickException(f"{remote.url} does not answer. Is the server running?") from error
+            answer, code = remote.read(error), 503
+    except (OSError, HTTPException) as error:
+        raise remote.away(error) from error
     if as_json:
         click.echo(json.dumps(answer))
     else:

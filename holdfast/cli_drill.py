@@ -113,7 +113,7 @@ def _drill(folder: Path, given: dict[str, Any]) -> tuple[Tally, Facts]:
     try:
         own = own_server(wish, settings_from(given["config"]), folder)
         tally = asyncio.run(run(own, extent, folder))
-    except (Impossible, Broken) as error:
+    except (click.ClickException, Impossible, Broken) as error:
         raise CannotDrill(str(error)) from error
     return tally, _facts(given, own, time.monotonic() - began)
 
