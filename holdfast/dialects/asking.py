@@ -81,13 +81,15 @@ class Context(Struct, frozen=True):
     clients: tuple[Client, ...] = TABLE
     caller: Policy | None = None
     """What the table says of it, where somebody has looked already."""
+    special: Policy | None = None
+    """What is known() of the caller under this profile, likewise."""
 
     def under(self, asked: str | None) -> Context:
         """The same request to the profile that it names; 404 for one that nobody serves (A2)."""
         if asked is None or asked == self.profile.name:
             return self
         if asked in self.others:
-            return replace(self, profile=self.others[asked])
+            return replace(self, profile=self.others[asked], special=None)
         if self.profile.unknown_model == "default":
             return self
         raise unknown_model(asked, (self.profile.name, *self.others))
@@ -123,6 +125,8 @@ class Context(Struct, frozen=True):
 
     def known(self) -> Policy:
         """What is special about this caller, but for what its request says itself."""
+        if self.special is not None:
+            return self.special
         return first_of(self.settings, self.profile.policy(), self._recognised())
 
     def _recognised(self) -> Policy:

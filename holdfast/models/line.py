@@ -33,6 +33,11 @@ class Line(ResponseHandler):
         if self.ear is not None:
             self.ear()
 
+    def resume_reading(self, *args: bool, **named: bool) -> None:
+        """aiohttp goes on with every chunk that is read, by parsing nothing once more: here only after a pause."""
+        if getattr(self, "_reading_paused", True):
+            super().resume_reading(*args, **named)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """The answer ends here, whole or not."""
         super().connection_lost(exc)
