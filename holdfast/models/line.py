@@ -71,6 +71,11 @@ class Feed:
         if self._line is not None:
             self._line.ear = self._news
 
+    @property
+    def done(self) -> bool:
+        """Is the answer whole?"""
+        return self._answer.done
+
     async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
         """The parts of one read, empty at most at the end. Raises UpstreamFailed, TimeoutError after `limit_s` (or
         `stall_s` after the last read that was taken), never later than `left_s`."""
