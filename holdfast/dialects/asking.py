@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,9 @@ from holdfast.core.admission import RETRY_MS, Again, Asked
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import OnDisconnect, ToolItems, ToolProgress
 from holdfast.dialects.clients import TABLE, Client, ClientTools, Policy, first_of, recognise
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _SESSION = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}\Z")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
@@ -199,7 +202,7 @@ def _hmac_sha256(secret: bytes, text: bytes) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _halves(secret: bytes) -> tuple[Any, Any]:
+def _halves(secret: bytes) -> tuple[_Hash, _Hash]:
     """HMAC's two hashes with the key in them (RFC 2104)."""
     key = (secret if len(secret) <= 64 else hashlib.sha256(secret).digest()).ljust(64, b"\0")
     return hashlib.sha256(bytes(b ^ 0x36 for b in key)), hashlib.sha256(bytes(b ^ 0x5C for b in key))
