@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from holdfast.assemble_agents import Agents, Chance, build_agents
 from holdfast.assemble_store import Backing, Role, Shelf, open_shelf
 from holdfast.config import Loaded, Settings, is_loopback
-from holdfast.dialects.clients import TABLE
+from holdfast.dialects.clients import TABLE, Rows
 from holdfast.engine.base import Keep, Limits
 from holdfast.engine.drivers import Parts as EngineParts
 from holdfast.engine.engine import Engine
@@ -132,7 +132,7 @@ async def _assemble(loaded: Loaded, key: str, log: Log, model: Model, role: Role
         max_depth=settings.limits.json_depth,
         max_parts=settings.limits.parts,
         others=agents.others,
-        clients=(*loaded.tables.clients, *TABLE),
+        clients=Rows((*loaded.tables.clients, *TABLE)),
         websocket_s=settings.limits.websocket_s,
     )
     about = _about(settings, parts, agents, model, shelf)

@@ -375,6 +375,7 @@ def _convert(option: Option, raw: object, origin: str) -> object:
 
 
 @lru_cache(64)
+@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """True where only this machine is meant: localhost or a loopback address."""
     try:

@@ -204,19 +204,16 @@ class LoopAgent:
         """See Agent.run."""
         talk = Talk(turn, self._settings)
         while not talk.ended:
-            async with aclosing(self._step(talk)) as events:
+            due = talk.due()
+            if not due and (end := talk.end(self._settings.max_rounds)):
+                yield end
+                talk.note(end)
+                return
+            async with aclosing(self._act(talk, due) if due else self._message(talk)) as events:
                 async for event in events:
                     yield event
                     if type(event) is not e.TextDelta:
                         talk.note(event)
-
-    def _step(self, talk: Talk) -> Steps:
-        """What comes next: due calls, the end, or the next message."""
-        if due := talk.due():
-            return self._act(talk, due)
-        if end := talk.end(self._settings.max_rounds):
-            return _just(end)
-        return self._message(talk)
 
     async def _message(self, talk: Talk) -> Steps:
         """Ask the model once."""
@@ -335,10 +332,6 @@ def _settled(call_id: str, output: Output, began: float) -> e.ToolFinished:
         outcome=output.outcome,
         duration_ms=int((time.monotonic() - began) * 1000),
     )
-
-
-async def _just(event: e.AnyEvent) -> Steps:
-    yield event
 
 
 async def _carry_out(ready: Ready, ours: Callable[[], bool]) -> Output:

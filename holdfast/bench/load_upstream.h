@@ -173,8 +173,9 @@ static void answer_chat(Conn *c, const char *body, size_t n) {
     static const char role[] = CHUNK_HEAD CHOICE("{\"role\":\"assistant\",\"content\":\"\"}", "null") "]}\n\n";
     long long pace_us = 0;
     c->n = 3;
-    for (const char *at = body; (at = memmem(at, n - (size_t)(at - body), "[[bench ", 8)); at += 8)
-        sscanf(at, "[[bench n=%u pace_us=%lld]]", &c->n, &pace_us);
+    const char *last = NULL; /* read once: sscanf measures the rest of the body each time */
+    for (const char *at = body; (at = memmem(at, n - (size_t)(at - body), "[[bench ", 8)); at += 8) last = at;
+    if (last) sscanf(last, "[[bench n=%u pace_us=%lld]]", &c->n, &pace_us);
     c->next = 0;
     c->pace = pace_us * 1000;
     c->due = now_ns();

@@ -4,9 +4,11 @@ Refuses to know: HTTP frameworks; headers come as a plain mapping."""
 
 from __future__ import annotations
 
-import hmac
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +17,9 @@ from holdfast.core.admission import RETRY_MS, Again, Asked
 from holdfast.core.errors import ClientError
 from holdfast.core.spec import OnDisconnect, ToolItems, ToolProgress
 from holdfast.dialects.clients import TABLE, Client, ClientTools, Policy, first_of, recognise
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _SESSION = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}\Z")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
@@ -81,13 +86,15 @@ class Context(Struct, frozen=True):
     clients: tuple[Client, ...] = TABLE
     caller: Policy | None = None
     """What the table says of it, where somebody has looked already."""
+    special: Policy | None = None
+    """What is known() of the caller under this profile, likewise."""
 
     def under(self, asked: str | None) -> Context:
         """The same request to the profile that it names; 404 for one that nobody serves (A2)."""
         if asked is None or asked == self.profile.name:
             return self
         if asked in self.others:
-            return replace(self, profile=self.others[asked])
+            return replace(self, profile=self.others[asked], special=None)
         if self.profile.unknown_model == "default":
             return self
         raise unknown_model(asked, (self.profile.name, *self.others))
@@ -119,10 +126,12 @@ class Context(Struct, frozen=True):
         if chat and _SESSION.match(chat):
             return f"owui-{chat}"
         text = "\0".join((self.owner, system or "", first_user)).encode("utf-8", "replace")
-        return "auto-" + hmac.digest(self.secret, text, "sha256").hex()[:32]
+        return "auto-" + _hmac_sha256(self.secret, text).hex()[:32]
 
     def known(self) -> Policy:
         """What is special about this caller, but for what its request says itself."""
+        if self.special is not None:
+            return self.special
         return first_of(self.settings, self.profile.policy(), self._recognised())
 
     def _recognised(self) -> Policy:
@@ -182,3 +191,18 @@ class Context(Struct, frozen=True):
         retried = count.isascii() and count.isdigit() and count.strip("0") != ""
         again = asked.again or (Again(RETRY_MS) if retried else None)
         return replace(asked, credential=self.credential, again=again)
+
+
+def _hmac_sha256(secret: bytes, text: bytes) -> bytes:
+    """The same as hmac.digest(), which gives the interpreter away each time and waits for it while the writer works."""
+    inner, outer = (half.copy() for half in _halves(secret))
+    inner.update(text)
+    outer.update(inner.digest())
+    return outer.digest()
+
+
+@lru_cache(maxsize=4)
+def _halves(secret: bytes) -> tuple[_Hash, _Hash]:
+    """HMAC's two hashes with the key in them (RFC 2104)."""
+    key = (secret if len(secret) <= 64 else hashlib.sha256(secret).digest()).ljust(64, b"\0")
+    return hashlib.sha256(bytes(b ^ 0x36 for b in key)), hashlib.sha256(bytes(b ^ 0x5C for b in key))

@@ -86,21 +86,29 @@ class Worker:
         """Run the attempt to its end, its parking or the loss of its claim. Never raises but for cancellation."""
         if self.live.attempt > 1:
             await self._end_leftovers()
-        pump = asyncio.create_task(self._pump(), name=f"agent {self.live.run}")
-        try:
-            await asyncio.wait((pump, self._stop), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pump.cancel()
-            (result,) = await asyncio.gather(pump, return_exceptions=True)
+        result = await self._pumped()
         try:
             if self.live.staged.ended:
                 await self._writer.committed(self.live, self.live.staged.seq)
             elif self._stop.done():
                 await self._write_stop(self._stop.result())
-            elif isinstance(result, BaseException):
+            elif result is not None:
                 await self._write_failure(result)
         except ClaimLost:
             self._log.warning("claim_lost", run=self.live.run, attempt=self.live.attempt)
+
+    async def _pumped(self) -> BaseException | None:
+        """The pump, until it has ended, stopped or not; what it failed with."""
+        pump = asyncio.create_task(self._pump(), name=f"agent {self.live.run}")
+        self._stop.add_done_callback(lambda _: pump.cancel())
+        task, failure = asyncio.current_task(), None
+        try:
+            await pump  # cancelling us cancels it, and we wait for its end
+        except (Exception, asyncio.CancelledError) as error:
+            failure = error
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        return failure
 
     async def _end_leftovers(self) -> None:
         """Not in the pump: a stop must not cut it short, and a failure must not fail the run."""

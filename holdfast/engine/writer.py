@@ -4,11 +4,11 @@ and what happens when the store does not take a batch.
 Theory of operation. Workers stage events on their Live; the writer's one task takes everything that is staged, asks the
 journal to append it in one transaction and then tells. While an append is under way the next batch grows by itself:
 that is the whole of group commit. Deltas are flushed at most every `linger_s` (what comes after a pause goes at once),
-because a flush has a price of its own: two context switches and a transaction; a fact ends the wait. Death at any line:
-before append returns, nobody has seen anything; after it, everything told is in the journal. A full or busy store: the
-same batch is tried again, and workers stop at their byte bound. Any other failure: the writer stops writing for good
-(degraded), every run of it is lost to this process, and readers keep what is committed: never again as if written
-(promises 1.7, P13)."""
+because a flush has a price of its own: two context switches and a transaction; a fact ends the wait, and so does the
+first delta of a message, which a person waits for. Death at any line: before append returns, nobody has seen anything;
+after it, everything told is in the journal. A full or busy store: the same batch is tried again, and workers stop at
+their byte bound. Any other failure: the writer stops writing for good (degraded), every run of it is lost to this
+process, and readers keep what is committed: never again as if written (promises 1.7, P13)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Writer:
         self._back: list[Slice] = []
         self._kick = asyncio.Event()
         self._urgent = False
-        """A fact is staged: somebody waits for it."""
+        """A fact is staged, or the first delta of a message: somebody waits for it."""
         self._hurry: asyncio.Future[None] | None = None
         self._flushed_at = -1.0
         self._idle = asyncio.Event()
@@ -80,12 +80,13 @@ class Writer:
         """Add an event to the next batch. IllegalEvent: refused. ClaimLost: not ours any more."""
         if live.lost:
             raise ClaimLost(live.run)
+        urgent = type(event) not in DELTAS or not live.staged.drafting
         after = live.stage(event, codec.encode(event), self._now_ms())
         if after.ended:
             live.stage_mark(mark_for(after, stored=not live.owned))
         elif isinstance(event, ApprovalRequested):
             live.stage_mark(asking_mark(self._now_ms()))
-        self._enqueue(live, type(event) not in DELTAS)
+        self._enqueue(live, urgent)
         return after
 
     def _enqueue(self, live: Live, urgent: bool) -> None:

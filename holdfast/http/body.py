@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import re
 from array import array
+from functools import lru_cache
 from itertools import accumulate
 
 import msgspec
@@ -46,13 +47,19 @@ async def read_json_optional(request: Request, *, max_bytes: int, max_depth: int
 
 
 def _check_type(request: Request) -> None:
-    types = request.headers.getlist("content-type")
-    if len(types) != 1 or not _JSON_TYPE.match(types[0].strip()):
+    types = [value for name, value in request.scope["headers"] if name == b"content-type"]
+    if len(types) != 1 or not _is_json(types[0]):
         words = "The body must be JSON in UTF-8: send the header Content-Type: application/json"
         raise ClientError("unsupported_media_type", words, status=415)
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    coded = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
+    if coded and coded[0].lower() != b"identity":
         words = "The body must not be compressed: send it without Content-Encoding."
         raise ClientError("unsupported_media_type", words, status=415)
+
+
+@lru_cache(maxsize=64)
+def _is_json(content_type: bytes) -> bool:
+    return _JSON_TYPE.match(content_type.decode("latin-1").strip()) is not None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -21,7 +21,7 @@ from holdfast.core.spec import Message, Spec
 from holdfast.core.state import RunState
 from holdfast.dialects.approval import Reply, Talk
 from holdfast.dialects.asking import Context, Profile, is_session_name
-from holdfast.dialects.clients import TABLE, Client, recognise
+from holdfast.dialects.clients import TABLE, Client, first_of, recognise
 from holdfast.dialects.shared import broken_frame
 from holdfast.engine.approvals import not_pending
 from holdfast.engine.base import Cut, Ended, Idle, Order, Projection, Ticket
@@ -100,7 +100,9 @@ def context_of(request: Request, parts: Parts) -> Context:
     """The request as a dialect sees it."""
     key: Key = request.scope["state"]["key"]
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
-    more = (key.id, key.settings, parts.clients, recognise(headers, parts.clients))
+    caller = recognise(headers, parts.clients)
+    special = first_of(key.settings, parts.profile.policy(), caller)
+    more = (key.id, key.settings, parts.clients, caller, special)
     return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
 
 

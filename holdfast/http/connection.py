@@ -5,6 +5,7 @@ Refuses to know: requests."""
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -94,20 +95,23 @@ class Impatient:
 def write_of(cycle: Any) -> Callable[[bytes], bool]:
     """Writes a piece of the body of uvicorn's request `cycle` now, as its send() would; False where only send() can:
     before the head, after the end, while the line is full, or where the body is not chunked by us (h11)."""
+    if not hasattr(cycle, "chunked_encoding"):
+        return _cannot
+    alive = weakref.ref(cycle)  # it has the scope, which has this
 
     def write(data: bytes) -> bool:
-        transport = cycle.transport
-        if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete or not cycle.chunked_encoding:
+        cycle = alive()
+        if cycle is None or cycle.flow.write_paused or cycle.disconnected:
             return False
+        if cycle.response_complete or not cycle.chunked_encoding:
+            return False
+        transport = cycle.transport
         if transport.is_closing():  # the line broke a moment ago and uvicorn has not heard of it: a write would raise
             return False
         transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
-    return write if getattr(cycle, "chunked_encoding", _ABSENT) is not _ABSENT else _cannot
-
-
-_ABSENT = object()
+    return write
 
 
 def _cannot(data: bytes) -> bool:

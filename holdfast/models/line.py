@@ -33,6 +33,11 @@ class Line(ResponseHandler):
         if self.ear is not None:
             self.ear()
 
+    def resume_reading(self, *args: bool, **named: bool) -> None:
+        """aiohttp goes on with every chunk that is read, by parsing nothing once more: here only after a pause."""
+        if getattr(self, "_reading_paused", True):
+            super().resume_reading(*args, **named)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """The answer ends here, whole or not."""
         super().connection_lost(exc)
@@ -65,6 +70,11 @@ class Feed:
         self._line = line if isinstance(line, Line) else None
         if self._line is not None:
             self._line.ear = self._news
+
+    @property
+    def done(self) -> bool:
+        """Is the answer whole?"""
+        return self._answer.done
 
     async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
         """The parts of one read, empty at most at the end. Raises UpstreamFailed, TimeoutError after `limit_s` (or

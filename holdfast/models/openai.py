@@ -10,7 +10,6 @@ import math
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
@@ -67,6 +66,16 @@ class Upstream(Struct, frozen=True):
         return [("url", _host(self.url)), ("name", self.name)]  # else rich shows every field, the key too
 
 
+class Reading:
+    """One answer on its way. `first_by`: when the first read must be there, until it is; `by`: all of it."""
+
+    __slots__ = ("by", "feed", "first_by", "response")
+
+    def __init__(self, response: ClientResponse, feed: Feed, first_by: float, by: float) -> None:
+        self.response, self.feed, self.by = response, feed, by
+        self.first_by: float | None = first_by
+
+
 class OpenAIModel:
     """A Model over HTTP. Time, waiting and chance are arguments, so that tests need none of them."""
 
@@ -97,16 +106,22 @@ class OpenAIModel:
             return ask.take is not None and ask.take(parts)
 
         while True:
+            reading: Reading | None = None
             try:
-                async with aclosing(self._try(body, by, offered if ask.take is not None else None)) as answer:
-                    async for parts in answer:
-                        told = True
-                        yield parts
+                reading = await self._begin(body, by, offered if ask.take is not None else None)
+                while parts := await self._next(reading):
+                    told = True
+                    yield parts
                 return
             except UpstreamFailed as failure:
                 wait = self._wait(failure, tries)
                 if told or wait is None or self._clock() + wait >= by:
                     raise
+            finally:
+                if reading is not None:
+                    reading.feed.close()
+                    # Not release(): an answer that nobody reads any more must cost the upstream nothing.
+                    reading.response.close()
             tries += 1
             await self._sleep(wait)
 
@@ -130,33 +145,35 @@ class OpenAIModel:
         if session is not None:
             await session.close()
 
-    async def _try(self, body: bytes, by: float, take: Take | None) -> AsyncGenerator[list[Part], None]:
+    async def _begin(self, body: bytes, by: float, take: Take | None) -> Reading:
         from holdfast.models.line import Feed
 
-        upstream = self._upstream
-        first_by = min(by, self._clock() + upstream.first_byte_s)
+        first_by = min(by, self._clock() + self._upstream.first_byte_s)
         response = await self._post(body, first_by - self._clock())
-        feed: Feed | None = None
         try:
-            answer = Answer(upstream.api_key)
+            answer = Answer(self._upstream.api_key)
             intake = await self._intake(response, answer)
-            feed = Feed(response, intake, answer, take)
-            limit = first_by - self._clock()
-            while not answer.done:
-                try:
-                    parts = await feed.next(limit, upstream.stall_s, by - self._clock())
-                except TimeoutError as error:
-                    raise _timed_out(f"sent nothing more for {max(feed.patience_s, 0):.3g} s") from error
-                if parts:
-                    yield parts
-                limit = min(upstream.stall_s, by - self._clock())
-            feed.close()
-            await self._finish(response)
-        finally:
-            if feed is not None:
-                feed.close()
-            # Not release(): an answer that nobody reads any more must cost the upstream nothing.
+            return Reading(response, Feed(response, intake, answer, take), first_by, by)
+        except BaseException:
             response.close()
+            raise
+
+    async def _next(self, reading: Reading) -> list[Part]:
+        """The parts of one more read; none at the end of the answer."""
+        upstream, feed = self._upstream, reading.feed
+        while not feed.done:
+            now = self._clock()
+            limit = min(upstream.stall_s, reading.by - now) if reading.first_by is None else reading.first_by - now
+            try:
+                parts = await feed.next(limit, upstream.stall_s, reading.by - now)
+            except TimeoutError as error:
+                raise _timed_out(f"sent nothing more for {max(feed.patience_s, 0):.3g} s") from error
+            reading.first_by = None
+            if parts:
+                return parts
+        feed.close()
+        await self._finish(reading.response)
+        return []
 
     async def _post(self, body: bytes, limit: float) -> ClientResponse:
         session = self._connections()

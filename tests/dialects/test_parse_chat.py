@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
 import msgspec
@@ -276,6 +277,12 @@ def test_a_session_gives_the_history_and_the_body_only_the_new_turn() -> None:
     without = parsed(messages=messages)
     assert without.asked.session is None
     assert (without.spec.history, without.spec.input) == (tuple(messages[:2]), (messages[2],))
+
+
+@pytest.mark.parametrize("secret", [b"secret", b"k" * 64, b"k" * 65], ids=len)
+def test_a_derived_session_is_named_by_an_hmac_of_owner_prompt_and_opening(secret: bytes) -> None:
+    named = parsed(Context("bob", {}, Profile("hermes-agent"), secret)).asked.derived_session
+    assert named == "auto-" + hmac.digest(secret, b"bob\0\0Hi", "sha256").hex()[:32]
 
 
 def test_a_derived_session_is_stable_over_turns_and_differs_by_owner_prompt_and_opening() -> None:

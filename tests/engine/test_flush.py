@@ -99,16 +99,25 @@ async def test_a_delta_after_a_pause_is_flushed_at_once() -> None:
         assert at.store.appends == [1]
 
 
+async def test_the_first_delta_of_a_message_is_flushed_at_once() -> None:
+    async with desk(LONG) as at:
+        one, two = await at.live("a"), await at.live("b")
+        for live in (one, two):
+            await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
+        assert at.store.appends == [1, 1]
+
+
 async def test_deltas_right_after_a_flush_wait_for_each_other_and_a_fact_ends_the_wait() -> None:
     async with desk(LONG) as at:
         one, two, three = [await at.live(name) for name in "abc"]
-        await at.writer.committed(one, at.writer.stage(one, TextDelta("x")).seq)
+        for live in (one, two):
+            await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
         for live in (one, two):
             at.writer.stage(live, TextDelta("y"))
             await turns()
-        assert at.store.appends == [1]
+        assert at.store.appends == [1, 1]
         await at.writer.fact(three, MessageCompleted("z"))
-        assert at.store.appends == [1, 3]
+        assert at.store.appends == [1, 1, 3]
         assert one.committed is one.staged and two.committed is two.staged
 
 

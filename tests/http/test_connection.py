@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,16 +11,21 @@ import pytest
 from holdfast.http.connection import write_of
 
 
-def cycle(sent: list[bytes], *, closing: bool = False, paused: bool = False, **fields: Any) -> SimpleNamespace:
+class Cycle(SimpleNamespace):
+    """Can be referred to weakly, as uvicorn's can."""
+
+
+def cycle(sent: list[bytes], *, closing: bool = False, paused: bool = False, **fields: Any) -> Cycle:
     """What write_of reads of uvicorn's request cycle."""
     transport = SimpleNamespace(write=sent.append, is_closing=lambda: closing)
     state = {"disconnected": False, "response_complete": False, "chunked_encoding": True, **fields}
-    return SimpleNamespace(transport=transport, flow=SimpleNamespace(write_paused=paused), **state)
+    return Cycle(transport=transport, flow=SimpleNamespace(write_paused=paused), **state)
 
 
 def test_a_piece_is_written_as_one_chunk() -> None:
     sent: list[bytes] = []
-    assert write_of(cycle(sent))(b"data: " + b"x" * 10 + b"\n\n")
+    kept = cycle(sent)
+    assert write_of(kept)(b"data: " + b"x" * 10 + b"\n\n")
     assert sent == [b"12\r\ndata: xxxxxxxxxx\n\n\r\n"]
 
 
@@ -37,8 +43,17 @@ def test_a_piece_is_written_as_one_chunk() -> None:
 )
 def test_a_line_that_is_full_broken_over_or_not_chunked_is_left_to_send(state: dict[str, Any]) -> None:
     sent: list[bytes] = []
-    assert not write_of(cycle(sent, **state))(b"data: x\n\n")
+    kept = cycle(sent, **state)
+    assert not write_of(kept)(b"data: x\n\n")
     assert not sent
+
+
+def test_the_way_to_write_does_not_keep_a_request_that_is_over() -> None:
+    kept = cycle([])
+    kept.scope = {"write": write_of(kept)}
+    gone = weakref.ref(kept)
+    del kept
+    assert gone() is None
 
 
 def test_a_server_whose_cycle_is_another_is_left_to_send() -> None:

@@ -150,7 +150,7 @@ def _understood(request: ResponsesRequest, context: Context, items: list[Item]) 
     )
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("responses", f.known_fields(request, _DEFAULTS), session),
+        fingerprint=fingerprint("responses", f.known_fields(request, _DEFAULTS), session) if store else "",
         key=key,
         previous=previous_run(request.previous_response_id),
         conversation=_conversation(request),
