@@ -128,9 +128,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     queue: int = 1024
     chores: int = 8
     subscriber_bytes: int = 1_048_576
-    linger_s: float = 0.002
+    linger_s: float = 0.004
     """Deltas that come sooner than this after the last flush wait for each other: a commit of one delta costs about as
-    much as a commit of twenty; where only a few are there, three times as long. Facts do not wait."""
+    much as a commit of twenty; where only a few are there, half as long again. Facts do not wait."""
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
     keepalive_s: float = 15.0

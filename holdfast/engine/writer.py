@@ -151,10 +151,10 @@ class Writer:
             self._idle.set()
 
     async def _linger(self) -> None:
-        """Let more deltas come, where the last flush was a moment ago; three times as long where only few are there."""
+        """Let more deltas come, where the last flush was a moment ago; half as long again where only few are there."""
         now = await self._until(self._flushed_at + self._limits.linger_s)
         if len(self._dirty) < FEW:
-            now = await self._until(self._flushed_at + 3 * self._limits.linger_s)
+            now = await self._until(self._flushed_at + 1.5 * self._limits.linger_s)
         self._urgent = False
         self._flushed_at = now
 
