@@ -55,8 +55,8 @@ T = TypeVar("T")
 Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 SOME_PAGES = 1000
-"""Under load the upkeep leaves a shorter WAL alone: a checkpoint is two fsyncs, which the writer's next write waits for,
-and pages that change all the time are copied once instead of four times a second."""
+"""Under load the upkeep leaves a shorter WAL alone: a checkpoint is two fsyncs, which the writer's next write may wait
+for, and pages that change all the time are copied once instead of four times a second."""
 HOT_ROWS = 200_000
 UPKEEP_S = 0.25
 CHECK_BYTES = 64 * 1024 * 1024
