@@ -52,7 +52,7 @@ class Incoming:
 
     def feed(self, parts: Sequence[Part]) -> Iterator[e.TextDelta | e.ReasoningDelta]:
         """The deltas in these parts, which one read brought."""
-        for part in _merged(parts) if len(parts) > FLOOD or type(parts[-1]) is Finished else parts:
+        for part in _merged(parts) if len(parts) > FLOOD else parts:
             if self.full:
                 return
             match part:
