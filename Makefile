@@ -11,6 +11,8 @@ PLAYWRIGHT ?= playwright==1.65.0
 TORCH ?= torch==2.13.0
 WEBUI_STAMP := $(WEBUI)/.installed-$(OPENWEBUI)
 BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
+# Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium test-openwebui test-clients
 
@@ -90,6 +92,7 @@ bench: $(STAMP)
 
 # Kills at every write of the journal and 500 at random; `make drill ARGS="--report docs/proof.md"` renews the proof.
 drill: $(STAMP)
+	$(BIN)/python -m pytest -m long tests/crash
 	$(BIN)/holdfast drill --config tests/crash/drill.toml --shell --kills 500 $(ARGS)
 
 sim: $(STAMP)

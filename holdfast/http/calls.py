@@ -162,6 +162,14 @@ def _leaving(parts: Parts, owner: str, ticket: Ticket) -> Callable[[bool], Await
     return left
 
 
+async def _cut_off(parts: Parts, owner: str, ticket: Ticket) -> ASGIApp:
+    """The server stops before it had anything to say. The loss is noted before the line breaks: a retry may be at
+    another replica in no time (G13)."""
+    if ticket.waited:
+        await parts.engine.handover.lost(owner, ticket.run)
+    return Broke()
+
+
 async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering, *, stream: bool) -> ASGIApp:
     """Answer a run that was just submitted: as a stream, or as a body when it has ended."""
     owner = owner_of(request)
@@ -173,9 +181,7 @@ async def created(request: Request, parts: Parts, ticket: Ticket, how: Answering
         await _leaving(parts, owner, ticket)(False)
         return Broke()
     except CutOff:
-        if ticket.waited:  # before the line breaks: a retry may be at another replica in no time (G13)
-            await parts.engine.handover.lost(owner, ticket.run)
-        return Broke()
+        return await _cut_off(parts, owner, ticket)
     if state is None:
         raise not_found("run", ticket.run)
     await parts.engine.left(owner, ticket.run)
@@ -240,7 +246,7 @@ async def streamed(request: Request, parts: Parts, ticket: Ticket, how: Answerin
         return Broke()
     if isinstance(first, Cut):  # before the headers: a caller that has nothing yet tries again by itself
         subscription.close()
-        return Broke()
+        return await _cut_off(parts, owner, ticket)
     state = await engine.look(owner, ticket.run)
     refused = how.refusal(state) if state is not None and not state.facts.items else None
     if refused is not None and not isinstance(first, Idle | Ended):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import tempfile
 import warnings
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.bench.machine import free_port
+from tests.pg_end import Tie
 
 START_S = 60.0
 SETTINGS = ("-c", "max_connections=120", "-c", "shared_buffers=64MB", "-c", "log_min_messages=warning")
@@ -28,6 +28,7 @@ class Database:
         self.restarts = 0
         self._trusted = trusted
         self._home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._tie = Tie(self._home)
         self._child: asyncio.subprocess.Process | None = None
         self._bin = Path()
         self._user: str | None = None
@@ -55,7 +56,7 @@ class Database:
     async def __aexit__(self, *_: object) -> None:
         if self._child is not None:
             await self.stop()
-        shutil.rmtree(self._home, ignore_errors=True)
+        await asyncio.to_thread(self._tie.cut)
 
     def _create(self) -> None:
         with warnings.catch_warnings():

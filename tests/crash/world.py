@@ -38,7 +38,7 @@ from holdfast.tools.function import FunctionTool
 from holdfast.tools.registry import Toolbox
 
 OWNER = "owner"
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 EFFECTS: dict[str, Effect] = {"look": "read", "keep": "idempotent", "note": "write"}
 PROJECTIONS: dict[str, Callable[[], Projection]] = {
     "responses": ResponsesProjection,

@@ -115,7 +115,9 @@ class _Valved:
 
 
 class _Peers(_Valved):
-    shared = True
+    @property
+    def shared(self) -> bool:
+        return bool(self._inner.shared)
 
 
 class House:
@@ -196,6 +198,14 @@ class House:
             valve.down = False
         for engine in self.engines:
             await engine.stop()
+
+
+class AloneHouse(House):
+    """One engine that has its store to itself."""
+
+    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+        """See House.seat."""
+        return MemoryStore(time.monotonic, LEASE_S)
 
 
 class PostgresHouse(House):

@@ -22,6 +22,12 @@ LOOK: list[list[Step]] = [asked(("look", '{"n": 1}')), said("done")]
 ASK: list[list[Step]] = [asked(("note", '{"n": 1, "ask": true}')), said("done")]
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.engine.engine.LOOK_AGAIN_S", 0.5)
+    monkeypatch.setattr("holdfast.engine.subscription.CHECK_S", 0.5)
+
+
 @pytest.fixture(params=[House, PostgresHouse])
 async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
     built: House = request.param()

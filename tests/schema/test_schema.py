@@ -19,9 +19,12 @@ Json = dict[str, Any]
 
 
 def test_schemathesis_finds_no_5xx_and_no_answer_that_the_document_does_not_have(tmp_path: Path) -> None:
-    report = fuzz(tmp_path, "examples,coverage,fuzzing", 2, 10)
-    made = re.search(r"(\d+) generated", report)
-    assert made is not None and int(made[1]) >= 10, report[-2000:]
+    for seconds in (10, 120):  # a slow machine comes to little in its time: it is given more
+        report = fuzz(tmp_path / str(seconds), "examples,coverage,fuzzing", 2, seconds)
+        made = re.search(r"(\d+) generated", report)
+        if made is not None and int(made[1]) >= 10:
+            return
+    raise AssertionError(report[-2000:])
 
 
 @pytest.fixture(scope="module")

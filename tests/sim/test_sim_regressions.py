@@ -113,9 +113,3 @@ def test_a_stop_that_was_durable_before_a_crash_starts_no_tool_and_waits_for_no_
 
 def test_a_cancel_through_another_process_waits_for_the_end_also_where_a_question_comes_first() -> None:
     orders(replace(plan(Calling("r0", 0.0, QUESTION), ttl_s=3600.0), eager=True, replicas=2), seeds=60)
-
-
-def test_a_run_that_is_deleted_before_it_waits_for_a_slot_is_stopped_and_its_caller_is_answered() -> None:
-    first = Calling("r0", 0.0, SLOW)
-    second = Calling("r1", 0.01, [said("done")], delete_s=0.001)
-    orders(plan(first, second, concurrent_runs=1), seeds=80)

@@ -1,0 +1,63 @@
+"""Rules of holdfast/http/calls.py: a caller whose replica drains while its run waits is cut off, and its retry at
+another replica goes on with the run of the first try (G13, A9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from holdfast.core.admission import RETRY_MS, Again
+from holdfast.dialects.chat.frames import ChatProjection
+from holdfast.engine.base import Ticket
+from holdfast.engine.engine import Engine
+from holdfast.http.calls import Answering, Parts, created, no_refusal
+from holdfast.http.keys import Key
+from holdfast.http.stream import Broke
+from holdfast.models.scripted import said
+from tests.engine.peers import OWNER, House, order, until
+
+KEY = Key("k", OWNER, frozenset())
+RETRY = {"credential": KEY.id, "again": Again(RETRY_MS)}
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    built = House()
+    yield built
+    await built.close()
+
+
+def posted() -> Request:
+    """A request on a connection of our own, whose caller stays."""
+    extensions = {"holdfast.left": lambda told: lambda: None}
+    return Request({"type": "http", "method": "POST", "headers": [], "extensions": extensions, "state": {"key": KEY}})
+
+
+def parts_of(engine: Engine) -> Parts:
+    """No more than it takes to answer a run that is there."""
+    absent: Any = None
+    return Parts(engine, absent, absent, absent, b"", 0, 0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_G13_a_caller_that_a_draining_replica_cuts_off_is_noted_before_its_line_breaks(
+    house: House, stream: bool
+) -> None:
+    first, second, word = await house.engine(), await house.engine(), asyncio.Event()
+    house.books["hi"] = [[word, *said("done")]]
+    ticket = await first.submit(order("hi", credential=KEY.id))
+    how = Answering(projection=ChatProjection(), body=lambda *_: {}, refusal=no_refusal, eager=False)
+    waiting = asyncio.create_task(created(posted(), parts_of(first), ticket, how, stream=stream))
+    await until(lambda: first.readers(ticket.run) or first._callers.wait_for(ticket.run), "somebody waits")
+    draining = asyncio.create_task(first.drain(0.1))
+    assert isinstance(await asyncio.wait_for(waiting, 20), Broke), "no answer: the caller comes back"
+    again = await second.submit(order("hi", **RETRY))
+    assert again == Ticket(ticket.run, ticket.session, waited=True), "a second run was begun"
+    word.set()
+    state = await asyncio.wait_for(second.wait(OWNER, ticket.run), 20)
+    assert state is not None and state.status == "completed"
+    await asyncio.wait_for(draining, 20)
