@@ -48,7 +48,7 @@ from holdfast.journal.sqlite_load import Loaded, compare, connect_other, connect
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
 from holdfast.journal.sqlite_upkeep import SqliteUpkeep
-from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest
+from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest, some_of
 from holdfast.journal.watermark import Watermark
 
 T = TypeVar("T")
@@ -367,25 +367,26 @@ class SqliteStore:
         todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []
         try:
             while todo:
-                await self._seal(todo[-1])
-                todo.pop()
+                some = some_of(todo, self._tails)
+                await self._seal(some)
+                del todo[-len(some) :]
         finally:
             self._to_seal += todo
         while self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
-            await self._seal(oldest(self._tails))
+            await self._seal([oldest(self._tails)])
 
-    async def _seal(self, run: str) -> None:
-        """Pack what the tail holds; the tail forgets it once the segments are committed."""
-        tail = self._tails.get(run)
-        if tail is None:
-            return
-        records, crc, ended, end_id = list(tail.records), tail.crc, tail.ended, self._end_id
-        if records:
-            segments = await self._keeping.ask(lambda db: sqlite_segments.pack_all(records, crc))
-            await self._writer.ask(lambda db: sqlite_segments.store_segments(db, tail.n, segments))
-            tail.forget(len(records), segments[-1][3], end_id)
-        if ended and not tail.records and self._tails.get(run) is tail:
-            del self._tails[run]
+    async def _seal(self, runs: list[str]) -> None:
+        """Pack what tails hold, in one hop each way; they forget it once the segments are committed."""
+        end_id, known = self._end_id, [(run, self._tails[run]) for run in runs if run in self._tails]
+        full = [(tail.n, list(tail.records), tail.crc) for _, tail in known]
+        ended = [tail.ended for _, tail in known]
+        packed = await self._keeping.ask(lambda db: [sqlite_segments.pack_all(held, crc) for _, held, crc in full])
+        await self._writer.ask(lambda db: sqlite_segments.store_all(db, full, packed))
+        for (run, tail), (_, records, _), segments, over in zip(known, full, packed, ended, strict=True):
+            if segments:
+                tail.forget(len(records), segments[-1][3], end_id)
+            if over and not tail.records and self._tails.get(run) is tail:
+                del self._tails[run]
 
     async def _trim(self) -> None:
         floor = needed_from(self._tails, self._end_id)

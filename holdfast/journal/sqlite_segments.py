@@ -25,9 +25,13 @@ def read_segment(db: apsw.Connection, owner: str, run: str, after: int) -> list[
     return page
 
 
-def pack_all(records: list[Record], crc: int) -> list[tuple[int, int, int, int, bytes]]:
-    """(first seq, last seq, checksum before, checksum after, blob) for slices of about SEGMENT_BYTES."""
-    segments = []
+Segment = tuple[int, int, int, int, bytes]
+"""First seq, last seq, checksum before, checksum after, blob."""
+
+
+def pack_all(records: list[Record], crc: int) -> list[Segment]:
+    """Slices of about SEGMENT_BYTES."""
+    segments: list[Segment] = []
     start = size = 0
     for place, record in enumerate(records):
         size += len(record.data)
@@ -38,7 +42,18 @@ def pack_all(records: list[Record], crc: int) -> list[tuple[int, int, int, int, 
     return segments
 
 
-def store_segments(db: apsw.Connection, n: int, segments: list[tuple[int, int, int, int, bytes]]) -> None:
+Tailed = tuple[int, list[Record], int]
+"""A run's number, its records, and the checksum before them."""
+
+
+def store_all(db: apsw.Connection, runs: list[Tailed], packed: list[list[Segment]]) -> None:
+    """What was packed of each run is written."""
+    for (n, _, _), segments in zip(runs, packed, strict=True):
+        if segments:
+            store_segments(db, n, segments)
+
+
+def store_segments(db: apsw.Connection, n: int, segments: list[Segment]) -> None:
     """Segments of a run are written; its row knows how far it is packed."""
     for first, last, before, _after, blob in segments:
         db.execute(SQL["insert_segment"], (n, first, last, before, blob))

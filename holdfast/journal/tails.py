@@ -7,6 +7,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from holdfast.journal.base import PAGE_BYTES, Record
+from holdfast.journal.segments import SEGMENT_BYTES
 
 SPILL_BYTES = 1024 * 1024
 """A tail longer than this is packed into segments, while its run goes on."""
@@ -64,3 +65,14 @@ def needed_from(tails: dict[str, Tail], end: int) -> int:
 def oldest(tails: dict[str, Tail]) -> str:
     """The run that needs the lowest row; there must be one that needs any."""
     return min((tail.first_id, run) for run, tail in tails.items() if tail.records)[1]
+
+
+def some_of(runs: list[str], tails: dict[str, Tail]) -> list[str]:
+    """So many of the last of these as are packed in one go: 64, or what makes about one segment."""
+    size = count = 0
+    for run in reversed(runs[-64:]):
+        size += tails[run].size if run in tails else 0
+        if count and size > SEGMENT_BYTES:
+            break
+        count += 1
+    return runs[-count:]

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.journal import sqlite
 from holdfast.journal.base import Mark, Query, Record, Verdict
-from holdfast.journal.segments import link, origin
+from holdfast.journal.segments import SEGMENT_BYTES, link, origin
 from holdfast.journal.sqlite_load import Loaded
-from holdfast.journal.tails import SPILL_BYTES
+from holdfast.journal.tails import SPILL_BYTES, some_of
 from tests.journal.shelf import Shelf, until
 
 Open = Callable[..., Awaitable[Shelf]]
@@ -42,13 +42,29 @@ async def test_a_finished_run_is_sealed_and_reads_the_same(shelf: Open, eager: N
     await reads_right_everywhere(one, "r1", before)
 
 
+async def test_finished_runs_are_sealed_by_the_dozen_long_ones_alone(shelf: Open) -> None:
+    one = await shelf(upkeep=False)
+    whole = {}
+    for run, data in [*((f"s{n}", b"short") for n in range(70)), ("l1", b"l" * SEGMENT_BYTES), ("l2", b"l" * 9)]:
+        await one.ann.open(run)
+        await one.ann.write(run, data)
+        await one.ann.end(run)
+        whole[run] = await one.ann.read(run)
+    assert some_of([f"s{n}" for n in range(70)], one.store._tails) == [f"s{n}" for n in range(6, 70)]
+    assert some_of(["s1", "l1", "l2"], one.store._tails) == ["l2"]
+    assert some_of(["s1", "l1"], one.store._tails) == ["l1"]
+    await one.store._seal_all()
+    for run, records in whole.items():
+        assert one.tail(run) is None and await one.ann.read(run) == records
+
+
 async def test_reads_are_right_at_every_moment_of_sealing(shelf: Open) -> None:
     one = await shelf(upkeep=False)
     await one.ann.open("r1")
     await one.ann.write("r1", *(b"%d" % n for n in range(20)))
     await one.ann.end("r1")
     whole = await one.ann.read("r1")
-    sealing = asyncio.create_task(one.store._seal("r1"))
+    sealing = asyncio.create_task(one.store._seal(["r1"]))
     reads = 0
     while not sealing.done():
         after = reads % len(whole) - 1
@@ -153,7 +169,7 @@ async def test_the_chain_of_checksums_runs_through_all_segments(shelf: Open) -> 
     await one.ann.open("r1")
     for n in range(5):
         await one.ann.write("r1", b"%d" % n)
-        await one.store._seal("r1")
+        await one.store._seal(["r1"])
     await one.ann.write("r1", b"hot")
     whole = await one.ann.read("r1")
     crc = origin("r1")
@@ -225,8 +241,8 @@ async def test_a_kill_between_sealing_and_trimming_changes_nothing(shelf: Open, 
     await one.ann.write("live", *[b"x"] * 10)
     await one.ann.finished("done")
     pictures = {run: await one.ann.read(run) for run in ("live", "done")}
-    await one.store._seal("live")
-    await one.store._seal("done")
+    await one.store._seal(["live"])
+    await one.store._seal(["done"])
     assert await one.hot() == 15
     await one.copy(tmp_path / "copy.db")
     two = await shelf("copy.db", upkeep=False)
@@ -241,7 +257,7 @@ async def test_what_is_written_during_sealing_outlives_trimming_and_a_kill(shelf
     await one.ann.open("live")
     await one.ann.write("live", *[b"x"] * 10)
     async with one.one_batch():
-        sealing = asyncio.create_task(one.store._seal("live"))
+        sealing = asyncio.create_task(one.store._seal(["live"]))
         await asyncio.sleep(0)
         writing = asyncio.create_task(one.ann.write("live", b"meanwhile"))
         await asyncio.sleep(0)
@@ -263,7 +279,7 @@ async def test_sealing_and_deleting_at_once_leaves_nothing(shelf: Open) -> None:
     for n in range(10):
         run = f"r{n}"
         await one.ann.finished(run)
-        sealing = asyncio.create_task(one.store._seal(run))
+        sealing = asyncio.create_task(one.store._seal([run]))
         for _ in range(n):
             await asyncio.sleep(0)
         assert await one.store.delete("ann", run)
