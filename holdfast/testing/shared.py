@@ -17,13 +17,16 @@ Lost = Callable[[str], bool]
 
 
 class SharedMemory(MemoryStore):
-    """The content. A process that does not beat for a lease loses all its runs, one that goes takes its lease along.
-    `now_ms` is by what parked runs are woken."""
+    """The content. A run is held for one lease from its claim, and longer as long as its holder beats without a gap; a
+    process that goes takes its claims along. `now_ms` is by what parked runs are woken."""
 
     def __init__(self, clock: Callable[[], float], now_ms: Callable[[], int], lease_s: float = 15.0) -> None:
         super().__init__(clock, lease_s)
         self._now_ms = now_ms
         self._leases: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        """When the unbroken line of a process's beats began."""
+        self._left: set[str] = set()
         self._works: dict[str, bool] = {}
         self._naps: dict[str, tuple[int, str]] = {}
         self._homes: dict[tuple[str, str], str] = {}
@@ -39,13 +42,14 @@ class SharedMemory(MemoryStore):
     def seat(self, holder: str, bell: Bell, *, works: bool = True) -> Seat:
         """A process begins to use it."""
         self.bells[holder], self._works[holder] = bell, works
-        self._leases[holder] = self._clock() + self._lease_s
+        self._beaten(holder)
         return Seat(self, holder)
 
     def leave(self, holder: str) -> None:
         """A process has ended, and the store knows: nobody waits for its lease."""
         self.bells.pop(holder, None)
         self._leases.pop(holder, None)
+        self._left.add(holder)
 
     def ring(self, holder: str, topics: Iterable[str]) -> None:
         """Tell all others."""
@@ -59,11 +63,21 @@ class SharedMemory(MemoryStore):
         return self._leases.get(holder, 0.0) > self._clock()
 
     def _held(self, run: _Run) -> bool:
-        return run.holder is not None and self.alive(run.holder)
+        if run.holder is None or run.holder in self._left:
+            return False
+        in_line = self.alive(run.holder) and self._since[run.holder] < run.lease_until
+        return run.lease_until > self._clock() or in_line
 
     async def beat(self, holder: str) -> None:
-        """See Journal.beat. One row for all its runs: those that nobody took meanwhile are held again."""
+        """See Journal.beat. One row for all its runs: a beat after the end of the lease begins a new line of beats, and
+        what was held before is free."""
+        self._beaten(holder)
+
+    def _beaten(self, holder: str) -> None:
+        if not self.alive(holder):
+            self._since[holder] = self._clock()
         self._leases[holder] = self._clock() + self._lease_s
+        self._left.discard(holder)
 
     def _mark(self, run: _Run, mark: Mark) -> None:
         super()._mark(run, mark)

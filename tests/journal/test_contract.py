@@ -4,12 +4,16 @@ server."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
 
 from holdfast.journal import sqlite, sqlite_segments
+from holdfast.journal.base import Store
+from holdfast.journal.bell import LocalBell
 from holdfast.journal.memory import MemoryStore
 from holdfast.testing import Backend, JournalContract, VirtualClock
+from holdfast.testing.shared import SharedMemory
 from tests import pg
 from tests.journal.shelf import Shelf
 
@@ -18,6 +22,16 @@ class TestMemoryStore(JournalContract):
     @pytest.fixture
     async def backend(self, clock: VirtualClock) -> Backend:
         return Backend(MemoryStore(clock), clock)
+
+
+class TestSharedMemory(JournalContract):
+    """The twin of a database that many processes use: tests and simulator lean on it."""
+
+    @pytest.fixture
+    async def backend(self, clock: VirtualClock) -> Backend:
+        store = SharedMemory(clock, clock.now_ms)
+        seats = [store.seat(f"h{n}", LocalBell()) for n in range(3)]
+        return Backend(cast(Store, seats[1]), clock)
 
 
 class TestSqliteStore(JournalContract):
