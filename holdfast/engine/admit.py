@@ -80,6 +80,7 @@ class Admission:
         if full and order.asked.key is None and order.asked.again is None:
             raise self._too_many()
         self._keeper.active += slot
+        held = self._keeper.lease.span()
         try:
             opened = await self._open(order, held=slot or not stored, full=full)
         except BaseException:
@@ -90,7 +91,7 @@ class Admission:
             return await self._ticket(order.owner, opened)
         if stored and order.spec.on_disconnect == "cancel" and len(self.minded) < MINDED:
             self.minded[opened.run] = None
-        self._begin(order.owner, opened, slot=slot, stored=stored)
+        self._begin(order.owner, opened, slot=slot, held=held if stored else None)
         return Ticket(opened.run, opened.resolved.session or "", waited=stored and bool(order.asked.credential))
 
     async def _chore(self, order: Order) -> Ticket:
@@ -120,14 +121,16 @@ class Admission:
         if slot:
             self._keeper.release()
 
-    def _begin(self, owner: str, opened: Opened, *, slot: bool, stored: bool) -> None:
-        """Drive it now, or let it wait: a stored run unclaimed, an owned one in memory."""
-        if stored and not slot:
+    def _begin(self, owner: str, opened: Opened, *, slot: bool, held: Callable[[], bool] | None) -> None:
+        """Drive it now, or let it wait: a stored run (it has a lease that must have `held`) unclaimed, an owned one in
+        memory."""
+        if held is not None and not slot:
             self._keeper.enqueue(owner, opened.run)
             if self._drivers.wished[opened.run]:  # somebody wants it stopped already: that waits for no slot
                 self._keeper.urgent(owner, opened.run)
             return
-        live = live_of(opened, owned=not stored)
+        live = live_of(opened, owned=held is None)
+        live.held = held or live.held
         self._drivers.register(live)
         if slot:
             self._spawn(self._fresh(live))

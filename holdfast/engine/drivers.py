@@ -68,6 +68,8 @@ class Drivers:
         self.spawn: Callable[[Awaitable[None]], None] = lambda work: None
         self.parked: Callable[[], None] = lambda: None
         """Called in a shared store when a run waits for a person: the answer may have come before it did."""
+        self.span: Callable[[], Callable[[], bool]] = lambda: _always
+        """See Lease.span."""
         self._ears: dict[str, Callable[[], None]] = {}
         """How to stop listening for the signals of a run."""
         self._quiet = asyncio.Event()
@@ -79,7 +81,8 @@ class Drivers:
         return self.hubs[False] if self.hubs[False].live(run) else self.hubs[True]
 
     def register(self, live: Live) -> None:
-        """A run is claimed: from now on it is live, and can be stopped."""
+        """A run is claimed: from now on it is live, and can be stopped. Where the lease was over meanwhile nothing
+        is begun: it may be somebody else's, and if not it is given back (P11)."""
         self.hubs[not live.owned].add(live)
         run = live.run  # not `live`: a cycle would keep a finished run, with all its text, until a full collection
         live.poke = lambda: self.stop(run)
@@ -92,6 +95,8 @@ class Drivers:
         self._workers[live.run] = worker
         if self._draining:
             worker.drain()
+        if not live.owned and not live.held():
+            live.lapse()
         if self.wished[live.run]:
             worker.stop(Stop.CANCEL)
 
@@ -131,8 +136,7 @@ class Drivers:
         staged is written, and what is still ours then is given back."""
         for worker in list(self._workers.values()):
             if not worker.live.owned:
-                worker.live.lapsed = True
-                worker.live.lose()
+                worker.live.lapse()
 
     def _let_go(self, run: str) -> None:
         worker = self._workers.get(run)
@@ -151,17 +155,28 @@ class Drivers:
             before.live.lose()
             await before.over.wait()
         self.register(live)
+        await self._driving(live, self._with_signals(live))
+
+    async def _with_signals(self, live: Live) -> None:
+        worker = self._workers[live.run]
         signals = await self._signals(live.run)
         if any(signal.kind == "cancel" for signal in signals):
             live.poke()
-        self._workers[live.run].answer = answer_to(live.staged, signals, self._parts.clock()())
-        await self.drive(live)
+        worker.answer = answer_to(live.staged, signals, self._parts.clock()())
+        await worker.drive()
 
     async def drive(self, live: Live) -> None:
         """Drive a registered run until this process lets go of it."""
+        await self._driving(live, self._workers[live.run].drive())
+
+    async def _driving(self, live: Live, work: Awaitable[None]) -> None:
         worker = self._workers[live.run]
         try:
-            await worker.drive()
+            await work
+        except Exception:
+            if not (live.owned or live.committed.ended):  # nobody drives it now, and our beats would keep it
+                live.lapse()
+            raise
         finally:
             self._workers.pop(live.run, None)
             self._ears.pop(live.run, _nobody)()
@@ -169,7 +184,7 @@ class Drivers:
             if not self._workers:
                 self._quiet.set()
             if live.lapsed:
-                self.writers[True].give_back(live)
+                self.writers[True].give_back(live.run, live.attempt, live.committed)
             self.hubs[not live.owned].remove(live)
             if live.committed.ended and not live.owned:
                 self.earlier.ended(live.committed)
@@ -181,10 +196,13 @@ class Drivers:
 
     async def _adopt(self, live: Live) -> Writer:
         """A run that the connection owned becomes a stored one."""
+        held = self.span()
         await adopt(self._parts.memory, self._parts.durable, live, self._holder)
-        live.owned = False
+        live.owned, live.held = False, held
         self._listen(live.run)
         self.hubs[False].hand_over(live, self.hubs[True])
+        if not live.held():
+            live.lapse()
         for wish in await self._parts.memory.signals(live.run):  # said while it moved, perhaps not heard yet
             await self._parts.durable.signal(live.owner, wish)
             live.poke()
@@ -228,6 +246,10 @@ class Drivers:
         if self._workers:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), seconds)
+
+
+def _always() -> bool:
+    return True
 
 
 def _nobody() -> None:

@@ -77,6 +77,7 @@ class Engine:
         scout.driven = lambda run: self.keeper.takes(run) or drivers.drives(run)
         drivers.parked = scout.seek_urgent
         self.lease.lapsed, self.lease.wished = drivers.lapse, drivers.heard
+        drivers.span = self.lease.span
         self.lease.besides = self.handover.begin
         self._writers[True].mind_lease = self.lease.mind
 

@@ -26,7 +26,7 @@ from holdfast.engine.live import Live
 from holdfast.engine.replay import Ended, entries_of
 from holdfast.engine.scout import Scout
 from holdfast.engine.writer import RETRY_S, ClaimLost, Writer
-from holdfast.journal.base import Opened, Record, Store, StoreUnavailable
+from holdfast.journal.base import Claim, Opened, Record, Store, StoreUnavailable
 
 Drive = Callable[[Live], Awaitable[None]]
 Work = Callable[[], Awaitable[None]]
@@ -292,6 +292,9 @@ class Keeper:
             await self._drive(live)
 
     async def _claim(self, owner: str, state: RunState) -> Live | None:
+        held = self.lease.span()
+        if not held():  # the scout looked a while ago: nothing is begun without a lease
+            return None
         run, cleanly = state.facts.run, True
 
         def first(attempt: int, clean: bool) -> bytes:
@@ -303,21 +306,30 @@ class Keeper:
         if claim is None:
             return None
         self.taken_over += not cleanly
-        if claim.record.seq != state.seq + 1:
-            fresh = await read_state(self._store, owner, run)
-            if fresh is None:
-                return None
-            state = fresh
-        else:
-            state = apply(state, entry_of(run, claim.record))
-        live = Live(state, claim.attempt, owned=False)
+        known = await self._after(owner, state, claim)
+        if known is None or not held():
+            self._writer.give_back(run, claim.attempt, known)
+            return None
+        live = Live(known, claim.attempt, owned=False)
+        live.held = held
         if claim.attempt > 1:
             self.recovered += 1
-            self._log.info("run_recovered", run=run, attempt=claim.attempt, strikes=state.facts.strikes)
-        if state.facts.strikes >= self._limits.strikes:
+            self._log.info("run_recovered", run=run, attempt=claim.attempt, strikes=known.facts.strikes)
+        if known.facts.strikes >= self._limits.strikes:
             await self._seal(live)
             return None
         return live
+
+    async def _after(self, owner: str, state: RunState, claim: Claim) -> RunState | None:
+        """The state with the claim; None where it is gone. Where it cannot be read the claim is given back: nobody
+        drives it, and our beats would keep it from all others (P4)."""
+        try:
+            if claim.record.seq == state.seq + 1:
+                return apply(state, entry_of(claim.run, claim.record))
+            return await read_state(self._store, owner, claim.run)
+        except BaseException:
+            self._writer.give_back(claim.run, claim.attempt, None)
+            raise
 
     async def _seal(self, live: Live) -> None:
         """The run has killed the server too often: it is given up (G10)."""

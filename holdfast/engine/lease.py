@@ -5,8 +5,9 @@ stranded. Refuses to know: what a claim is good for.
 Theory of operation. The store gives a process a lease by its own clock, from the moment a beat arrives. Here the time
 is taken before the beat is sent and by a clock that nobody sets, so what is counted here is over first. When it is over
 (the store is out of reach, or this process stood still), somebody else may have the runs: `lapsed` is called once, and
-nothing is claimed until a beat comes through again. A store that one process has to itself needs none of that: there
-the beat only beats."""
+nothing is claimed until a beat comes through again. What was asked of the store before and is answered after that is
+not ours either, though no beat missed it: whoever asks for a claim takes a `span` first, and looks at it when it has
+the answer. A store that one process has to itself needs none of that: there the beat only beats."""
 
 from __future__ import annotations
 
@@ -39,6 +40,9 @@ class Lease:
         self._log = log
         self._now = steady or (lambda: asyncio.get_running_loop().time())
         self._beaten: float | None = None
+        self._fresh_from: float | None = None
+        """From when on it is counted: the last beat that came through, or the first that was tried."""
+        self._lapses = 0
         self._failed = ""
         self._roused = asyncio.Event()
         self.over = False
@@ -55,9 +59,22 @@ class Lease:
         """How long ago the last beat came through; None before the first."""
         return None if self._beaten is None else self._now() - self._beaten
 
+    def _spent_s(self) -> float:
+        return 0.0 if self._fresh_from is None else self._now() - self._fresh_from
+
     def trouble(self) -> str | None:
         """Why nothing new should begin, if so."""
         return self._failed or None
+
+    def span(self) -> Callable[[], bool]:
+        """Taken before a claim or an opening is sent: has the lease held from now to the moment when that is asked?"""
+        lapses = self._lapses
+
+        def held() -> bool:
+            self.mind()
+            return not self.over and self._lapses == lapses
+
+        return held
 
     async def beat(self) -> None:
         """Keep the claims of this process fresh, until cancelled."""
@@ -71,6 +88,7 @@ class Lease:
                 self._log.warning("beat_failed", reason=str(error))
 
     async def _beat_among_peers(self) -> None:
+        self._fresh_from = self._now()
         while True:
             self.mind()  # this process may have stood still
             try:
@@ -89,7 +107,9 @@ class Lease:
     async def _beat_once(self) -> None:
         began = self._now()
         await self._store.beat(self._holder)
-        self._beaten, self._failed = began, ""
+        self.mind()  # it may have arrived after the end of the lease before it: then what was held is free
+        self._beaten = self._fresh_from = began
+        self._failed = ""
         if self.over:
             self._log.info("lease_back")
         self.over = False
@@ -100,17 +120,16 @@ class Lease:
     async def watch(self) -> None:
         """Notice the end of the lease also while a beat is under way, until cancelled."""
         while self._store.peers.shared:
-            age = self.age_s()
-            left = self._length_s if age is None or self.over else self._length_s - age
+            left = self._length_s if self._fresh_from is None or self.over else self._length_s - self._spent_s()
             await asyncio.sleep(max(left, 0.01))
             self.mind()
 
     def mind(self) -> None:
         """Is it over? Asked by whoever is about to rely on it after a wait."""
-        age = self.age_s()
-        if age is not None and age >= self._length_s and not self.over:
+        if self._spent_s() >= self._length_s and not self.over:
             self.over = True
+            self._lapses += 1
             self._failed = self._failed or "no beat came through"
-            self._log.warning("lease_lapsed", age_s=round(age, 1))
+            self._log.warning("lease_lapsed", age_s=round(self._spent_s(), 1))
             self._roused.set()  # nothing is taken in until a beat comes through: the next one must not wait
             self.lapsed()

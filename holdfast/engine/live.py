@@ -85,7 +85,9 @@ class Live:
         self.lanes: dict[str, Lane] = {}
         self.lost = False
         self.lapsed = False
-        """It was lost because the lease was over: it may still be held in our name."""
+        """It was lost because the lease was over, or nobody drives it: it may still be held in our name."""
+        self.held: Callable[[], bool] = lambda: True
+        """Has the lease held since it was claimed (Lease.span)?"""
         self.let_go: Callable[[], None] = lambda: None
         """Called when it is lost: whatever its worker does must end."""
         self.poke: Callable[[], None] = lambda: None
@@ -155,6 +157,11 @@ class Live:
         self._over()
         self.wake()
         self.let_go()
+
+    def lapse(self) -> None:
+        """It may be somebody else's now; if it is not, it is given back when its worker has ended."""
+        self.lapsed = True
+        self.lose()
 
     def break_off(self, reason: str) -> None:
         """A dialect could not render what is committed: its readers end with an error, the run goes on."""

@@ -135,7 +135,7 @@ class Worker:
     def _ours(self) -> bool:
         """See Turn.ours."""
         self._writer.mind_lease()
-        return not self.live.lost
+        return not self.live.lost and self.live.held()
 
     def free(self) -> bool:
         """See Ahead.free."""

@@ -24,7 +24,7 @@ from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.live import Live
 from holdfast.engine.marks import asking_mark, mark_for, parked_mark
-from holdfast.journal.base import Bell, Journal, Slice, StoreUnavailable, Verdict
+from holdfast.journal.base import Bell, Journal, Mark, Slice, StoreUnavailable, Verdict
 
 RETRY_S = 0.25
 FEW = 16
@@ -115,10 +115,13 @@ class Writer:
         while not live.lost and live.pending:
             await live.news()
 
-    def give_back(self, live: Live) -> None:
-        """The lease was over and the worker has ended: if the run is still ours it is free now, and that is nobody's
-        fault. Written after whatever is on its way."""
-        self._back.append(Slice(live.run, live.attempt, [], parked_mark(self._now_ms(), live.committed)))
+    def give_back(self, run: str, attempt: int, state: RunState | None) -> None:
+        """Nobody drives it here: the lease was over and the worker has ended, or what was claimed cannot be read. If
+        the run is still ours it is free now, and that is nobody's fault. Written after whatever is on its way. `state`:
+        where it stands, if that is known: whoever claims it next looks whether a person must be waited for."""
+        now = self._now_ms()
+        mark = parked_mark(now, state) if state is not None else Mark(status="queued", at=now, parked=True)
+        self._back.append(Slice(run, attempt, [], mark))
         self._idle.clear()
         self._kick.set()
 

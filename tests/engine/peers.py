@@ -66,14 +66,21 @@ class Quiet:
 
 
 class Valve:
-    """The store, as one engine sees it. `down`: every call fails, as while the database is away. `hung`: no call
-    returns until the valve is opened again."""
+    """The store, as one engine sees it. `down`: every call fails, as while the database is away; `refused`: those of a
+    name do. Closed (`opened` is clear): no call returns until the valve is opened again. `late`: calls of a name are
+    carried out, and answered when their event is set. `unanswered`: the next call of a name is carried out, and its
+    answer is lost."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self.down = False
         self.opened = asyncio.Event()
         self.opened.set()
+        self.refused: set[str] = set()
+        self.late: dict[str, asyncio.Event] = {}
+        self.unanswered: set[str] = set()
+        self.calls: Counter[str] = Counter()
+        """How many were carried out."""
         self.deliveries = _Valved(self, store.deliveries)
 
     @property
@@ -96,10 +103,18 @@ class Valve:
 
     async def through(self, work: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
         """Carry out one call."""
-        if self.down:
+        name = work.__name__
+        if self.down or name in self.refused:
             raise StoreUnavailable("the database is away", passing=True)
         await self.opened.wait()
-        return await work(*args, **named)
+        answer = await work(*args, **named)
+        self.calls[name] += 1
+        if name in self.unanswered:
+            self.unanswered.discard(name)
+            raise StoreUnavailable("the connection broke", passing=True)
+        if name in self.late:
+            await self.late[name].wait()
+        return answer
 
 
 class _Valved:
@@ -196,6 +211,9 @@ class House:
         for valve in self.valves:
             valve.opened.set()
             valve.down = False
+            valve.refused.clear()
+            for event in valve.late.values():
+                event.set()
         for engine in self.engines:
             await engine.stop()
 

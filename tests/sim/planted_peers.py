@@ -55,7 +55,7 @@ class GivesRunsTwice(SharedMemory):
 class KeepsWhatIsNotDriven(Writer):
     """A claim that lapsed here is never given back."""
 
-    def give_back(self, live: Any) -> None:
+    def give_back(self, run: str, attempt: int, state: Any) -> None:
         """Forgotten."""
 
 

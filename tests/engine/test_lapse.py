@@ -1,0 +1,139 @@
+"""A lease that is over means that nothing is begun (P11), and that what the store gave meanwhile is given back: a run
+is never held by a process that does not drive it (P4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from holdfast.engine.base import Limits
+from holdfast.engine.engine import Engine
+from holdfast.engine.lease import Lease
+from holdfast.journal.bell import LocalBell
+from holdfast.models.scripted import Step, asked, said
+from tests.engine.peers import LEASE_S, OWNER, Ear, House, PostgresHouse, Quiet, Valve, order, until
+
+LOOK: list[list[Step]] = [asked(("look", '{"n": 1}')), said("done")]
+ASK: list[list[Step]] = [asked(("note", '{"n": 1, "ask": true}')), said("done")]
+
+
+@pytest.fixture(params=[House, PostgresHouse])
+async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    built: House = request.param()
+    await built.begin()
+    built.books["hi"] = LOOK
+    yield built
+    await built.close()
+
+
+async def ended(engine: Engine, run: str) -> str:
+    state = await asyncio.wait_for(engine.wait(OWNER, run), 30)
+    assert state is not None
+    return state.status
+
+
+async def lapses(house: House, n: int, *, back: bool) -> None:
+    """No beat comes through for a lease, and, `back`, then one does."""
+    lease = house.engines[n].lease
+    house.valves[n].refused.add("beat")
+    await until(lambda: lease.over, "the end of the lease")
+    if back:
+        house.valves[n].refused.clear()
+        await until(lambda: not lease.over, "the next lease")
+
+
+async def given_back(house: House, n: int, run: str) -> None:
+    """Nobody holds it, nothing was begun; with the next beat it may be claimed again."""
+
+    async def free() -> bool:
+        return (await house.rows())[run][0] is None
+
+    if house.engines[n].lease.over:
+        await until(free, "the giving back")
+        assert not house.deeds
+    house.valves[n].refused.clear()
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_P11_a_claim_that_is_answered_after_the_lease_is_given_back_and_not_driven(
+    house: House, back: bool
+) -> None:
+    door, engine = await house.engine(works=False), await house.engine()
+    house.valves[1].late["claim"] = asyncio.Event()
+    ticket = await door.submit(order("hi"))
+    await until(lambda: house.valves[1].calls["claim"], "the claim")
+    await lapses(house, 1, back=back)
+    house.valves[1].late["claim"].set()
+    await given_back(house, 1, ticket.run)
+    assert await ended(engine, ticket.run) == "completed"
+    assert list(house.deeds.values()) == [1] and (await house.rows())[ticket.run][1] == 2
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_P11_an_opening_that_is_answered_after_the_lease_is_given_back_and_not_driven(
+    house: House, back: bool
+) -> None:
+    engine = await house.engine()
+    house.valves[0].late["open"] = asyncio.Event()
+    submitting = asyncio.create_task(engine.submit(order("hi")))
+    await until(lambda: house.valves[0].calls["open"], "the opening")
+    await lapses(house, 0, back=back)
+    house.valves[0].late["open"].set()
+    ticket = await submitting
+    await given_back(house, 0, ticket.run)
+    assert await ended(engine, ticket.run) == "completed"
+    assert list(house.deeds.values()) == [1] and (await house.rows())[ticket.run][1] == 2
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_P11_G11_a_run_that_becomes_a_stored_one_while_the_lease_ends_is_given_back_and_its_reader_goes_on(
+    house: House, back: bool
+) -> None:
+    engine = await house.engine()
+    house.books["hi"] = ASK
+    house.valves[0].late["open"] = asyncio.Event()
+    ticket = await engine.submit(order("hi", store=False))
+    ear = Ear(engine, ticket.run)
+    await until(lambda: house.valves[0].calls["open"], "the move")
+    await lapses(house, 0, back=back)
+    house.valves[0].late["open"].set()
+    await given_back(house, 0, ticket.run)
+    state = await asyncio.wait_for(engine.wait(OWNER, ticket.run), 30)
+    assert state is not None and state.facts.asked is not None and state.facts.attempt == 2
+    await engine.approve(OWNER, state, "once", "bob")
+    assert b"done" in await ear.whole() and list(house.deeds.values()) == [1]
+
+
+async def test_P11_a_process_without_a_lease_claims_nothing_that_it_looked_at_before(house: House) -> None:
+    door, engine = await house.engine(works=False), await house.engine()
+    house.valves[1].late["read"] = asyncio.Event()
+    ticket = await door.submit(order("hi"))
+    await until(lambda: house.valves[1].calls["read"], "the look")
+    await lapses(house, 1, back=False)
+    house.valves[1].late["read"].set()
+    await until(lambda: not engine.stats()["active"], "letting go")
+    assert (await house.rows())[ticket.run] == (None, 0)
+    house.valves[1].refused.clear()
+    assert await ended(engine, ticket.run) == "completed"
+
+
+async def test_P11_a_beat_that_arrived_after_the_lease_before_it_does_not_hide_its_end() -> None:
+    """The process stood still while its beat was on its way: nobody looked at the clock in between."""
+    house, now, ends = House(), [0.0], list[float]()
+    valve = Valve(house.store.seat("p", LocalBell()))
+    lease = Lease(valve, "p", Limits(lease_s=LEASE_S), Quiet(), lambda: now[0])  # type: ignore[arg-type]
+    lease.lapsed = lambda: ends.append(now[0])
+    beating = asyncio.create_task(lease.beat())
+    await until(lambda: lease.age_s() is not None, "the first beat")
+    now[0], valve.late["beat"] = 0.5 * LEASE_S, asyncio.Event()
+    held = lease.span()
+    await until(lambda: valve.calls["beat"] == 2, "the second")
+    assert held()
+    now[0] = 1.2 * LEASE_S
+    valve.late["beat"].set()
+    await until(lambda: ends, "the end of the lease")
+    assert not lease.over and not held() and lease.span()()
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
