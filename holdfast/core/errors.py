@@ -83,6 +83,15 @@ def not_found(noun: str, shown: str, *, expired: bool = False) -> ClientError:
 
 
 def store_unavailable(why: str) -> ServerError:
-    """The store cannot be reached now, which will pass: nothing was begun (P15)."""
+    """The store did not answer, which will pass (P15). Whether it did what it was asked is not known."""
+    words = (
+        f"The store cannot be used now: {why}; try again in a moment. What was asked may have been done all the same: "
+        "with an Idempotency-Key a request that is sent again is carried out once."
+    )
+    return ServerError("store_unavailable", words, retry_after=2)
+
+
+def store_not_asked(why: str) -> ServerError:
+    """The same, where the store is in trouble and was not asked: nothing was begun."""
     words = f"The store cannot be used now: {why}. Nothing was begun; try again in a moment."
     return ServerError("store_unavailable", words, retry_after=2)

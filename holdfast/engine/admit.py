@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core import codec
 from holdfast.core.admission import Asked, settled
-from holdfast.core.errors import ClientError, ServerError, store_unavailable
+from holdfast.core.errors import ClientError, ServerError, store_not_asked, store_unavailable
 from holdfast.core.events import AttemptStarted, RunAccepted
 from holdfast.core.spec import Resolved
 from holdfast.engine.base import Order, Ticket
@@ -151,7 +151,7 @@ class Admission:
             return
         writer, store = self._drivers.writers[True], self._parts.durable
         if store.peers.shared and (why := writer.degraded or self._keeper.lease.trouble()) is not None:
-            raise store_unavailable(why)
+            raise store_not_asked(why)
         writer.refuse_if_degraded(store.upkeep.short())
 
     async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:

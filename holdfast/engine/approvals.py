@@ -4,6 +4,7 @@ claim: it is parked, and a signal or the clock wakes it. Refuses to know: who as
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -16,7 +17,8 @@ from holdfast.core.errors import ClientError
 from holdfast.core.events import ApprovalGiven
 from holdfast.core.state import RunState
 from holdfast.engine.live import Live
-from holdfast.journal.base import Opening, Record, Signal, Store
+from holdfast.engine.writer import RETRY_S, patiently
+from holdfast.journal.base import Opening, Record, Signal, Store, StoreUnavailable
 
 Choice = Literal["once", "session", "always", "deny"]
 
@@ -83,25 +85,35 @@ async def _was_taken(store: Store, owner: str, state: RunState, answer: Answer) 
 
 
 async def adopt(memory: Store, durable: Store, live: Live, holder: str) -> None:
-    """Write a run that was in memory only to the durable store, with all its records and under the same id."""
+    """Write a run that was in memory only to the durable store, with all its records and under the same id. A shared
+    store that does not answer may have written it all the same, and then it goes on there, whoever claims it: it is
+    asked until that is known, or the run would be told as failed and live on."""
     kept: list[Record] = []
     while page := await memory.read(live.owner, live.run, len(kept) - 1):
         kept += page
     facts = live.committed.facts
     spec, resolved = facts.accepted.spec, facts.accepted.resolved
-    await durable.open(
-        Opening(
-            run=live.run,
-            at=facts.created_at,
-            dialect=spec.dialect,
-            model=spec.model,
-            asked=Asked(owner=live.owner, fingerprint="", derived_session=resolved.session or ""),
-            accept=lambda _: [record.data for record in kept],
-            holder=holder,
-            metadata=msgspec.json.encode(spec.metadata),
-            times=tuple(record.at for record in kept),
-        )
+    opening = Opening(
+        run=live.run,
+        at=facts.created_at,
+        dialect=spec.dialect,
+        model=spec.model,
+        asked=Asked(owner=live.owner, fingerprint="", derived_session=resolved.session or ""),
+        accept=lambda _: [record.data for record in kept],
+        holder=holder,
+        metadata=msgspec.json.encode(spec.metadata),
+        times=tuple(record.at for record in kept),
     )
+    there = False
+    while not there:
+        try:
+            await durable.open(opening)
+            return
+        except StoreUnavailable as error:
+            if not (durable.peers.shared and error.passing):
+                raise
+        await asyncio.sleep(RETRY_S)
+        there = await patiently(lambda: durable.find(live.owner, live.run)) is not None
 
 
 class Waiting:

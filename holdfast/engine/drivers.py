@@ -21,7 +21,7 @@ from holdfast.engine.hub import Hub
 from holdfast.engine.live import Live
 from holdfast.engine.worker import Stop, Worker
 from holdfast.engine.writer import Writer, patiently
-from holdfast.journal.base import Bell, Signal, Store
+from holdfast.journal.base import Bell, Signal, Store, StoreUnavailable
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -204,10 +204,18 @@ class Drivers:
         if not live.held():
             live.lapse()
         for wish in await self._parts.memory.signals(live.run):  # said while it moved, perhaps not heard yet
-            await self._parts.durable.signal(live.owner, wish)
             live.poke()
+            await self._leave(live.owner, wish)
         await self._parts.memory.delete(live.owner, live.run)
         return self.writers[True]
+
+    async def _leave(self, owner: str, wish: Signal) -> None:
+        """Leave a wish with the durable store. A failure must not stop a move that has happened, and the
+        worker knows of the wish."""
+        try:
+            await patiently(lambda: self._parts.durable.signal(owner, wish))
+        except StoreUnavailable as error:
+            self._parts.log.warning("wish_not_stored", run=wish.run, reason=str(error))
 
     async def _wait_for_person(self, live: Live) -> None:
         """Leave it alone, unless the answer came while it was being parked. In a shared store anybody may wake it."""

@@ -218,6 +218,21 @@ async def test_P15_a_longer_outage_lets_go_of_runs_without_a_strike_and_they_go_
     assert state is not None and (state.status, state.facts.strikes) == ("completed", 0)
 
 
+async def test_P15_a_caller_is_told_that_nothing_was_begun_only_where_that_is_known(house: House) -> None:
+    engine = await house.engine()
+    house.books["hi"] = [said("done")]
+    house.valves[0].unanswered.add("open")
+    with pytest.raises(ServerError) as unsure:
+        await engine.submit(order("hi"))
+    assert "may have been done" in unsure.value.message and len(await house.rows()) == 1
+    house.valves[0].down = True
+    await until(engine.lease.trouble, "the outage")
+    with pytest.raises(ServerError) as refused:
+        await engine.submit(order("hi"))
+    assert "Nothing was begun" in refused.value.message
+    assert unsure.value.code == refused.value.code == "store_unavailable"
+
+
 async def test_P15_who_waits_and_who_reads_elsewhere_goes_on_after_an_outage(house: House) -> None:
     holder, other = await house.engine(), await house.engine()
     house.books["hi"], house.holds["1"] = NOTE, asyncio.Event()
