@@ -176,14 +176,10 @@ def _last_words(messages: list[dict[str, object]]) -> str:
 
 
 def _asks(world: World, track: Track) -> list[list[dict[str, object]]]:
-    """What the model was asked for this run; nothing where that cannot be told: a zombie asks too, and a deleted run
-    may have had the same words."""
+    """What the model was asked for this run; nothing where that cannot be told: a deleted run may have had the same
+    words."""
     text = text_of(track.state.facts.accepted.spec.input[-1])
-    same = [t for t in world.watch.tracks.values() if text_of(t.state.facts.accepted.spec.input[-1]) == text]
-    doubtful = any(world.watch.counts[kind] for kind in ("zombie", "freeze", "outage", "cut_off"))
-    if len(same) > 1 or doubtful:
-        return []
-    return _asked_with(world, text)
+    return [] if len(world.watch.asking(text)) > 1 else _asked_with(world, text)
 
 
 def _deeds(world: World, track: Track, found: Evidence) -> None:

@@ -17,12 +17,15 @@ from holdfast.models.scripted import Step
 
 EFFECTS: dict[str, Effect] = {"look": "read", "keep": "idempotent", "note": "write"}
 HANG_S = 40.0
-FaultKind = Literal["crash", "crash_at_step", "drain", "zombie", "full", "broken", "freeze", "outage", "cut_off"]
+FaultKind = Literal[
+    "crash", "crash_at_step", "drain", "zombie", "full", "broken", "freeze", "outage", "cut_off", "deaf", "hung"
+]
 FAULTS: tuple[FaultKind, ...] = ("crash", "crash_at_step", "crash_at_step", "drain", "zombie", "full", "broken")
 
 PEER_FAULTS: tuple[FaultKind, ...] = ("crash", "crash_at_step", "drain", "freeze", "freeze", "outage", "cut_off")
 """Of processes that share a store. freeze: one stands still, maybe past its lease, and goes on; outage: nobody reaches
-the store; cut_off: one does not."""
+the store; cut_off: one does not. With dice of their own, deaf: the store does what one asks, and some of its answers
+are lost; hung: they come late, maybe after the lease."""
 LEASE_S = 15.0
 
 
@@ -131,8 +134,19 @@ def peers_plan_of(seed: int) -> Plan:
     plan.lossy = chance.choice((0.0, 0.0, 0.3, 1.0))
     plan.idle_one = chance.random() < 0.2
     plan.faults = [_peer_fault(chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
+    plan.faults += _answers(random.Random(f"answers {seed}"))
     plan.faults.sort(key=lambda fault: fault.at_s)
     return plan
+
+
+def _answers(chance: random.Random) -> list[Fault]:
+    kinds: dict[FaultKind, tuple[float, ...]] = {"deaf": (0.5, 3.0, 8.0), "hung": (3.0, LEASE_S + 1.0, LEASE_S + 8.0)}
+    found = []
+    for kind, lengths in kinds.items():
+        at_s = chance.choice((0.0, chance.uniform(0.0, 0.3), chance.uniform(0.0, 4.0)))
+        if chance.random() < 0.2:
+            found.append(Fault(kind, at_s=at_s, seconds=chance.choice(lengths)))
+    return found
 
 
 def _peer_fault(chance: random.Random) -> Fault:

@@ -1,6 +1,6 @@
 """What befalls processes that share a store. Owns: the faults of such a seed: one of them dies, drains, stands still
-for a while (maybe past its lease) and goes on, or cannot reach the store; or nobody can. Refuses to know: what is
-right."""
+for a while (maybe past its lease) and goes on, cannot reach the store, does not hear its answers or hears them late; or
+nobody can reach it. Refuses to know: what is right."""
 
 from __future__ import annotations
 
@@ -50,6 +50,10 @@ async def _strike(world: World, life: Life, fault: Fault) -> None:
             world.down_until = max(world.down_until, until)
         case "cut_off":
             life.door.down_until = max(life.door.down_until, until)
+        case "deaf":
+            life.door.deaf_until = max(life.door.deaf_until, until)
+        case "hung":
+            life.door.hung_until = max(life.door.hung_until, until)
     world.watch.calm_since = max(world.watch.calm_since, until + lease_s)
     await asyncio.sleep(max(0.0, until - world.loop.now))
     await all_up(world)

@@ -1,14 +1,16 @@
 """Bugs on purpose, of processes that share a store. Owns: a zombie that may write, a run that is driven twice, a signal
-that no beat asks for, a lease that is never over, a run that stays with the process that lost it. Refuses to know: how
-they are caught."""
+that no beat asks for, a run that stays with the process that lost it, a claim that is driven though the lease was over
+when it was answered, a run that is told as failed and has moved. Refuses to know: how they are caught."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+from holdfast.engine.approvals import adopt
 from holdfast.engine.writer import Writer
-from holdfast.journal.base import Slice, Verdict
+from holdfast.journal.base import Slice, StoreUnavailable, Verdict
 from holdfast.testing.shared import SharedMemory
 from tests.sim.planted import Planted, kinds
 from tests.sim.world import World
@@ -59,6 +61,22 @@ class KeepsWhatIsNotDriven(Writer):
         """Forgotten."""
 
 
+def _never_over(lease: Any) -> Callable[[], bool]:
+    return lambda: True
+
+
+async def _moves_or_fails(memory: Any, durable: Any, live: Any, holder: str) -> None:
+    """The first answer is taken for the truth."""
+
+    async def ask(opening: Any) -> Any:
+        try:
+            return await durable.open(opening)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(str(error), passing=False) from error
+
+    await adopt(memory, SimpleNamespace(open=ask, find=durable.find, peers=durable.peers), live, holder)  # type: ignore[arg-type]
+
+
 async def _blind(scout: Any, urgent: bool) -> None:
     """Nobody looks."""
 
@@ -74,9 +92,21 @@ PLANTED = {
     "a lost ring loses the wish": Planted(
         _nothing, kinds("cancel"), 600, ("holdfast.engine.drivers.Drivers.heard", lambda drivers, run: None)
     ),
+    "a claim is driven after the lease": Planted(
+        _nothing, kinds("claim"), 1500, ("holdfast.engine.lease.Lease.span", _never_over)
+    ),
+    "a run that has moved is told as failed": Planted(
+        _nothing, kinds("end", "told"), 1000, ("holdfast.engine.drivers.adopt", _moves_or_fails)
+    ),
     "a free run is never looked for": Planted(
         _nothing, kinds("stuck", "client"), 20, ("holdfast.engine.scout.Scout._look", _blind)
     ),
 }
-KNOWN = {"a zombie may write": (153, 232), "a lapsed claim is kept": (5, 78), "a lost ring loses the wish": (256, 547)}
+KNOWN = {
+    "a zombie may write": (153, 232),
+    "a lapsed claim is kept": (186,),
+    "a lost ring loses the wish": (256, 547),
+    "a claim is driven after the lease": (957, 1230),
+    "a run that has moved is told as failed": (293, 769),
+}
 """Seeds that are tried first: it takes a rare order of events."""

@@ -3,6 +3,10 @@ store does (writes one after the other in the order they were asked for, also th
 come later), tells the watch of every commit, refuses while the disk is full or broken, and can end the life before or
 after any write. What was committed stays; what was not never was. Refuses to know: who calls.
 
+The unheard: an answer may be lost though the store did what it was asked. What a store for many processes promises then
+is kept here: a batch that is tried again is known by its records, and an opening or a claim that nobody heard of is
+given back with the next beat.
+
 The dead: a call of a life that is over raises CancelledError, and none that was under way is ever answered."""
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.journal.base import Deliveries, StoreUnavailable
+from holdfast.journal.base import Claim, Deliveries, Mark, Opened, Slice, StoreUnavailable, Verdict
 from holdfast.journal.base_peers import Peers
 from holdfast.journal.base_upkeep import Upkeep
 from holdfast.journal.memory import MemoryStore
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "remember", "annotate"})
 STEPS = frozenset({"open", "append", "claim", "signal", "delete"})
+UNHEARD = frozenset({"open", "append", "claim"})
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
@@ -71,6 +76,11 @@ class Door:
         self.crash_when = "before"
         self.full_until = 0.0
         self.broken = False
+        self.deaf_until = 0.0
+        self.hung_until = 0.0
+        self._unheard: list[Slice] = []
+        self._doubts: list[tuple[str, int]] = []
+        """(run, attempt) that this life holds and does not know of."""
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         ask = self._write if name in WRITES else self._read
@@ -103,9 +113,24 @@ class Door:
         if self._chance.random() < 0.4:
             await asyncio.sleep(self._delay())
             self._alive()
+        await self._hung()
         self._reached()
+        self._lost(call[0])
         name, args, named = call
         return await getattr(self._inner, name)(*args, **named)
+
+    async def _hung(self) -> None:
+        while self._loop.time() < self.hung_until:
+            await asyncio.sleep(self.hung_until - self._loop.time())
+            self._alive()
+
+    def _lost(self, name: str) -> None:
+        if self._deaf():
+            self._watch.note(f"the answer to {name} is lost")
+            raise StoreUnavailable("unheard", passing=True)
+
+    def _deaf(self) -> bool:
+        return self._loop.time() < self.deaf_until and self._chance.random() < 0.5
 
     def _reached(self) -> None:
         if self._loop.time() < max(self.down_until, self._life.world.down_until):
@@ -114,6 +139,7 @@ class Door:
     async def asked(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """A question about the other processes."""
         self._alive()
+        await self._hung()
         self._reached()
         return await work()
 
@@ -160,22 +186,61 @@ class Door:
         return self.broken or self._loop.time() < until
 
     def _do(self, call: Call, future: asyncio.Future[Any], *, crash: bool) -> None:
-        name, args, named = call
+        name, args, _ = call
         try:
-            result = at_once(getattr(self._inner, name)(*args, **named))
+            result = self._append(args[0]) if name == "append" else self._carry_out(call)
         except Exception as error:
             if name == "open":
                 self._watch.refused(args[0], error)
             _fail(future, error)
             return
-        self._life.world.note_claims(self._life, call, result)
-        observe(self._watch, call, result, None)
+        if name == "beat":
+            self._give_back()
         if crash:
             self._life.crash(f"after {name} (step {self.steps})")
+        elif self._loop.time() < self.hung_until:
+            at = self.hung_until + self._chance.choice((0.0, self._chance.uniform(0.0, 3.0)))
+            self._loop.call_at(at, self._answer, future, result, **self._side)  # type: ignore[arg-type]
+        elif name in UNHEARD and self._deaf():
+            self._not_heard(call, result)
+            self._later(_fail, future, StoreUnavailable("unheard", passing=True))
         elif self._chance.random() < 0.5:
             _settle(future, result)
         else:
             self._later(self._answer, future, result)
+
+    def _carry_out(self, call: Call) -> Any:
+        name, args, named = call
+        result = at_once(getattr(self._inner, name)(*args, **named))
+        self._life.world.note_claims(self._life, call, result)
+        observe(self._watch, call, result, None)
+        return result
+
+    def _append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        """What was written by a try whose answer was lost is there already."""
+        fresh = [part for part in slices if part not in self._unheard]
+        verdicts = iter(self._carry_out(("append", (fresh,), {})) if fresh or not slices else [])
+        found = [next(verdicts) if part in fresh else Verdict.WRITTEN for part in slices]
+        self._unheard = [part for part in self._unheard if part not in slices]
+        return found
+
+    def _not_heard(self, call: Call, result: Any) -> None:
+        self._watch.counts["unheard"] += 1
+        self._watch.note(f"the answer to {call[0]} is lost")
+        match result:
+            case Opened() if call[1][0].holder:
+                self._doubts.append((result.run, 1))
+            case Claim():
+                self._doubts.append((result.run, result.attempt))
+            case [*verdicts]:
+                written = zip(call[1][0], verdicts, strict=True)
+                self._unheard += [part for part, verdict in written if verdict is Verdict.WRITTEN]
+
+    def _give_back(self) -> None:
+        doubts, self._doubts = self._doubts, []
+        mark = Mark(status="queued", at=self._life.world.now_ms(), parked=True)
+        if doubts:
+            self._carry_out(("append", ([Slice(run, attempt, [], mark) for run, attempt in doubts],), {}))
 
     def _answer(self, future: asyncio.Future[Any], result: Any) -> None:
         if not self._life.dead:

@@ -48,7 +48,17 @@ def test_a_fresh_batch_of_seeds_holds() -> None:
 
 def test_P4_P11_P15_a_fixed_batch_of_seeds_of_processes_that_share_a_store_holds_and_meets_every_fault() -> None:
     counts = hold(range(FIXED), peers=True)
-    for fault in (*set(PEER_FAULTS), "crashes", "cancels", "deletes", "answers", "refused_slices"):
+    for fault in (
+        *set(PEER_FAULTS),
+        "deaf",
+        "hung",
+        "unheard",
+        "crashes",
+        "cancels",
+        "deletes",
+        "answers",
+        "refused_slices",
+    ):
         assert counts[fault] > 0, f"no seed of the batch has {fault}"
 
 

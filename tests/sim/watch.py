@@ -16,6 +16,7 @@ from holdfast.core.state import RunState, apply, start, waiting
 from holdfast.dialects import runs
 from holdfast.dialects.responses.frames import ResponsesProjection
 from holdfast.journal.base import Attached, Claim, Opened, Opening, Record, Signal, Slice, Verdict
+from holdfast.models.scripted import text_of
 from tests.sim.dice import EFFECTS
 
 Kind = Literal[
@@ -102,6 +103,8 @@ class Watch:
         self.late: list[str] = []
         self.calm_since = now()
         """The last time that a server started or the store was in trouble."""
+        self.leased = False
+        """Do processes know by a lease what is their own?"""
         self.counts: Counter[str] = Counter()
         self.trace: list[str] | None = None
         self.accepted: Callable[[Track], None] = lambda track: None
@@ -259,13 +262,17 @@ class Watch:
             was, told = bytes(expected[at : at + 80]), data[at : at + 80]
             self.wrong("told", run, f"a {dialect} reader was told at byte {place + at} {told!r}; committed is {was!r}")
 
-    def did(self, call: str, tool: str, *, fenced: bool) -> None:
-        """A tool begins to act. `fenced`: in a process that has lost its claims and does not know it yet."""
+    def did(self, call: str, tool: str, astray: Callable[[Track], bool]) -> None:
+        """A tool begins to act. `astray`: in a process that does not have the run; only one that cannot know (it has
+        the store to itself, and was thought dead) may do that."""
         self.deeds[call] += 1
-        self.note(f"deed {tool} {call[-12:]}{' in a zombie' if fenced else ''}")
         track = next((track for track in self.tracks.values() if call.startswith(f"call_{track.run}")), None)
+        fenced = track is not None and astray(track)
+        self.note(f"deed {tool} {call[-12:]}{' in a zombie' if fenced else ''}")
         if track is None:
             return
+        if fenced and self.leased and not track.deleted:
+            self.wrong("claim", track.run, f"{call} is begun by a process that does not have the run")
         if call not in track.started:
             self.wrong("rerun", track.run, f"{call} is carried out before its start is committed")
         if call in track.state.facts.results and not fenced:
@@ -274,6 +281,10 @@ class Watch:
         asks = sum(1 for entry in track.entries if _is_yes(entry.event, call))
         if EFFECTS.get(tool) == "write" and self.deeds[call] > 1 + asks:
             self.wrong("rerun", track.run, f"the write {call} is carried out {self.deeds[call]} times")
+
+    def asking(self, text: str) -> list[Track]:
+        """The runs whose last word of a user this is."""
+        return [t for t in self.tracks.values() if text_of(t.state.facts.accepted.spec.input[-1]) == text]
 
     def trouble(self) -> bool:
         """Was there any, a short while ago?"""

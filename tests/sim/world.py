@@ -36,7 +36,7 @@ from holdfast.tools.registry import Toolbox
 from tests.sim.dice import EFFECTS, Plan, Reading
 from tests.sim.loop import SimLoop, SimTask
 from tests.sim.store import Door, Side
-from tests.sim.watch import Watch
+from tests.sim.watch import Track, Watch
 
 T = TypeVar("T")
 OWNER = "owner"
@@ -78,7 +78,8 @@ class SimLog:
 
 
 class SimModel(PlaybookModel):
-    """Says what the books hold for the user's last words, at a pace that the dice give."""
+    """Says what the books hold for the user's last words, at a pace that the dice give. `asks` are those of processes
+    that had the run: others are refused when they tell of the answer."""
 
     def __init__(self, world: World) -> None:
         super().__init__([])
@@ -88,8 +89,12 @@ class SimModel(PlaybookModel):
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
         """See Model.stream."""
         text = next((text_of(m) for m in reversed(ask.messages) if m["role"] == "user"), "")
-        self.asks.append(ask)
-        self._world.watch.note(f"ask {text}")
+        life = LIFE.get()
+        if life is not None and any(self._world.astray(life, track) for track in self._world.watch.asking(text)):
+            self._world.watch.note(f"ask {text} astray")
+        else:
+            self.asks.append(ask)
+            self._world.watch.note(f"ask {text}")
         player = PlaybookModel(self.books.get(text.split(".")[0], [said("ok ", "then")]))
         async for parts in player.stream(ask):
             await self._world.pause()
@@ -113,7 +118,8 @@ class World:
             self.share(SharedMemory(lambda: loop.now, self.now_ms, plan.limits.lease_s))
         else:
             self.store = MemoryStore(lambda: loop.now + self.lapsed)
-        self._holders: dict[str, Life] = {}
+        self._holders: dict[str, tuple[Life, float]] = {}
+        """Who has claimed a run, and when."""
         self._frozen: list[tuple[Life, asyncio.Handle]] = []
         loop.stands_still = self._stands_still
         self.model = SimModel(self)
@@ -130,7 +136,7 @@ class World:
 
     def share(self, store: SharedMemory) -> None:
         """Several processes use this store."""
-        self.store = store
+        self.store, self.watch.leased = store, True
         store.lost = lambda topic: self.chance.random() < self.plan.lossy
         store.tell = self._ring
 
@@ -175,14 +181,14 @@ class World:
         name, args, _ = call
         match name:
             case "beat":
-                life.beaten = self.loop.now
+                life.beats()
             case "open" if isinstance(result, Opened) and args[0].holder:
-                self._holders[result.run] = life
+                self._holders[result.run] = life, self.loop.now
             case "claim" if result is not None:
-                held = self._holders.get(result.run)
-                if self.plan.replicas > 1 and held is not None and held.holds():
+                held, since = self._holders.get(result.run, (None, 0.0))
+                if self.plan.replicas > 1 and held is not None and held.holds(since):
                     self.watch.wrong("claim", result.run, f"life {life.n} took it from life {held.n}, which holds it")
-                self._holders[result.run] = life
+                self._holders[result.run] = life, self.loop.now
             case "append":
                 for part, verdict in zip(args[0], result, strict=True):
                     over = part.mark is not None and (part.mark.parked or part.mark.ended)
@@ -190,12 +196,13 @@ class World:
                         self._holders.pop(part.run, None)
                 self.watch.counts["refused_slices"] += sum(verdict is Verdict.FENCED for verdict in result)
 
-    def fenced(self, life: Life, call: str) -> bool:
-        """Has this process lost the run of this call, and does not know it yet?"""
-        if self.plan.replicas == 1:
-            return life is not self._life
-        track = next((run for run in self._holders if call.startswith(f"call_{run}")), "")
-        return self._holders.get(track) is not life
+    def astray(self, life: Life, track: Track) -> bool:
+        """Does a process act for a run that is not its own? Where there are leases, one without has none of those
+        that are stored."""
+        if not track.stored:
+            return track.home is not life
+        held, since = self._holders.get(track.run, (None, 0.0))
+        return held is not life or not (self.plan.replicas == 1 or life.holds(since))
 
     def now_ms(self) -> int:
         """The wall's clock, which may jump."""
@@ -232,7 +239,7 @@ class World:
             life = LIFE.get()
             if life is None or life.dead:
                 raise asyncio.CancelledError
-            self.watch.did(place.call_id, name, fenced=self.fenced(life, place.call_id))
+            self.watch.did(place.call_id, name, lambda track: self.astray(life, track))
             for n in range(int(arguments.get("tells", 0))):
                 place.progress(f"{n} done")
                 await self.pause()
@@ -269,7 +276,8 @@ class Life:
         """It drains: no new caller comes to it."""
         self.begun = False
         self.frozen = False
-        self.beaten = world.loop.now
+        self.beaten = self.since = world.loop.now
+        """When the store heard its last beat, and the first of that unbroken line."""
         self.tasks: list[SimTask] = []
         self.readers: list[Reader] = []
         self.over = asyncio.Event()
@@ -306,11 +314,17 @@ class Life:
             task.cancel()
         return task
 
-    def holds(self) -> bool:
-        """May it believe that its claims are its own?"""
-        store = self.world.store
-        known = isinstance(store, SharedMemory) and store.alive(self.holder)
-        return known and not self.dead and self.world.loop.now - self.beaten < self.world.plan.limits.lease_s
+    def beats(self) -> None:
+        """The store has heard it."""
+        if self.beaten + self.world.plan.limits.lease_s <= self.world.loop.now:
+            self.since = self.world.loop.now
+        self.beaten = self.world.loop.now
+
+    def holds(self, claimed: float) -> bool:
+        """Is what it claimed then its own still?"""
+        now, lease_s = self.world.loop.now, self.world.plan.limits.lease_s
+        in_line = self.beaten + lease_s > now and self.since < claimed + lease_s
+        return not self.dead and (claimed + lease_s > now or in_line)
 
     def crash(self, how: str) -> None:
         """kill -9: nothing of this life runs on, nothing that it had not committed is there."""
