@@ -50,6 +50,11 @@ class Suffered:
     """Seconds until a replica listened again."""
     outages: list[float] = field(default_factory=list)
 
+    @property
+    def blows(self) -> int:
+        """How often runs may have lost their process, or it its lease."""
+        return sum(self.counts.values())
+
 
 class Chaos:
     """Carries out one plan."""

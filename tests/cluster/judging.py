@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,14 @@ Read = dict[str, Evidence]
 """By tag."""
 Row = int | float | str
 SEALED = "recovery_attempts_exceeded"
+STRIKES = 5
+SEALED_SHARE = 50
+"""One run in so many may be hit so often; it takes as many blows in a row, each before its next fact."""
+
+
+def most_sealed(runs: int, blows: int) -> int:
+    """How many runs of a trial may have been given up (P18), after so many blows that end a process or its lease."""
+    return 0 if blows < STRIKES else max(1, runs // SEALED_SHARE)
 
 
 @dataclass
@@ -80,8 +88,10 @@ class Front:
 class Judge:
     """Reads everything, as often as it is asked to."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random, blows: Callable[[], int] = lambda: 0) -> None:
+        """`blows`: how many processes were killed or lost their lease so far."""
         self._cluster = cluster
+        self._blows = blows
         setup = replace(
             Setup(traces=cluster.traces),
             counted=frozenset(PROBE_TOOLS),
@@ -90,7 +100,8 @@ class Judge:
         self._witness = Witness(cluster.folder, setup, chance)
         self._asks: dict[str, list[list[dict[str, Any]]]] = {}
         self.sealed: list[str] = []
-        """Runs that were hit five times in a row without a new fact in between: given up, as promised (P18)."""
+        """Runs that were hit five times in a row without a new fact in between: given up, as promised (P18), if they
+        are few and there were as many blows."""
 
     async def judge(self, clients: Sequence[Client], result: Result) -> Read:
         """All runs of these clients; what is wrong goes into the result."""
@@ -107,6 +118,10 @@ class Judge:
                 read[client.load.tag].told += client.load.told
         for one in read.values():
             result.found += judge(one)
+        most = most_sealed(len(first), self._blows())
+        if len(self.sealed) > most:
+            words = f"given up; after {self._blows()} blows to {len(first)} runs at most {most} may be"
+            result.wrong("end", " ".join(sorted(self.sealed)), words)
         result.found += await Watch(self._cluster).attempts()
         return read
 

@@ -40,7 +40,7 @@ class Storm:
         self.chance = random.Random(extent.seed)
         self.watch = Watch(cluster)
         self.chaos = Chaos(cluster, self.watch, extent.dose, random.Random(self.chance.getrandbits(32)))
-        self.judge = Judge(cluster, random.Random(self.chance.getrandbits(32)))
+        self.judge = Judge(cluster, random.Random(self.chance.getrandbits(32)), lambda: self.chaos.suffered.blows)
         self.clients: list[Client] = []
         self.watchers: list[Client] = []
         self.seconds = 0.0

@@ -14,6 +14,7 @@ from holdfast.drill.checks import Told, calls_of, frames_of
 from holdfast.drill.loads import Load
 from tests.cluster.chaos import Dose
 from tests.cluster.clients import Client
+from tests.cluster.judging import STRIKES, most_sealed
 from tests.cluster.replicas import Cluster, Shape
 from tests.cluster.storm import Extent, Storm, storm
 
@@ -98,6 +99,12 @@ async def _run_again(made: Storm) -> None:
         assert "rerun" in {finding.kind for finding in (await made.judged()).found}, f"{calls[call]} ran again"
     made.cluster.traces.write_bytes(before)
     assert not (await made.judged()).found
+
+
+def test_P18_a_run_that_is_given_up_needs_as_many_blows_and_is_one_of_few() -> None:
+    assert most_sealed(200, STRIKES - 1) == 0, "nobody can have been hit so often"
+    assert most_sealed(20, STRIKES) == 1
+    assert most_sealed(200, 20) == 4
 
 
 @pytest.mark.long
