@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "remember", "annotate"})
 STEPS = frozenset({"open", "append", "claim", "signal", "delete"})
-UNHEARD = frozenset({"open", "append", "claim"})
+UNHEARD = frozenset({"open", "append", "claim", "signal", "delete", "beat"})
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
