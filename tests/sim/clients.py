@@ -237,9 +237,10 @@ async def deletes(world: World, client: Client, after_s: float) -> None:
         return
     world.watch.counts["deletes"] += 1
     world.watch.note(f"delete {run[-4:]}")
+    asked = world._life
     try:
         gone = await ask(world, lambda life: life.engine.delete(OWNER, run))
-        if world.plan.replicas > 1:  # its holder may hear of it a moment later
+        if world.plan.replicas > 1 or world._life is not asked:  # its holder, or heir, may hear of it a moment later
             await asyncio.sleep(PATIENCE_S)
         found = await ask(world, lambda life: life.engine.look(OWNER, run)) if gone else None
     except (Unanswered, Conflict):
