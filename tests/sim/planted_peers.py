@@ -1,6 +1,7 @@
 """Bugs on purpose, of processes that share a store. Owns: a zombie that may write, a run that is driven twice, a signal
 that no beat asks for, a run that stays with the process that lost it, a claim that is driven though the lease was over
-when it was answered, a run that is told as failed and has moved. Refuses to know: how they are caught."""
+when it was answered, one that nobody drives, a run that is told as failed and has moved. Refuses to know: how they are
+caught."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast.core.state import apply
 from holdfast.engine.approvals import adopt
+from holdfast.engine.keeper import entry_of, read_state
 from holdfast.engine.writer import Writer
 from holdfast.journal.base import Slice, StoreUnavailable, Verdict
 from holdfast.testing.shared import SharedMemory
@@ -77,6 +80,13 @@ async def _moves_or_fails(memory: Any, durable: Any, live: Any, holder: str) -> 
     await adopt(memory, SimpleNamespace(open=ask, find=durable.find, peers=durable.peers), live, holder)  # type: ignore[arg-type]
 
 
+async def _keeps(keeper: Any, owner: str, state: Any, claim: Any) -> Any:
+    """A claim after which the run cannot be read is not given back."""
+    if claim.record.seq == state.seq + 1:
+        return apply(state, entry_of(claim.run, claim.record))
+    return await read_state(keeper._store, owner, claim.run)
+
+
 async def _blind(scout: Any, urgent: bool) -> None:
     """Nobody looks."""
 
@@ -95,6 +105,9 @@ PLANTED = {
     "a claim is driven after the lease": Planted(
         _nothing, kinds("claim"), 1500, ("holdfast.engine.lease.Lease.span", _never_over)
     ),
+    "a claim without a driver is kept": Planted(
+        _nothing, kinds("stuck"), 1000, ("holdfast.engine.keeper.Keeper._after", _keeps)
+    ),
     "a run that has moved is told as failed": Planted(
         _nothing, kinds("end", "told"), 1000, ("holdfast.engine.drivers.adopt", _moves_or_fails)
     ),
@@ -106,7 +119,8 @@ KNOWN = {
     "a zombie may write": (153, 232),
     "a lapsed claim is kept": (186,),
     "a lost ring loses the wish": (256, 547),
-    "a claim is driven after the lease": (957, 1230),
-    "a run that has moved is told as failed": (293, 769),
+    "a claim is driven after the lease": (957,),
+    "a claim without a driver is kept": (610,),
+    "a run that has moved is told as failed": (769,),
 }
 """Seeds that are tried first: it takes a rare order of events."""

@@ -3,9 +3,9 @@ store does (writes one after the other in the order they were asked for, also th
 come later), tells the watch of every commit, refuses while the disk is full or broken, and can end the life before or
 after any write. What was committed stays; what was not never was. Refuses to know: who calls.
 
-The unheard: an answer may be lost though the store did what it was asked. What a store for many processes promises then
-is kept here: a batch that is tried again is known by its records, and an opening or a claim that nobody heard of is
-given back with the next beat.
+The unheard: an answer may be lost though the store did what it was asked, and others may be faster meanwhile. What a
+store for many processes promises then is kept here: a batch that is tried again is known by its records, and an opening
+or a claim that nobody heard of is given back with the next beat.
 
 The dead: a call of a life that is over raises CancelledError, and none that was under way is ever answered."""
 
@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core import codec
+from holdfast.core.events import AttemptStarted
 from holdfast.journal.base import Claim, Deliveries, Mark, Opened, Slice, StoreUnavailable, Verdict
 from holdfast.journal.base_peers import Peers
 from holdfast.journal.base_upkeep import Upkeep
@@ -179,6 +181,8 @@ class Door:
         if self._refuses():
             _fail(future, StoreUnavailable("simulated", passing=not self.broken))
             return
+        if call[0] == "claim" and self._deaf():
+            self._passes_by(call[1][0])
         self._do(call, future, crash=here)
 
     def _refuses(self) -> bool:
@@ -215,6 +219,14 @@ class Door:
         self._life.world.note_claims(self._life, call, result)
         observe(self._watch, call, result, None)
         return result
+
+    def _passes_by(self, run: str) -> None:
+        """Another process has it for a moment, right before this one: what was looked at before the claim is old."""
+        at = self._life.world.now_ms()
+        claim = self._carry_out(("claim", (run, "passer-by", _began, at), {}))
+        if claim is not None:
+            mark = Mark(status="queued", at=at, parked=True)
+            self._carry_out(("append", ([Slice(run, claim.attempt, [], mark)],), {}))
 
     def _append(self, slices: Sequence[Slice]) -> list[Verdict]:
         """What was written by a try whose answer was lost is there already."""
@@ -284,6 +296,10 @@ class Side:
 
         self.__dict__[name] = call
         return call
+
+
+def _began(attempt: int, clean: bool) -> bytes:
+    return codec.encode(AttemptStarted(clean))
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
