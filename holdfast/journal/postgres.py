@@ -8,17 +8,19 @@ database's clock: a run is held for one lease from its claim, and longer as long
 
 A connection that breaks during a commit leaves the question whether it happened. open() and claim() find out by doing
 the same again: the run's id, or the attempt, is there or not. If the database stays away, the caller gets
-StoreUnavailable and the run is remembered as doubtful: once connected again, its claim is given back, because nobody
-here drives it."""
+StoreUnavailable and the run is remembered as doubtful (postgres_doubts.py): once connected again, its claim is given
+back, because nobody here drives it, and whoever asks again gets it. An opening that joins nothing (no key, chain,
+conversation or session) may also be tried again with the same id: what it wrote is known again by its bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+import asyncpg
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,6 +45,7 @@ from holdfast.journal.postgres_bell import SQL as PEERS
 from holdfast.journal.postgres_bell import Listener, lock_key
 from holdfast.journal.postgres_conversations import PostgresConversations
 from holdfast.journal.postgres_deliveries import PostgresDeliveries
+from holdfast.journal.postgres_doubts import Doubts
 from holdfast.journal.postgres_lines import ROUNDS, Line, Lines, Wiring, collided, settled, within
 from holdfast.journal.postgres_log import End, Log, notes, packed
 from holdfast.journal.postgres_peers import PostgresPeers
@@ -54,8 +57,6 @@ from holdfast.journal.segments import origin
 from holdfast.journal.turnstile import Turnstile
 
 START_S = 10.0
-DOUBT_S = 60.0
-"""A broken connection's last statement may still happen for a while."""
 
 
 class Identity(Struct, frozen=True):
@@ -77,10 +78,7 @@ class PostgresStore:
         self._who = Holding(identity.holder, int(lease_s * 1000))
         self._log = Log(lines, identity.holder)
         self._turnstile = Turnstile()
-        self._doubtful: dict[tuple[str, int], float] = {}
-        """(run, attempt) that may be held by this process without its knowledge, and since when."""
-        self._giving = asyncio.Lock()
-        """Doubtful runs are given back, or claimed, never both at once."""
+        self._doubts = Doubts(lines, identity.holder)
         self._listening: asyncio.Task[None]
         self.sessions = PostgresSessions(lines)
         self.deliveries = PostgresDeliveries(lines)
@@ -103,7 +101,7 @@ class PostgresStore:
             raise
         listener = Listener(url, wiring, identity.holder, bell, lease_s)
         store = cls(lines, listener, identity, bell, lease_s)
-        listener.back = store._back
+        listener.back, listener.besides = store._back, store._settle
         store._listening = asyncio.create_task(listener.run(), name="journal listens")
         try:
             await asyncio.wait_for(listener.connected.wait(), START_S)
@@ -144,18 +142,20 @@ class PostgresStore:
 
         async def attempt() -> tuple[Opened, End] | Attached:
             if not tries and postgres_rows.asks_nothing(opening):
-                return await postgres_rows.begin_run(self._lines.once, opening, self._who, tries.append)
+                with suppress(asyncpg.UniqueViolationError):  # it is there: this opening was tried before
+                    return await postgres_rows.begin_run(self._lines.once, opening, self._who, tries.append)
             return await collided(lambda: self._decided(lambda line: within(line, work)))
 
-        async with self._turnstile.through(_places(opening)):
+        if opening.asked.again is not None:
+            await self._settle()  # the first try may be one of those
+        async with self._turnstile.through(_places(opening)), self._doubts.left_alone(opening.run):
             try:
-                done = await settled(attempt)
-            except Already:
-                done = await self._found_again(opening, tries)
-            except StoreUnavailable:
-                if opening.holder and tries:
-                    self._doubtful[opening.run, 1] = asyncio.get_running_loop().time()
+                done = await self._known(opening, tries, attempt)
+            except BaseException:
+                if tries:
+                    self._doubts.opening(opening.run, held=bool(opening.holder))
                 raise
+            self._doubts.taken(opening.run)
         if isinstance(done, Attached):
             return done
         opened, end = done
@@ -173,8 +173,15 @@ class PostgresStore:
                 await asyncio.sleep(0)
         raise StoreUnavailable("too many ask for the same at once", passing=False)
 
-    async def _found_again(self, opening: Opening, tries: list[Opened]) -> tuple[Opened, End]:
-        """Which try it was that happened: they may have been decided otherwise."""
+    async def _known(
+        self, opening: Opening, tries: list[Opened], attempt: Callable[[], Awaitable[tuple[Opened, End] | Attached]]
+    ) -> tuple[Opened, End] | Attached:
+        """What became of an opening; and where it was there already, which try did it: they may have been decided
+        otherwise."""
+        try:
+            return await settled(attempt)
+        except Already:
+            pass
         data = await self._lines.ask(lambda line: line.fetchval(SQL["first_records"], opening.run))
         for opened in tries:
             row = packed(opened.records, origin(opening.run))
@@ -206,23 +213,18 @@ class PostgresStore:
             return await postgres_rows.claim(line, (run, holder, at), self._who, noted)
 
         done = None
-        async with self._giving if self._doubts_of(run) else nullcontext():
+        async with self._doubts.left_alone(run):
             try:
                 done = await settled(lambda: collided(lambda: self._lines.once(lambda line: within(line, work))))
             finally:
-                if done is None:
-                    now = asyncio.get_running_loop().time()
-                    self._doubtful.update({(run, attempt): now for attempt in tried})
+                for attempt in tried if done is None else ():
+                    self._doubts.claim(run, attempt)
             if done is None:
                 return None
-            for doubt in self._doubts_of(run):  # it is driven here now: it must not be given back
-                del self._doubtful[doubt]
+            self._doubts.taken(run)
         claim, end = done
         self._log.hold(run, end)
         return claim
-
-    def _doubts_of(self, run: str) -> list[tuple[str, int]]:
-        return [doubt for doubt in self._doubtful if doubt[0] == run]
 
     async def beat(self, holder: str) -> None:
         """See Journal.beat."""
@@ -230,27 +232,17 @@ class PostgresStore:
         key = lock_key(holder) if who is self._identity else None
         values = (holder, who.name, who.works, self._who.lease_ms, key)
         await self._lines.ask(lambda line: line.execute(PEERS["beat"], *values))
-        await self._give_back()
+        await self._settle()
 
     async def _back(self) -> None:
         """Connected again."""
         await self.beat(self._identity.holder)
 
-    async def _give_back(self) -> None:
-        """Runs that this process may hold without driving them are for others."""
-        if not self._doubtful:
-            return
-        async with self._giving:
-            doubts = list(self._doubtful)
-            columns = [[doubt[n] for doubt in doubts] for n in (0, 1)]
-            rows = await self._lines.ask(lambda line: line.fetch(SQL["give_back"], *columns, self._identity.holder))
-            found = {row["id"] for row in rows}
-            now = asyncio.get_running_loop().time()
-            for doubt in doubts:
-                if doubt[0] in found or now - self._doubtful[doubt] > DOUBT_S:
-                    del self._doubtful[doubt]
-        if found:
-            await self._ring(["work"])
+    async def _settle(self) -> None:
+        """Runs that this process may hold without driving them are for others; if not now, then at the next look."""
+        with suppress(StoreUnavailable):
+            if await self._doubts.settle():
+                await self._ring(["work"])
 
     async def _ring(self, topics: list[str]) -> None:
         for note in notes(self._identity.holder, topics):

@@ -54,6 +54,8 @@ class Listener:
         self.connected = asyncio.Event()
         self.back: Callable[[], Awaitable[None]] = self._nothing
         """Called after each connect, when the lock is taken."""
+        self.besides: Callable[[], Awaitable[None]] = self._nothing
+        """Called every WATCH_S."""
         self.trouble: str | None = None
 
     @property
@@ -111,6 +113,7 @@ class Listener:
                 await asyncio.wait_for(broken.wait(), WATCH_S)
                 return
             rounds += 1
+            await self.besides()
             locked = locked or await self._lock(line)
             if locked:
                 await line.execute(SQL["revive"], self._holder)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from holdfast.core.admission import Again
 from holdfast.core.spec import Resolved
 from holdfast.journal import postgres_bell, postgres_lines
 from holdfast.journal.base import Attached, Mark, Opened, Query, StoreUnavailable, Verdict
@@ -160,6 +161,47 @@ async def test_an_opening_that_stays_in_doubt_is_given_back_to_others(
     assert await scene.sight.write("r1", b"a") is WRITTEN, "the heir keeps it"
 
 
+@pytest.mark.parametrize("held", [True, False])
+async def test_who_asks_again_gets_the_run_whose_opening_stayed_in_doubt(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    """G13, B8: the caller was told 503, and its run is there: it must not be carried out beside that of the retry."""
+    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
+    await scene.ann.open("before", key="before")
+    scene.wire.armed, scene.wire.stay_down = 1, True
+    with pytest.raises(StoreUnavailable):
+        await scene.ann.open("r1", held=held, credential="k1")
+    scene.wire.stay_down = scene.wire.down = False
+    await scene.store.beat("h1")
+    assert await scene.sight.attach("r2", credential="k1", again=Again(30_000)) == "r1"
+    assert await scene.sight.claimable() == ["r1"]
+
+
+async def test_who_asks_again_at_the_same_process_finds_it_at_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
+    scene.wire.armed, scene.wire.stay_down = 1, True
+    with pytest.raises(StoreUnavailable):
+        await scene.ann.open("r1", credential="k1")
+    scene.wire.stay_down = scene.wire.down = False
+    assert await scene.ann.attach("r2", credential="k1", again=Again(30_000)) == "r1"
+
+
+async def test_an_opening_that_failed_may_be_tried_again_with_the_same_id(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
+    scene.wire.armed, scene.wire.stay_down = 1, True
+    with pytest.raises(StoreUnavailable):
+        await scene.ann.open("r1")
+    scene.wire.stay_down = scene.wire.down = False
+    opened = await scene.ann.open("r1")
+    assert opened.records == await scene.sight.read("r1")
+    await scene.store.beat("h1")
+    assert await scene.ann.write("r1", b"a") is WRITTEN, "it is driven now: it was not given back"
+
+
 async def test_a_claim_whose_answer_was_lost_is_claimed_once(scene: Scene) -> None:
     ann = scene.ann
     await ann.open("first", held=False)
@@ -191,7 +233,7 @@ async def test_a_claim_that_stays_in_doubt_is_given_back(scene: Scene, monkeypat
 async def test_a_run_that_is_claimed_again_after_a_doubt_is_kept(scene: Scene) -> None:
     ann = scene.ann
     await ann.open("r1", held=False)
-    scene.store._doubtful["r1", 1] = asyncio.get_running_loop().time()  # a claim that never arrived
+    scene.store._doubts.claim("r1", 1)  # one that never arrived
     work = (ann.claim("r1"), *(scene.store.beat("h1") for _ in range(5)))
     claim, *_ = await asyncio.gather(*work)
     assert claim is not None and claim.attempt == 1

@@ -115,6 +115,10 @@ UPDATE runs r SET holder = NULL, held_until = 0, parked = true, status = 'queued
 FROM unnest($1::text[], $2::int[]) AS d (run, attempt)
 WHERE r.id = d.run AND r.attempt = d.attempt AND r.holder = $3 AND NOT r.ended RETURNING r.id;
 
+-- name: lose_begun
+-- Runs that began though their callers were told otherwise: who waited has lost its connection.
+UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE id = ANY ($1::text[]) AND waits AND waiter = $2 RETURNING id;
+
 -- name: insert_signal
 -- A wish is left for the holder, who is told; a run that nobody holds is work for anybody.
 WITH r AS (
