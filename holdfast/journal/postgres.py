@@ -101,7 +101,7 @@ class PostgresStore:
             raise
         listener = Listener(url, wiring, identity.holder, bell, lease_s)
         store = cls(lines, listener, identity, bell, lease_s)
-        listener.back, listener.besides = store._back, store._settle
+        listener.back, listener.besides, listener.lock_gone = store._back, store._settle, store._unlocked
         store._listening = asyncio.create_task(listener.run(), name="journal listens")
         try:
             await asyncio.wait_for(listener.connected.wait(), START_S)
@@ -229,7 +229,7 @@ class PostgresStore:
     async def beat(self, holder: str) -> None:
         """See Journal.beat."""
         who = self._identity if holder == self._identity.holder else Identity(holder, holder, True)
-        key = lock_key(holder) if who is self._identity else None
+        key = lock_key(holder) if who is self._identity and self._listener.locked else None
         values = (holder, who.name, who.works, self._who.lease_ms, key)
         await self._lines.ask(lambda line: line.execute(PEERS["beat"], *values))
         await self._settle()
@@ -237,6 +237,11 @@ class PostgresStore:
     async def _back(self) -> None:
         """Connected again."""
         await self.beat(self._identity.holder)
+
+    async def _unlocked(self) -> None:
+        """Its lock is free though this process lives: it must not be judged by it."""
+        with suppress(StoreUnavailable):
+            await self._lines.once(lambda line: line.execute(PEERS["unlocked_here"], self._identity.holder))
 
     async def _settle(self) -> None:
         """Runs that this process may hold without driving them are for others; if not now, then at the next look."""

@@ -1,9 +1,14 @@
 -- name: beat
 -- A process is there. A beat that comes after its lease was over begins a new line of beats: what it held before is free.
+-- Its lock is named only while it has it: else only its lease counts.
 INSERT INTO replicas AS p (holder, name, works, beat_at, since, lease_until, lock_key)
 SELECT $1, $2, $3, c.now, c.now, c.now + $4::bigint, $5 FROM (SELECT holdfast_now() AS now) c
 ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until, dead = false,
-  since = CASE WHEN p.lease_until <= excluded.beat_at THEN excluded.beat_at ELSE p.since END;
+  lock_key = excluded.lock_key, since = CASE WHEN p.lease_until <= excluded.beat_at THEN excluded.beat_at ELSE p.since END;
+
+-- name: unlocked_here
+-- A process has lost its lock, and lives.
+UPDATE replicas SET lock_key = NULL WHERE holder = $1 AND lock_key IS NOT NULL;
 
 -- name: unlocked
 -- Processes whose lease is fresh and whose session lock is free: their connection is gone. Not while all connections are.
