@@ -18,7 +18,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 from msgspec import Struct
@@ -46,17 +46,19 @@ from holdfast.journal.postgres_bell import Listener, lock_key
 from holdfast.journal.postgres_conversations import PostgresConversations
 from holdfast.journal.postgres_deliveries import PostgresDeliveries
 from holdfast.journal.postgres_doubts import Doubts
-from holdfast.journal.postgres_lines import ROUNDS, Line, Lines, Wiring, collided, settled, within
+from holdfast.journal.postgres_lines import ASK_S, ROUNDS, WORK_S, Line, Lines, Wiring, by, collided, settled, within
 from holdfast.journal.postgres_log import End, Log, notes, packed
 from holdfast.journal.postgres_peers import PostgresPeers
 from holdfast.journal.postgres_rows import SQL, Already, Holding, Raced, row_of
-from holdfast.journal.postgres_schema import upgrade
+from holdfast.journal.postgres_schema import migrate
 from holdfast.journal.postgres_sessions import PostgresSessions
 from holdfast.journal.postgres_upkeep import PostgresUpkeep
 from holdfast.journal.segments import origin
 from holdfast.journal.turnstile import Turnstile
 
 START_S = 10.0
+AT_ONCE_S = 0.5
+T = TypeVar("T")
 
 
 class Identity(Struct, frozen=True):
@@ -93,12 +95,8 @@ class PostgresStore:
         """Migrate the database, register this process and begin to listen. Raises StoreUnavailable where the database
         cannot be reached, NewerStore where it is newer than this program."""
         wiring = wiring or Wiring()
+        await migrate(url, wiring, identity.name)
         lines = await Lines.to(url, wiring, identity.name)
-        try:
-            await lines.once(upgrade)
-        except BaseException:
-            await lines.close()
-            raise
         listener = Listener(url, wiring, identity.holder, bell, lease_s)
         store = cls(lines, listener, identity, bell, lease_s)
         listener.back, listener.besides, listener.lock_gone = store._back, store._settle, store._unlocked
@@ -127,7 +125,7 @@ class PostgresStore:
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         with suppress(StoreUnavailable):  # then its lease will tell
-            await self._lines.once(lambda line: line.execute(PEERS["leave"], self._identity.holder))
+            await self._lines.ask(lambda line: line.execute(PEERS["leave"], self._identity.holder))
         await self._lines.close()
 
     # Journal
@@ -135,22 +133,12 @@ class PostgresStore:
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""
         tries: list[Opened] = []
-
-        async def work(line: Line) -> tuple[Opened, End] | Attached:
-            who = replace(self._who, judges=self._listener.judges)
-            return await postgres_rows.open_run(line, opening, who, tries.append)
-
-        async def attempt() -> tuple[Opened, End] | Attached:
-            if not tries and postgres_rows.asks_nothing(opening):
-                with suppress(asyncpg.UniqueViolationError):  # it is there: this opening was tried before
-                    return await postgres_rows.begin_run(self._lines.once, opening, self._who, tries.append)
-            return await collided(lambda: self._decided(lambda line: within(line, work)))
-
+        until = by(ASK_S)
         if opening.asked.again is not None:
             await self._settle()  # the first try may be one of those
         async with self._turnstile.through(_places(opening)), self._doubts.left_alone(opening.run):
             try:
-                done = await self._known(opening, tries, attempt)
+                done = await self._known(opening, tries, until)
             except BaseException:
                 if tries:
                     self._doubts.opening(opening.run, held=bool(opening.holder))
@@ -165,21 +153,24 @@ class PostgresStore:
             self._bell.ring(["work"])
         return opened
 
-    async def _decided(self, job: Callable[[Line], Any]) -> Any:
-        for _ in range(ROUNDS):
-            try:
-                return await self._lines.once(job)
-            except Raced:
-                await asyncio.sleep(0)
-        raise StoreUnavailable("too many ask for the same at once", passing=False)
+    async def _tried(self, opening: Opening, tries: list[Opened], until: float) -> tuple[Opened, End] | Attached:
+        async def once(job: Callable[[Line], Awaitable[Any]]) -> Any:
+            return await self._lines.once(job, until)
 
-    async def _known(
-        self, opening: Opening, tries: list[Opened], attempt: Callable[[], Awaitable[tuple[Opened, End] | Attached]]
-    ) -> tuple[Opened, End] | Attached:
+        async def work(line: Line) -> tuple[Opened, End] | Attached:
+            who = replace(self._who, judges=self._listener.judges)
+            return await postgres_rows.open_run(line, opening, who, tries.append)
+
+        if not tries and postgres_rows.asks_nothing(opening):
+            with suppress(asyncpg.UniqueViolationError):  # it is there: this opening was tried before
+                return await postgres_rows.begin_run(once, opening, self._who, tries.append)
+        return await collided(lambda: _decided(lambda: once(lambda line: within(line, work))))
+
+    async def _known(self, opening: Opening, tries: list[Opened], until: float) -> tuple[Opened, End] | Attached:
         """What became of an opening; and where it was there already, which try did it: they may have been decided
         otherwise."""
         try:
-            return await settled(attempt)
+            return await settled(lambda: self._tried(opening, tries, until), until)
         except Already:
             pass
         data = await self._lines.ask(lambda line: line.fetchval(SQL["first_records"], opening.run))
@@ -231,7 +222,7 @@ class PostgresStore:
         who = self._identity if holder == self._identity.holder else Identity(holder, holder, True)
         key = lock_key(holder) if who is self._identity and self._listener.locked else None
         values = (holder, who.name, who.works, self._who.lease_ms, key)
-        await self._lines.ask(lambda line: line.execute(PEERS["beat"], *values))
+        await self._lines.ask(lambda line: line.execute(PEERS["beat"], *values), self._who.lease_ms / 3000)
         await self._settle()
 
     async def _back(self) -> None:
@@ -241,7 +232,7 @@ class PostgresStore:
     async def _unlocked(self) -> None:
         """Its lock is free though this process lives: it must not be judged by it."""
         with suppress(StoreUnavailable):
-            await self._lines.once(lambda line: line.execute(PEERS["unlocked_here"], self._identity.holder))
+            await self._lines.ask(lambda line: line.execute(PEERS["unlocked_here"], self._identity.holder), AT_ONCE_S)
 
     async def _settle(self) -> None:
         """Runs that this process may hold without driving them are for others; if not now, then at the next look."""
@@ -321,7 +312,7 @@ class PostgresStore:
         """See Catalog.turns."""
         if resolved.previous is None and resolved.session_turns is None:
             return []
-        return await self._lines.ask(lambda line: postgres_rows.turns(line, owner, resolved))
+        return await self._lines.ask(lambda line: postgres_rows.turns(line, owner, resolved), WORK_S)
 
     async def remember(self, owner: str, session: str, at: int, turn: bytes) -> None:
         """See Catalog.remember."""
@@ -329,7 +320,7 @@ class PostgresStore:
 
     async def claimable(self, limit: int) -> list[tuple[str, str]]:
         """See Catalog.claimable. One of each owner in turn; parked runs not before their time."""
-        rows = await self._lines.ask(lambda line: line.fetch(SQL["claimable"], limit))
+        rows = await self._lines.ask(lambda line: line.fetch(SQL["claimable"], limit), WORK_S)
         return [(row["owner"], row["id"]) for row in rows]
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
@@ -347,6 +338,16 @@ class PostgresStore:
     async def granted(self, owner: str, session: str, tool: str) -> bool:
         """See Pending.granted."""
         return bool(await self._lines.ask(lambda line: line.fetch(SQL["granted"], owner, session, tool)))
+
+
+async def _decided(work: Callable[[], Awaitable[T]]) -> T:
+    """Work again, where another was faster."""
+    for _ in range(ROUNDS):
+        try:
+            return await work()
+        except Raced:
+            await asyncio.sleep(0)
+    raise StoreUnavailable("too many ask for the same at once", passing=False)
 
 
 def _places(opening: Opening) -> list[tuple[str, str, str]]:

@@ -67,7 +67,7 @@ def in_our_words() -> Iterator[None]:
 async def connect(url: str) -> Line:
     """A connection of its own. Raises StoreUnavailable."""
     try:
-        line = await asyncpg.connect(url, **(options_of(Wiring(), NAME) | {"command_timeout": None}))
+        line = await asyncpg.connect(url, **options_of(Wiring(), NAME))
         await line.execute(SQL["quiet"])
     except ValueError:  # its text may hold pieces of a password
         raise StoreUnavailable(

@@ -7,7 +7,7 @@ import asyncpg
 
 from holdfast.journal import queries
 from holdfast.journal.base import NewerStore
-from holdfast.journal.postgres_lines import Line, Wiring, options_of, translate
+from holdfast.journal.postgres_lines import CONNECT_S, Line, Wiring, options_of, translate
 
 SQL = queries.load("postgres_schema.sql")
 OLDEST = 150_000
@@ -15,16 +15,19 @@ OLDEST = 150_000
 
 
 async def migrate(url: str, wiring: Wiring, name: str) -> None:
-    """Bring the schema of a database up to date that nobody here has opened. Raises StoreUnavailable where it cannot be
-    reached."""
+    """Bring the schema of a database up to date, on a connection of its own and without a limit: an index over a big
+    table must not be begun anew at every start. Raises StoreUnavailable where the database cannot be reached."""
     try:
         line = await asyncpg.connect(wiring.direct_url or url, **options_of(wiring, name))
+        try:
+            await upgrade(line)
+        finally:
+            await line.close(timeout=CONNECT_S)
     except Exception as error:
-        raise translate(error) from error
-    try:
-        await upgrade(line)
-    finally:
-        await line.close()
+        told = translate(error)
+        if told is error:
+            raise
+        raise told from error
 
 
 async def upgrade(line: Line) -> None:
@@ -33,6 +36,7 @@ async def upgrade(line: Line) -> None:
         raise NewerStore("PostgreSQL 15 or newer is needed. Upgrade the database, or use another.")
     steps = queries.migrations("postgres_migrations")
     async with line.transaction():
+        await line.execute(SQL["patient"])
         await line.execute(SQL["lock"])
         await line.execute(SQL["versions"])
         version = await line.fetchval(SQL["version"])

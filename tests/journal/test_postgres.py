@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.errors import ClientError, Damaged
-from holdfast.journal import queries
+from holdfast.journal import postgres_lines, queries
 from holdfast.journal.base import Mark, NewerStore, Signal, StoreUnavailable, Verdict
 from holdfast.journal.base_peers import Replica
 from holdfast.journal.base_upkeep import Retention
@@ -57,6 +57,19 @@ async def test_many_processes_that_start_at_once_migrate_an_empty_database_once(
     assert len({await store.secret() for store in stores}) == 1
     for store in stores:
         await store.close()
+
+
+async def test_a_migration_may_take_longer_than_any_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cut off would begin anew at every start."""
+    monkeypatch.setattr(postgres_lines, "WORK_S", 0.5)
+    server, known = pg.server(), queries.migrations("postgres_migrations")
+    await server.run("postgres", "CREATE DATABASE slow TEMPLATE template0 STRATEGY file_copy")
+    monkeypatch.setattr(queries, "migrations", lambda folder: [*known, (9999, "SELECT pg_sleep(1)")])
+    await server.run("slow", "ALTER DATABASE slow SET statement_timeout = '500ms'")
+    store = await pg.opened(server.url("slow"))
+    await store.close()
+    rows = await server.run("slow", "SELECT max(version) FROM schema_versions")
+    assert rows[0][0] == 9999
 
 
 async def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is() -> None:
