@@ -22,7 +22,7 @@ import asyncpg
 
 from holdfast.journal import queries
 from holdfast.journal.bell import LocalBell
-from holdfast.journal.postgres_lines import CONNECT_S, Line, Wiring, options_of
+from holdfast.journal.postgres_lines import CONNECT_S, Line, Wiring, collided, options_of
 from holdfast.journal.postgres_log import notes
 
 SQL = queries.load("postgres_peers.sql")
@@ -39,6 +39,11 @@ LOCK_TRIES = 10
 def lock_key(holder: str) -> int:
     """The number of a process's session lock."""
     return int.from_bytes(hashlib.blake2b(holder.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+async def _do(line: Line, name: str, *values: Any) -> Any:
+    """A statement over several rows, which others may have in hand in another order."""
+    return await collided(lambda: line.fetch(SQL[name], *values))
 
 
 class Listener:
@@ -123,14 +128,14 @@ class Listener:
             rounds += 1
             await self.besides()
             if self.locked:
-                await line.execute(SQL["revive"], self._holder)
+                await _do(line, "revive", self._holder)
             elif await self._lock(line):
                 self.locked = True
                 await self.back()
             await self._judge(line)
             if rounds % max(1, round(SWEEP_S / WATCH_S)) == 0:
-                await line.execute(SQL["strand"], self._holder)
-                await line.execute(SQL["forget"], self._holder)
+                await _do(line, "strand", self._holder)
+                await _do(line, "forget", self._holder)
                 await self._ring_all()
 
     async def _judge(self, line: Line) -> None:
@@ -140,8 +145,8 @@ class Listener:
         free = {row["holder"] for row in await line.fetch(SQL["unlocked"], self._holder, self._lease_s)}
         gone = sorted(free & self._suspects)
         self._suspects = free
-        if gone and await line.fetch(SQL["bury"], gone, notes(self._holder, ["work"])[0]):
-            await line.execute(SQL["strand"], self._holder)
+        if gone and await _do(line, "bury", gone, notes(self._holder, ["work"])[0]):
+            await _do(line, "strand", self._holder)
             self._bell.ring(["work"])
 
     def _heard(self, line: Any, pid: int, channel: str, payload: str) -> None:

@@ -144,9 +144,9 @@ class Lines:
             return await job(line)
 
     async def ask(self, job: Job[T], limit_s: float | None = None) -> T:
-        """Work that may be done twice: tried again where a connection broke, for a short while."""
+        """Work that may be done twice: tried again where it collided or its connection broke, for a short while."""
         until = by(limit_s or ASK_S)
-        return await settled(lambda: self.once(job, until), until)
+        return await settled(lambda: collided(lambda: self.once(job, until)), until)
 
     async def transact(self, job: Job[T], limit_s: float | None = None) -> T:
         """One transaction, begun anew where it collided with another; not where its connection broke."""
@@ -238,8 +238,10 @@ async def collided(work: Callable[[], Awaitable[T]]) -> T:
     for n in range(ROUNDS):
         try:
             return await work()
-        except COLLISIONS:
+        except COLLISIONS as error:
             if n == ROUNDS - 1:
-                raise
+                if isinstance(error, asyncpg.UniqueViolationError):
+                    raise
+                raise StoreUnavailable("too many are at the same at once", passing=True) from error
         await asyncio.sleep(0.002 * n)
     raise AssertionError("unreachable")

@@ -57,8 +57,7 @@ async def look_up(
     if asked.conversation:
         name = "conversation_locked" if opening else "conversation"
         talk = await line.fetchrow(SQL[name], asked.owner, asked.conversation)
-    at = opening.at if opening else 0
-    again = asked.again if at else None
+    again = asked.again if opening else None
     row = await line.fetchrow(
         SQL["found"],
         asked.owner,
@@ -67,7 +66,7 @@ async def look_up(
         asked.previous,
         asked.session,
         asked.fingerprint if again else None,
-        max(1, at - again.within_ms) if again else 0,
+        again.within_ms if again else 0,
         asked.credential if again and again.same_credential else None,
         again.session if again else None,
         who.holder if who else None,

@@ -2,13 +2,14 @@
 -- All that a question finds: its own run (a lost answer), a key, a run before it, a session's length, a lost place. Where
 -- no loss was noted, the newest place at a process that is not there, though nobody has noticed yet: also by its session
 -- lock, which is shared so that others may look at the same moment; not while a start of the database has freed all locks.
+-- How long ago a place was lost goes by the database's clock: it was noted by another machine.
 SELECT
   EXISTS (SELECT FROM runs WHERE id = $2) AS own,
   (SELECT ROW(run, fingerprint) FROM keys WHERE owner = $1 AND key = $3) AS key,
   (SELECT ROW(chains, session, hidden) FROM runs WHERE owner = $1 AND id = $4 AND hidden != 1) AS previous,
   (SELECT count(*) FROM session_turns WHERE owner = $1 AND session = $5) AS turns,
   COALESCE((
-    SELECT ROW(id, NULL::text) FROM runs WHERE owner = $1 AND fingerprint = $6 AND lost_at > 0 AND lost_at >= $7
+    SELECT ROW(id, NULL::text) FROM runs WHERE owner = $1 AND fingerprint = $6 AND lost_at > 0 AND lost_at >= holdfast_now() - $7::bigint
       AND hidden = 0 AND ($8::text IS NULL OR credential = $8) AND ($9::text IS NULL OR session = $9)
     ORDER BY n DESC LIMIT 1
   ), (
@@ -255,13 +256,7 @@ UPDATE runs SET waits = false, lost_at = 0 WHERE owner = $1 AND id = $2 AND (wai
 
 -- name: lose
 -- The connection on which somebody waited is gone.
-UPDATE runs SET waits = false, lost_at = $3 WHERE owner = $1 AND id = $2 AND waits;
-
--- name: strand
--- All connections of processes that are gone are lost.
-UPDATE runs SET waits = false, lost_at = $1 WHERE waits AND NOT EXISTS (
-  SELECT FROM replicas p WHERE p.holder = runs.waiter AND NOT p.dead AND p.lease_until > holdfast_now()
-);
+UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE owner = $1 AND id = $2 AND waits;
 
 -- name: secret
 -- The secret of this database.

@@ -32,9 +32,12 @@ SELECT pg_notify('holdfast', $2) FROM gone;
 UPDATE replicas SET dead = false WHERE holder = $1 AND dead;
 
 -- name: strand
--- Whoever waited on a connection to a process that is gone has lost it.
-UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE waits AND waiter != $1 AND NOT EXISTS (
-  SELECT FROM replicas p WHERE p.holder = runs.waiter AND NOT p.dead AND p.lease_until > holdfast_now()
+-- Whoever waited on a connection to a process that is gone has lost it, but for one process. Rows that others have in hand
+-- are left for the next time: whoever asks again meanwhile finds them too.
+UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE id IN (
+  SELECT r.id FROM runs r WHERE r.waits AND r.waiter != $1 AND NOT EXISTS (
+    SELECT FROM replicas p WHERE p.holder = r.waiter AND NOT p.dead AND p.lease_until > holdfast_now()
+  ) FOR UPDATE SKIP LOCKED
 );
 
 -- name: forget
