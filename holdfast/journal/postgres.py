@@ -58,6 +58,7 @@ from holdfast.journal.turnstile import Turnstile
 
 START_S = 10.0
 AT_ONCE_S = 0.5
+CLOSE_S = 1.0
 T = TypeVar("T")
 
 
@@ -122,8 +123,9 @@ class PostgresStore:
 
     async def close(self) -> None:
         """End the connections. What this process still holds is free at once."""
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        while not self._listening.done():  # a cancellation can be lost to what ends in the same moment
+            self._listening.cancel()
+            await asyncio.wait([self._listening], timeout=CLOSE_S)
         with suppress(StoreUnavailable):  # then its lease will tell
             await self._lines.ask(lambda line: line.execute(PEERS["leave"], self._identity.holder))
         await self._lines.close()

@@ -147,15 +147,14 @@ class Log:
             await self._know(line, parts)
             fit = [part for part in parts if self._follows(part)]
             rows = {part.run: packed(part.records, self.ends[part.run].crc) for part in fit if part.records}
-            plain = [part for part in fit if part.mark is None]
-            marked = [part for part in fit if part.mark is not None]
-            written = await self._plain(line, plain, rows) if plain else set()
+            written = await self._compared(line, parts, set())
+            plain = [part for part in fit if part.mark is None and part.run not in written]
+            marked = [part for part in fit if part.mark is not None and part.run not in written]
+            if plain:
+                written |= await self._plain(line, plain, rows)
             if marked:
                 written |= await self._marked(line, marked, rows)
-            unsure = [part for part in parts if part.run not in written and self._doubtful(part)]
-            if unsure:
-                written |= await self._compare(line, unsure)
-            return rows, written
+            return rows, await self._compared(line, parts, written)
 
         rows, written = await self._lines.on_lane(lane, work)
         self._learn(parts, rows, written)  # committed only now; no other slice of the lane has begun yet
@@ -190,17 +189,22 @@ class Log:
         return written
 
     async def _marked(self, line: Line, parts: list[Slice], rows: dict[str, Row]) -> set[str]:
-        async def work() -> set[str]:
+        async def work() -> set[str] | None:
             marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
-            return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
+            try:
+                return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
+            except asyncpg.UniqueViolationError as error:
+                if error.table_name == "run_log":
+                    return None  # a place in the log is taken, and stays so
+                raise
 
-        try:
-            return await collided(work)
-        except asyncpg.UniqueViolationError:
-            if len(parts) == 1:  # its place in the log is taken: somebody else holds the run
-                return set()
+        written = await collided(work)
+        if written is not None:
+            return written
+        if len(parts) == 1:  # somebody else holds the run, or it was written by a try whose answer was lost
+            return set()
         return {run for part in parts for run in await self._marked(line, [part], rows)}
 
     def _mark(self, part: Slice, mark: Mark, row: Row | None) -> tuple[Any, ...]:
@@ -223,11 +227,13 @@ class Log:
             mark.asks,
         )
 
-    def _doubtful(self, part: Slice) -> bool:
-        return _place(part) in self._doubts
+    async def _compared(self, line: Line, parts: list[Slice], written: set[str]) -> set[str]:
+        """What is written, with the slices that are in doubt and were written by the try whose answer was lost. Asked
+        before they are written again, and after: that try may come to its end only then."""
+        unsure = [part for part in parts if part.run not in written and _place(part) in self._doubts]
+        return written | await self._compare(line, unsure) if unsure else written
 
     async def _compare(self, line: Line, parts: list[Slice]) -> set[str]:
-        """Slices that were written by the try whose answer was lost."""
         full = [part for part in parts if part.records]
         places = [part.run for part in full], [part.records[0].seq for part in full]
         there = {row["run"]: row for row in await line.fetch(SQL["written"], *places)} if full else {}

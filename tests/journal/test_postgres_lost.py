@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,6 +39,28 @@ class Scene(NamedTuple):
         with pytest.raises(StoreUnavailable) as told:
             await author.store.append(list(slices))  # type: ignore[arg-type]
         assert told.value.passing and self.wire.cuts == cuts + 1
+
+
+def writes_of(store: PostgresStore) -> list[str]:
+    """Grows with each statement on a lane that wants to write a mark."""
+    pool, seen = store._lines._writing, list[str]()
+
+    def told(asked: Any) -> None:
+        if "UPDATE runs" in asked.query:
+            seen.append(asked.query)
+
+    for holder in pool._holders:
+        if holder._con is not None and not holder._con.is_closed():
+            holder._con.add_query_logger(told)
+    connect = pool._connect
+
+    async def connected(*args: Any, **named: Any) -> Any:
+        line = await connect(*args, **named)
+        line.add_query_logger(told)
+        return line
+
+    pool._connect = connected
+    return seen
 
 
 @pytest.fixture
@@ -97,6 +119,38 @@ async def test_an_end_whose_answer_was_lost_ends_the_run_once(scene: Scene) -> N
     assert await scene.other.turns("ann", Resolved(session="s", session_turns=1)) == [b"[1]"]
     assert (await scene.other.resolve(ann.asked(session="s", store=False))).session_turns == 1
     assert (await scene.sight.open("r2", conversation="talk")).resolved.previous == "r1"
+
+
+async def test_marked_slices_whose_answer_was_lost_are_not_tried_over_and_over(scene: Scene) -> None:
+    """Each would be tried forty times, and its lane stand still for seconds."""
+    ann, runs = scene.ann, [f"r{n}" for n in range(8)]
+    for run in runs:
+        await ann.open(run)
+    parts = [ann.slice(run, b"ask", mark=Mark(status="waiting_for_approval", at=5)) for run in runs]
+    await scene.refused(ann, *parts)
+    tried = writes_of(scene.store)
+    assert await scene.store.append(parts) == [WRITTEN] * 8
+    assert len(tried) <= 2, "a look tells which are there; a lane that was not warm has none of its own there"
+    for run in runs:
+        ann.seqs[run] += 1
+        assert await ann.write(run, b"more") is WRITTEN
+
+
+async def test_a_marked_slice_whose_place_is_taken_is_fenced_at_once_and_its_neighbours_are_written(
+    scene: Scene,
+) -> None:
+    ann = scene.ann
+    lane = scene.store._lines.lane_of("r1")
+    other = next(run for run in (f"x{n}" for n in range(100)) if scene.store._lines.lane_of(run) == lane)
+    for run in ("r1", other):
+        await ann.open(run)
+    ask = Mark(status="waiting_for_approval", at=5)
+    parts = [ann.slice(run, b"ask", mark=ask) for run in ("r1", other)]
+    sql = "INSERT INTO run_log SELECT run, last_seq + 1, last_seq + 1, 1, 1, 1, 1, data FROM run_log WHERE run = 'r1'"
+    await scene.other._lines.once(lambda line: line.execute(sql))
+    tried = writes_of(scene.store)
+    assert await scene.store.append(parts) == [FENCED, WRITTEN]
+    assert len(tried) == 3, "together, then each alone"
 
 
 async def test_a_park_without_a_record_whose_answer_was_lost_is_known_again(scene: Scene) -> None:

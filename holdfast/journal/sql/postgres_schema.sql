@@ -2,6 +2,10 @@
 -- The version of the database itself.
 SELECT current_setting('server_version_num');
 
+-- name: begun
+-- Is there a schema at all?
+SELECT to_regclass('schema_versions') IS NOT NULL;
+
 -- name: patient
 -- However long a migration takes, whatever is set for the role.
 SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
