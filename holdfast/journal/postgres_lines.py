@@ -35,8 +35,9 @@ WORK_S = 15.0
 """The same for what a process does of itself: writing its runs, reading pages, keeping house."""
 AGAIN_S = 1.5
 """How long work is tried again after its connection broke."""
-IDLE_TRANSACTION_MS = 10_000
-"""A process that is stopped inside a transaction holds its locks so long and no longer."""
+IDLE_TRANSACTION_MS = 3_000
+"""A process that is stopped inside a transaction holds its locks so long and no longer: whoever ends a run of the same
+conversation waits for them, and with it the batch that its end was written in."""
 ROUNDS = 40
 BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 """Lanes touch rows by their keys alone. A plan that was made while a table was small would read all of it later."""

@@ -4,7 +4,8 @@ lost.
 
 Races are settled by unique constraints that begin with the owner (a key, the name of a conversation) and by row locks
 (a conversation, the run that is to be followed): the loser of a race gets Raced, and decides again from what it finds
-then. Where a conversation and a run are both locked, the conversation comes first."""
+then. Where a conversation and a run are both locked here, the conversation comes first. The log (append_marked) has to
+take the run first; where the two meet in a deadlock, the one that the database breaks off is done again."""
 
 from __future__ import annotations
 
