@@ -224,7 +224,9 @@ class PostgresStore:
         who = self._identity if holder == self._identity.holder else Identity(holder, holder, True)
         key = lock_key(holder) if who is self._identity and self._listener.locked else None
         values = (holder, who.name, who.works, self._who.lease_ms, key)
-        await self._lines.ask(lambda line: line.execute(PEERS["beat"], *values), self._who.lease_ms / 3000)
+        anew = await self._lines.ask(lambda line: line.fetchval(PEERS["beat"], *values), self._who.lease_ms / 3000)
+        if anew and who is self._identity:
+            self._log.let_go()
         await self._settle()
 
     async def _back(self) -> None:

@@ -146,14 +146,15 @@ class Log:
         async def work(line: Line) -> tuple[dict[str, Row], set[str]]:
             await self._know(line, parts)
             fit = [part for part in parts if self._follows(part)]
-            rows = {part.run: packed(part.records, self.ends[part.run].crc) for part in fit if part.records}
+            ends = {part.run: self.ends[part.run] for part in fit}
+            rows = {part.run: packed(part.records, ends[part.run].crc) for part in fit if part.records}
             written = await self._compared(line, parts, set())
             plain = [part for part in fit if part.mark is None and part.run not in written]
             marked = [part for part in fit if part.mark is not None and part.run not in written]
             if plain:
                 written |= await self._plain(line, plain, rows)
             if marked:
-                written |= await self._marked(line, marked, rows)
+                written |= await self._marked(line, marked, rows, ends)
             return rows, await self._compared(line, parts, written)
 
         rows, written = await self._lines.on_lane(lane, work)
@@ -188,9 +189,9 @@ class Log:
             written |= {row["id"] for row in await line.fetch(SQL["ends"], empty)}
         return written
 
-    async def _marked(self, line: Line, parts: list[Slice], rows: dict[str, Row]) -> set[str]:
+    async def _marked(self, line: Line, parts: list[Slice], rows: dict[str, Row], ends: dict[str, End]) -> set[str]:
         async def work() -> set[str] | None:
-            marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
+            marks = [_marks(part, part.mark, rows.get(part.run), ends[part.run]) for part in parts if part.mark]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
             try:
@@ -205,27 +206,7 @@ class Log:
             return written
         if len(parts) == 1:  # somebody else holds the run, or it was written by a try whose answer was lost
             return set()
-        return {run for part in parts for run in await self._marked(line, [part], rows)}
-
-    def _mark(self, part: Slice, mark: Mark, row: Row | None) -> tuple[Any, ...]:
-        end = self.ends[part.run]
-        last, size = (row.last, end.size + len(row.data)) if row else (end.seq, end.size)
-        return (
-            part.run,
-            part.attempt,
-            mark.status,
-            mark.at,
-            mark.parked,
-            mark.ended,
-            mark.chains,
-            mark.wake_at,
-            last,
-            size + len(mark.turn),
-            mark.turn or None,
-            mark.session,
-            mark.void,
-            mark.asks,
-        )
+        return {run for part in parts for run in await self._marked(line, [part], rows, ends)}
 
     async def _compared(self, line: Line, parts: list[Slice], written: set[str]) -> set[str]:
         """What is written, with the slices that are in doubt and were written by the try whose answer was lost. Asked
@@ -265,6 +246,11 @@ class Log:
         """The run is this process's now; what was in doubt of an earlier attempt is over."""
         self.ends[run] = end
         self._doubts = {doubt for doubt in self._doubts if doubt[0] != run}
+
+    def let_go(self) -> None:
+        """The lease was over: none of the runs is known to be this process's. Where one still is, it is looked up."""
+        self.ends.clear()
+        self._doubts.clear()
 
     # Reading
 
@@ -353,6 +339,27 @@ def _topics(parts: list[Slice]) -> list[str]:
     topics = [part.run for part in parts]
     free = any(part.mark and part.mark.parked for part in parts)
     return [*topics, "work"] if free else topics
+
+
+def _marks(part: Slice, mark: Mark, row: Row | None, end: End) -> tuple[Any, ...]:
+    """What the statement takes of a mark."""
+    last, size = (row.last, end.size + len(row.data)) if row else (end.seq, end.size)
+    return (
+        part.run,
+        part.attempt,
+        mark.status,
+        mark.at,
+        mark.parked,
+        mark.ended,
+        mark.chains,
+        mark.wake_at,
+        last,
+        size + len(mark.turn),
+        mark.turn or None,
+        mark.session,
+        mark.void,
+        mark.asks,
+    )
 
 
 def _columns(parts: list[Slice], rows: dict[str, Row]) -> list[list[Any]]:

@@ -178,6 +178,18 @@ async def test_a_slice_in_doubt_that_was_never_written_is_fenced_by_a_claim(scen
     assert await scene.sight.data("r1", after=1) == [started(2, False)]
 
 
+async def test_nothing_is_remembered_of_runs_that_were_lost_with_the_lease(scene: Scene) -> None:
+    ann = scene.ann
+    for run in ("r1", "r2"):
+        await ann.open(run)
+    await scene.refused(ann, ann.slice("r1", b"a"))
+    ann.clock.advance(20)
+    assert await scene.sight.claim("r1") is not None
+    await scene.store.beat("h1")
+    assert not scene.store._log.ends and not scene.store._log._doubts
+    assert await ann.write("r2", b"a") is WRITTEN, "nobody took this one: it is looked up"
+
+
 @pytest.mark.parametrize("fields", [{}, {"key": "k"}, {"conversation": "talk"}, {"session": "s"}])
 async def test_an_opening_whose_answer_was_lost_is_opened_once(scene: Scene, fields: dict[str, str]) -> None:
     ann = scene.ann

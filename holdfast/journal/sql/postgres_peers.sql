@@ -4,7 +4,8 @@
 INSERT INTO replicas AS p (holder, name, works, beat_at, since, lease_until, lock_key)
 SELECT $1, $2, $3, c.now, c.now, c.now + $4::bigint, $5 FROM (SELECT holdfast_now() AS now) c
 ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until, dead = false,
-  lock_key = excluded.lock_key, since = CASE WHEN p.lease_until <= excluded.beat_at THEN excluded.beat_at ELSE p.since END;
+  lock_key = excluded.lock_key, since = CASE WHEN p.lease_until <= excluded.beat_at THEN excluded.beat_at ELSE p.since END
+RETURNING since = beat_at AS anew;
 
 -- name: unlocked_here
 -- A process has lost its lock, and lives.
