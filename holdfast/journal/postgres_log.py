@@ -29,6 +29,8 @@ from holdfast.journal.segments import origin
 SQL = queries.load("postgres_log.sql")
 NOTE_BYTES = 7_000
 """A NOTIFY carries less than 8,000 bytes."""
+READ_MS = 300_000
+"""So long after a page of it was read a run that goes on is not taken by retention."""
 TOGETHER = 32
 """How many pages are read by one statement."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -270,7 +272,7 @@ class Log:
             for asked in batch:
                 del self._wanted[asked]
             try:
-                pages = await settled(lambda batch=batch: self._pages(list(batch)))  # type: ignore[misc]
+                pages = await settled(lambda batch=batch: collided(lambda: self._pages(list(batch))))  # type: ignore[misc]
             except Exception as error:  # told to everybody who waits for it, never swallowed
                 pages = [error] * len(batch)
             for answer, page in zip(batch.values(), pages, strict=True):
@@ -284,15 +286,29 @@ class Log:
 
     async def _pages(self, batch: list[tuple[str, str, int]]) -> list[list[Record] | Exception]:
         columns = [list(column) for column in zip(*batch, strict=True)]
-        rows = await self._lines.once(lambda line: line.fetch(SQL["pages"], *columns, PAGE_BYTES))
-        found: dict[int, list[Any]] = {i: list(some) for i, some in groupby(rows, key=lambda row: row["i"])}
-        pages: list[list[Record] | Exception] = []
-        for n, (_owner, run, after) in enumerate(batch, 1):
-            try:
-                pages.append(_page(run, after, found.get(n, [])))
-            except Damaged as error:
-                pages.append(error)
-        return pages
+
+        async def work(line: Line) -> list[list[Record] | Exception]:
+            rows = await line.fetch(SQL["pages"], *columns, PAGE_BYTES)
+            found: dict[int, list[Any]] = {i: list(some) for i, some in groupby(rows, key=lambda row: row["i"])}
+            pages = [_page_or_error(run, after, found.get(n, [])) for n, (_, run, after) in enumerate(batch, 1)]
+            cut = [run for n, (_, run, _) in enumerate(batch, 1) if n in found and _goes_on(pages[n - 1], found[n][0])]
+            if cut:  # whoever reads them comes again: another process must not let them go meanwhile
+                await line.execute(SQL["being_read"], sorted(set(cut)), READ_MS)
+            return pages
+
+        return await self._lines.once(work)
+
+
+def _page_or_error(run: str, after: int, rows: list[Any]) -> list[Record] | Exception:
+    try:
+        return _page(run, after, rows)
+    except Damaged as error:
+        return error
+
+
+def _goes_on(page: list[Record] | Exception, row: Any) -> bool:
+    """Has a run ended, and is there more of it than this page?"""
+    return bool(row["ended"] and isinstance(page, list) and page and page[-1].seq < row["least"])
 
 
 def _page(run: str, after: int, rows: list[Any]) -> list[Record]:

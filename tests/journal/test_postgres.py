@@ -299,3 +299,48 @@ async def test_a_character_that_postgresql_cannot_keep_is_the_askers_error(place
         await place.ann.open("r1", conversation="a\0b")
     assert told.value.status == 400
     assert await place.store.conversations.page("ann", 10, None, True) == []
+
+
+async def test_retention_leaves_a_run_that_is_read_page_by_page_at_another_process(place: Place) -> None:
+    """House rule 6.15: what is being read is not taken, whoever reads it."""
+    await place.ann.open("long")
+    for _ in range(4):
+        await place.ann.write("long", b"x" * 200_000)
+    await place.ann.end("long")
+    await place.ann.finished("short")
+    other = await pg.opened(place.url, "h2")
+    try:
+        rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() + 1)
+        page = await place.store.read("ann", "long", -1)
+        assert page[-1].seq < 6 and await place.ann.read("short")
+        assert await other.upkeep.evict(rule, frozenset()) == [("ann", "short")]
+        rest = await place.store.read("ann", "long", page[-1].seq)
+        assert rest and rest[0].seq == page[-1].seq + 1
+        place.clock.advance(301)
+        assert await other.upkeep.evict(rule, frozenset()) == [("ann", "long")]
+    finally:
+        await other.close()
+
+
+async def test_what_has_to_go_is_found_at_the_end_of_an_index(place: Place) -> None:
+    """Not by sorting all runs: a store of a million must not be read as a whole every half minute."""
+    await place.sql(
+        "INSERT INTO runs (id, owner, dialect, model, status, attempt, parked, ended, last_seq, bytes, created_at, "
+        "updated_at, used_at, session, metadata) SELECT 'r' || g, 'o' || g % 50, 'responses', 'm', 'completed', 1, "
+        "false, true, 1, 100, g, g, g, '', '{}' FROM generate_series(1, 5000) g"
+    )
+    await place.sql("ANALYZE runs")
+    sql = queries.load("postgres_upkeep.sql")["stale"]
+    assert len(await place.sql(sql, 99, 0, 0, 0, 1024)) == 50
+    assert len(await place.sql(sql, 0, 9_900, 0, 0, 1024)) == 50
+    assert [row[1] for row in await place.sql(sql, 0, 0, 499_701, 0, 1024)] == ["r1", "r2", "r3"]
+    assert [row[1] for row in await place.sql(sql, 0, 0, 0, 3, 1024)] == ["r1", "r2"]
+    assert await place.sql(sql, 0, 0, 0, 0, 1024) == [] == await place.sql(sql, 100, 10_000, 500_000, 1, 1024)
+    plan = "\n".join(str(row[0]) for row in await place.sql(_explained(sql, 99, 0, 0, 0, 1024)))
+    assert "runs_by_owner_and_use" in plan and "Sort Key: runs.owner" not in plan, plan
+
+
+def _explained(sql: str, *values: int) -> str:
+    for n, value in reversed(list(enumerate(values, 1))):
+        sql = sql.replace(f"${n}", str(value))
+    return "EXPLAIN " + sql

@@ -78,7 +78,7 @@ SELECT id, attempt, status, updated_at FROM runs WHERE id = ANY ($1::text[]) AND
 
 -- name: pages
 -- For each (owner, run, place): how far the run's row says that its log goes, and about a page of the rows after it.
-SELECT q.i, r.last_seq AS least, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
+SELECT q.i, r.last_seq AS least, r.ended, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
 FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS q (owner, run, place, i)
 JOIN runs r ON r.id = q.run AND r.owner = q.owner AND r.hidden = 0
 LEFT JOIN LATERAL (
@@ -92,3 +92,8 @@ LEFT JOIN LATERAL (
   ) measured WHERE ahead < $4
 ) l ON true
 ORDER BY q.i, l.first_seq;
+
+-- name: being_read
+-- Somebody reads these runs page by page: they stay for a while. Noted again only after a part of it.
+UPDATE runs SET read_until = holdfast_now() + $2::bigint
+WHERE id = ANY ($1::text[]) AND hidden = 0 AND read_until < holdfast_now() + $2::bigint * 4 / 5;
