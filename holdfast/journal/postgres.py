@@ -121,6 +121,10 @@ class PostgresStore:
 
         return bytes.fromhex(await self._lines.ask(work))
 
+    async def now_ms(self) -> int:
+        """What time it is by the database's clock, which all machines have in common."""
+        return int(await self._lines.ask(lambda line: line.fetchval(SQL["now"])))
+
     async def close(self) -> None:
         """End the connections. What this process still holds is free at once."""
         while not self._listening.done():  # a cancellation can be lost to what ends in the same moment

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from holdfast.assemble import steady_clock
+from holdfast.assemble_store import Role, open_shelf
+from holdfast.config import Server, Settings, Store
 from holdfast.core.errors import ClientError, Damaged
 from holdfast.journal import postgres_lines, queries
 from holdfast.journal.base import Mark, NewerStore, Signal, StoreUnavailable, Verdict
@@ -16,6 +21,7 @@ from holdfast.journal.base_upkeep import Retention
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.journal.postgres_lines import Wiring
+from holdfast.observe.log import Log
 from holdfast.testing import Author, Backend
 from holdfast.testing.author import started
 from tests import pg
@@ -344,3 +350,26 @@ def _explained(sql: str, *values: int) -> str:
     for n, value in reversed(list(enumerate(values, 1))):
         sql = sql.replace(f"${n}", str(value))
     return "EXPLAIN " + sql
+
+
+async def test_runs_age_by_the_clock_of_the_database(place: Place) -> None:
+    """P12: a replica whose clock is a day slow would see its runs expire a day early."""
+    await place.ann.open("r1")
+    day = 86_400_000
+    end = Mark(status="completed", at=place.clock.now_ms() - day, ended=True)
+    assert await place.ann.write("r1", b"end", mark=end) is Verdict.WRITTEN
+    assert await place.store.now_ms() == place.clock.now_ms()
+    rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() - day // 2)
+    assert await place.store.upkeep.evict(rule, frozenset()) == []
+
+
+async def test_what_expires_goes_by_a_clock_that_all_replicas_have_in_common(tmp_path: Path) -> None:
+    """P12: a question that is asked on a machine whose clock is a day slow does not expire at once elsewhere."""
+    async with pg.server().borrowed() as (url, clock):
+        clock.set(float(int(time.time())) + 86_400)
+        settings = Settings(server=Server(data_dir=str(tmp_path)), store=Store(url=url))
+        shelf = await open_shelf(settings, Role(name="one"), Log(lambda: "", None))
+        try:
+            assert abs(steady_clock(shelf.ahead_ms)() - clock.now_ms()) < 60_000, "give or take a slow machine"
+        finally:
+            await shelf.close()

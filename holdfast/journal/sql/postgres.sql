@@ -47,7 +47,8 @@ WITH begun AS (
     created_at, updated_at, used_at, session, conversation, previous, idem, metadata, turn, fingerprint, credential,
     waits, waiter)
   VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $7::text IS NULL THEN 0 ELSE holdfast_now() + $8::bigint END, $9, $10,
-    $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)
+    $11, $12, $13, $14, $15, CASE WHEN $16::bigint > 0 THEN holdfast_now() ELSE 0 END, $17, $18, $19, $20, $21, $22, $23,
+    $24, $25, $26)
 ), log AS (
   INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   VALUES ($2, 0, $12, $6, $14, $27, $28, $29)
@@ -257,6 +258,10 @@ UPDATE runs SET waits = false, lost_at = 0 WHERE owner = $1 AND id = $2 AND (wai
 -- name: lose
 -- The connection on which somebody waited is gone.
 UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE owner = $1 AND id = $2 AND waits;
+
+-- name: now
+-- The time by which things expire.
+SELECT holdfast_now();
 
 -- name: secret
 -- The secret of this database.

@@ -29,9 +29,9 @@ SELECT run FROM written UNION ALL SELECT pg_notify('holdfast', p)::text FROM unn
 
 -- name: append_marked
 -- Slices with a mark: the run's row is locked and changed, then everything that hangs on it, in one statement. A place
--- that is taken fails it as a whole.
+-- that is taken fails it as a whole. When it was last used goes by the database's clock: retention compares that.
 WITH m AS (
-  UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = s.at, parked = s.parked, ended = s.ended,
+  UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = holdfast_now(), parked = s.parked, ended = s.ended,
     chains = s.chains, wake_at = s.wake_at, asks = s.asks, last_seq = s.last_seq, bytes = s.bytes, turn = s.turn,
     holder = CASE WHEN s.ended OR s.parked THEN NULL ELSE r.holder END,
     waits = r.waits AND NOT s.void, lost_at = CASE WHEN s.void THEN 0 ELSE r.lost_at END
