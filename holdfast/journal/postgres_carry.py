@@ -54,9 +54,12 @@ _LOG = ("run", "first_seq", "last_seq", "attempt", "at", "crc_before", "crc_afte
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """PostgreSQL's errors in our words: StoreUnavailable, or Damaged."""
+    """PostgreSQL's errors in our words: StoreUnavailable, or Damaged; but for what the role may not do, which others
+    know better how to mend."""
     try:
         yield
+    except asyncpg.InsufficientPrivilegeError:
+        raise
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         known = translate(error)
         if not isinstance(known, StoreUnavailable | Damaged):
