@@ -127,12 +127,15 @@ class PostgresStore:
 
     async def close(self) -> None:
         """End the connections. What this process still holds is free at once."""
-        while not self._listening.done():  # a cancellation can be lost to what ends in the same moment
-            self._listening.cancel()
-            await asyncio.wait([self._listening], timeout=CLOSE_S)
+        await self._stop_listening()
         with suppress(StoreUnavailable):  # then its lease will tell
             await self._lines.ask(lambda line: line.execute(PEERS["leave"], self._identity.holder))
         await self._lines.close()
+
+    async def _stop_listening(self) -> None:
+        while not self._listening.done():  # asyncpg drops a cancellation that comes with the connection it waits for
+            self._listening.cancel()
+            await asyncio.wait([self._listening], timeout=CLOSE_S)
 
     # Journal
 
