@@ -61,11 +61,12 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def steady_clock() -> Callable[[], int]:
+def steady_clock(ahead_ms: int = 0) -> Callable[[], int]:
     """The wall clock as it was at the start, going on by itself: a clock that is set while the server runs lets
-    nothing expire too early and nothing be forgotten (P12)."""
+    nothing expire too early and nothing be forgotten (P12). `ahead_ms`: how far the clock that all machines go by is
+    ahead of this one's."""
     begun = time.monotonic_ns() // 1_000_000
-    wall = now_ms()
+    wall = now_ms() + ahead_ms
     return lambda: wall + time.monotonic_ns() // 1_000_000 - begun
 
 
@@ -110,7 +111,7 @@ async def assemble(loaded: Loaded, key: str, log: Log, model: Model, role: Role 
 async def _assemble(loaded: Loaded, key: str, log: Log, model: Model, role: Role, shelf: Shelf) -> Assembled:
     settings, store = loaded.settings, shelf.store
     sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
-    steady_ms = steady_clock()
+    steady_ms = steady_clock(shelf.ahead_ms)
     agents = build_agents(loaded, store, model, sandbox, Chance(new_code, steady_ms, shelf.homes))
     memory = MemoryStore(time.monotonic, sessions=store)
     new_id = id_maker()

@@ -57,6 +57,10 @@ class Backing(Store, Protocol):
         ...
 
 
+SKEW_MS = 5_000
+"""A machine whose clock is farther off than this should be looked at."""
+
+
 class Role(Struct, frozen=True):
     """What a process is for."""
 
@@ -82,6 +86,8 @@ class Shelf(Struct):
     lock: DirectoryLock | None = None
     homes: Homes | None = None
     """None: all workspaces are here."""
+    ahead_ms: int = 0
+    """How far the store's clock is ahead of this machine's, where the machines that share it must agree."""
 
     async def close(self) -> None:
         """Let go."""
@@ -125,6 +131,9 @@ async def _postgres(settings: Settings, role: Role, log: Log) -> Shelf:
     )
     try:
         secret = secret_from(await store.secret())
+        asked = time.time_ns()
+        there = await store.now_ms()
+        ahead_ms = there - (asked + time.time_ns()) // 2_000_000
     except BaseException:
         await store.close()
         raise
@@ -136,7 +145,9 @@ async def _postgres(settings: Settings, role: Role, log: Log) -> Shelf:
         "holder": holder,
         "home": home,
     }
-    return Shelf(store, bell, secret, holder, shown, homes=Homes(home, _Settling(store).settle))
+    if abs(ahead_ms) > SKEW_MS:
+        log.warning("clocks_differ", database_ahead_s=round(ahead_ms / 1000, 1), note="times in events will not agree")
+    return Shelf(store, bell, secret, holder, shown, homes=Homes(home, _Settling(store).settle), ahead_ms=ahead_ms)
 
 
 class Whom(Struct, frozen=True):

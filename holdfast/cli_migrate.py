@@ -59,7 +59,7 @@ async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Mo
     from holdfast.assemble_store import NotPermitted, carrier_of, permitted, without_secrets
     from holdfast.core.errors import Damaged
     from holdfast.journal.base import StoreUnavailable
-    from holdfast.journal.base_carry import InUse
+    from holdfast.journal.base_carry import HalfMoved, InUse
     from holdfast.journal.moving import move
     from holdfast.journal.sqlite_load import NewerStore
 
@@ -76,22 +76,31 @@ async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Mo
             await here.close()
     except Damaged as error:
         raise click.ClickException(f"nothing was moved: {error}. `holdfast store check` says more.") from error
+    except HalfMoved as error:
+        raise click.ClickException(without_secrets(str(error), source, target)) from error
     except (InUse, NewerStore, ConfigError, NotPermitted, StoreUnavailable, OSError) as error:
         raise click.ClickException(f"nothing was moved: {without_secrets(str(error), source, target)}") from error
 
 
 def _notes(settings: Settings, source: str, target: str, lived: set[tuple[str, str]]) -> list[str]:
     """What is left to be done."""
-    from holdfast.assemble_store import is_postgres, settle_workspaces
+    from holdfast.assemble_store import is_postgres, settle_workspaces, without_secrets
+    from holdfast.journal.base import StoreUnavailable
 
     if is_postgres(source) or not is_postgres(target):
         return []
     data = Path(source).expanduser()
     notes = []
-    if count := asyncio.run(settle_workspaces(settings, data, target, lived)):
+    try:
+        count = asyncio.run(settle_workspaces(settings, data, target, lived))
+    except StoreUnavailable as error:
         notes.append(
-            f"{count} workspaces are at home in {data}: serve them with --data-dir {data}, or share that volume"
+            f"that workspaces are at home in {data} could not be noted ({without_secrets(str(error), target)}): serve "
+            f"with --data-dir {data} before any other replica, and let their tools be used there first"
         )
+    else:
+        if count:
+            notes.append(f"{count} workspaces are at home in {data}: serve them with --data-dir {data}, or share it")
     if (data / "key").exists():
         notes.append(f"the key is in {data / 'key'}: give it to all replicas (API_SERVER_KEY)")
     return notes

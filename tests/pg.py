@@ -4,7 +4,6 @@ what is stored."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import itertools
 import os
@@ -157,8 +156,7 @@ async def opened(url: str, holder: str = "h1", bell: LocalBell | None = None, le
 
 async def killed(store: PostgresStore) -> None:
     """What kill -9 does: the connections end, and nothing is said."""
-    store._listening.cancel()
-    await asyncio.gather(store._listening, return_exceptions=True)
+    await store._stop_listening()
     for pool in (store._lines._writing, store._lines._asking):
         pool.terminate()
 

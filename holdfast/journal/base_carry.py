@@ -180,6 +180,10 @@ class InUse(Exception):
     """Somebody else uses the store, or something is in it that must not be lost; the text says what to do."""
 
 
+class HalfMoved(Exception):
+    """Both sides may hold all of it, and both could be served; the text says what to do."""
+
+
 class Carrier(Protocol):
     """One side of a move, from a store that is not in use to one that is empty."""
 
@@ -200,7 +204,7 @@ class Carrier(Protocol):
         ...
 
     async def keep(self) -> None:
-        """All that was put becomes true, at once."""
+        """All that was put becomes true, at once. HalfMoved where it cannot be found out whether it did."""
         ...
 
     async def retire(self) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from holdfast.core.errors import Damaged
-from holdfast.journal.base_carry import Carried, Carrier, Digest
+from holdfast.journal.base import StoreUnavailable
+from holdfast.journal.base_carry import Carried, Carrier, Digest, HalfMoved
 
 
 class Moved(Struct, frozen=True):
@@ -27,7 +28,7 @@ def _untold(row: Carried) -> None:
 async def move(source: Carrier, target: Carrier, told: Callable[[Carried], None] = _untold) -> Moved:
     """Make `target` what `source` is. Both sides are told in canonical rows and must be equal before anything is kept;
     whatever goes wrong before that leaves the target empty. Then the source is put out of use: two servers over two
-    copies would both carry out what is unfinished."""
+    copies would both carry out what is unfinished. HalfMoved where that may not have come to its end."""
     await source.lend()
     await target.receive()
     given, taken = Digest(), Digest()
@@ -40,7 +41,14 @@ async def move(source: Carrier, target: Carrier, told: Callable[[Carried], None]
     if given.checksum != taken.checksum:
         raise Damaged(f"what was written is not what was read ({given.counts} against {taken.counts})")
     await target.keep()
-    return Moved(taken.checksum, taken.counts, await source.retire())
+    try:
+        left = await source.retire()
+    except (StoreUnavailable, OSError) as error:
+        raise HalfMoved(
+            f"all of it was moved and kept, but the old store could not be put out of use ({error}). Never serve it "
+            "again: unfinished runs would be carried out at both places. Drop it, or move its files away."
+        ) from error
+    return Moved(taken.checksum, taken.counts, left)
 
 
 async def summed(source: Carrier) -> Digest:

@@ -8,17 +8,19 @@ database's clock: a run is held for one lease from its claim, and longer as long
 
 A connection that breaks during a commit leaves the question whether it happened. open() and claim() find out by doing
 the same again: the run's id, or the attempt, is there or not. If the database stays away, the caller gets
-StoreUnavailable and the run is remembered as doubtful: once connected again, its claim is given back, because nobody
-here drives it."""
+StoreUnavailable and the run is remembered as doubtful (postgres_doubts.py): once connected again, its claim is given
+back, because nobody here drives it, and whoever asks again gets it. An opening that joins nothing (no key, chain,
+conversation or session) may also be tried again with the same id: what it wrote is known again by its bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
+import asyncpg
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,19 +45,21 @@ from holdfast.journal.postgres_bell import SQL as PEERS
 from holdfast.journal.postgres_bell import Listener, lock_key
 from holdfast.journal.postgres_conversations import PostgresConversations
 from holdfast.journal.postgres_deliveries import PostgresDeliveries
-from holdfast.journal.postgres_lines import ROUNDS, Line, Lines, Wiring, collided, settled, within
+from holdfast.journal.postgres_doubts import Doubts
+from holdfast.journal.postgres_lines import ASK_S, ROUNDS, WORK_S, Line, Lines, Wiring, by, collided, settled, within
 from holdfast.journal.postgres_log import End, Log, notes, packed
 from holdfast.journal.postgres_peers import PostgresPeers
 from holdfast.journal.postgres_rows import SQL, Already, Holding, Raced, row_of
-from holdfast.journal.postgres_schema import upgrade
+from holdfast.journal.postgres_schema import migrate
 from holdfast.journal.postgres_sessions import PostgresSessions
 from holdfast.journal.postgres_upkeep import PostgresUpkeep
 from holdfast.journal.segments import origin
 from holdfast.journal.turnstile import Turnstile
 
 START_S = 10.0
-DOUBT_S = 60.0
-"""A broken connection's last statement may still happen for a while."""
+AT_ONCE_S = 0.5
+CLOSE_S = 1.0
+T = TypeVar("T")
 
 
 class Identity(Struct, frozen=True):
@@ -77,10 +81,7 @@ class PostgresStore:
         self._who = Holding(identity.holder, int(lease_s * 1000))
         self._log = Log(lines, identity.holder)
         self._turnstile = Turnstile()
-        self._doubtful: dict[tuple[str, int], float] = {}
-        """(run, attempt) that may be held by this process without its knowledge, and since when."""
-        self._giving = asyncio.Lock()
-        """Doubtful runs are given back, or claimed, never both at once."""
+        self._doubts = Doubts(lines, identity.holder)
         self._listening: asyncio.Task[None]
         self.sessions = PostgresSessions(lines)
         self.deliveries = PostgresDeliveries(lines)
@@ -95,15 +96,11 @@ class PostgresStore:
         """Migrate the database, register this process and begin to listen. Raises StoreUnavailable where the database
         cannot be reached, NewerStore where it is newer than this program."""
         wiring = wiring or Wiring()
+        await migrate(url, wiring, identity.name)
         lines = await Lines.to(url, wiring, identity.name)
-        try:
-            await lines.once(upgrade)
-        except BaseException:
-            await lines.close()
-            raise
         listener = Listener(url, wiring, identity.holder, bell, lease_s)
         store = cls(lines, listener, identity, bell, lease_s)
-        listener.back = store._back
+        listener.back, listener.besides, listener.lock_gone = store._back, store._settle, store._unlocked
         store._listening = asyncio.create_task(listener.run(), name="journal listens")
         try:
             await asyncio.wait_for(listener.connected.wait(), START_S)
@@ -124,38 +121,38 @@ class PostgresStore:
 
         return bytes.fromhex(await self._lines.ask(work))
 
+    async def now_ms(self) -> int:
+        """What time it is by the database's clock, which all machines have in common."""
+        return int(await self._lines.ask(lambda line: line.fetchval(SQL["now"])))
+
     async def close(self) -> None:
         """End the connections. What this process still holds is free at once."""
-        self._listening.cancel()
-        await asyncio.gather(self._listening, return_exceptions=True)
+        await self._stop_listening()
         with suppress(StoreUnavailable):  # then its lease will tell
-            await self._lines.once(lambda line: line.execute(PEERS["leave"], self._identity.holder))
+            await self._lines.ask(lambda line: line.execute(PEERS["leave"], self._identity.holder))
         await self._lines.close()
+
+    async def _stop_listening(self) -> None:
+        while not self._listening.done():  # asyncpg drops a cancellation that comes with the connection it waits for
+            self._listening.cancel()
+            await asyncio.wait([self._listening], timeout=CLOSE_S)
 
     # Journal
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""
         tries: list[Opened] = []
-
-        async def work(line: Line) -> tuple[Opened, End] | Attached:
-            who = replace(self._who, judges=self._listener.judges)
-            return await postgres_rows.open_run(line, opening, who, tries.append)
-
-        async def attempt() -> tuple[Opened, End] | Attached:
-            if not tries and postgres_rows.asks_nothing(opening):
-                return await postgres_rows.begin_run(self._lines.once, opening, self._who, tries.append)
-            return await collided(lambda: self._decided(lambda line: within(line, work)))
-
-        async with self._turnstile.through(_places(opening)):
+        until = by(ASK_S)
+        if opening.asked.again is not None:
+            await self._settle()  # the first try may be one of those
+        async with self._turnstile.through(_places(opening)), self._doubts.left_alone(opening.run):
             try:
-                done = await settled(attempt)
-            except Already:
-                done = await self._found_again(opening, tries)
-            except StoreUnavailable:
-                if opening.holder and tries:
-                    self._doubtful[opening.run, 1] = asyncio.get_running_loop().time()
+                done = await self._known(opening, tries, until)
+            except BaseException:
+                if tries:
+                    self._doubts.opening(opening.run, held=bool(opening.holder))
                 raise
+            self._doubts.taken(opening.run)
         if isinstance(done, Attached):
             return done
         opened, end = done
@@ -165,16 +162,26 @@ class PostgresStore:
             self._bell.ring(["work"])
         return opened
 
-    async def _decided(self, job: Callable[[Line], Any]) -> Any:
-        for _ in range(ROUNDS):
-            try:
-                return await self._lines.once(job)
-            except Raced:
-                await asyncio.sleep(0)
-        raise StoreUnavailable("too many ask for the same at once", passing=False)
+    async def _tried(self, opening: Opening, tries: list[Opened], until: float) -> tuple[Opened, End] | Attached:
+        async def once(job: Callable[[Line], Awaitable[Any]]) -> Any:
+            return await self._lines.once(job, until)
 
-    async def _found_again(self, opening: Opening, tries: list[Opened]) -> tuple[Opened, End]:
-        """Which try it was that happened: they may have been decided otherwise."""
+        async def work(line: Line) -> tuple[Opened, End] | Attached:
+            who = replace(self._who, judges=self._listener.judges)
+            return await postgres_rows.open_run(line, opening, who, tries.append)
+
+        if not tries and postgres_rows.asks_nothing(opening):
+            with suppress(asyncpg.UniqueViolationError):  # it is there: this opening was tried before
+                return await postgres_rows.begin_run(once, opening, self._who, tries.append)
+        return await collided(lambda: _decided(lambda: once(lambda line: within(line, work))))
+
+    async def _known(self, opening: Opening, tries: list[Opened], until: float) -> tuple[Opened, End] | Attached:
+        """What became of an opening; and where it was there already, which try did it: they may have been decided
+        otherwise."""
+        try:
+            return await settled(lambda: self._tried(opening, tries, until), until)
+        except Already:
+            pass
         data = await self._lines.ask(lambda line: line.fetchval(SQL["first_records"], opening.run))
         for opened in tries:
             row = packed(opened.records, origin(opening.run))
@@ -206,51 +213,43 @@ class PostgresStore:
             return await postgres_rows.claim(line, (run, holder, at), self._who, noted)
 
         done = None
-        async with self._giving if self._doubts_of(run) else nullcontext():
+        async with self._doubts.left_alone(run):
             try:
                 done = await settled(lambda: collided(lambda: self._lines.once(lambda line: within(line, work))))
             finally:
-                if done is None:
-                    now = asyncio.get_running_loop().time()
-                    self._doubtful.update({(run, attempt): now for attempt in tried})
+                for attempt in tried if done is None else ():
+                    self._doubts.claim(run, attempt)
             if done is None:
                 return None
-            for doubt in self._doubts_of(run):  # it is driven here now: it must not be given back
-                del self._doubtful[doubt]
+            self._doubts.taken(run)
         claim, end = done
         self._log.hold(run, end)
         return claim
 
-    def _doubts_of(self, run: str) -> list[tuple[str, int]]:
-        return [doubt for doubt in self._doubtful if doubt[0] == run]
-
     async def beat(self, holder: str) -> None:
         """See Journal.beat."""
         who = self._identity if holder == self._identity.holder else Identity(holder, holder, True)
-        key = lock_key(holder) if who is self._identity else None
+        key = lock_key(holder) if who is self._identity and self._listener.locked else None
         values = (holder, who.name, who.works, self._who.lease_ms, key)
-        await self._lines.ask(lambda line: line.execute(PEERS["beat"], *values))
-        await self._give_back()
+        anew = await self._lines.ask(lambda line: line.fetchval(PEERS["beat"], *values), self._who.lease_ms / 3000)
+        if anew and who is self._identity:
+            self._log.let_go()
+        await self._settle()
 
     async def _back(self) -> None:
         """Connected again."""
         await self.beat(self._identity.holder)
 
-    async def _give_back(self) -> None:
-        """Runs that this process may hold without driving them are for others."""
-        if not self._doubtful:
-            return
-        async with self._giving:
-            doubts = list(self._doubtful)
-            columns = [[doubt[n] for doubt in doubts] for n in (0, 1)]
-            rows = await self._lines.ask(lambda line: line.fetch(SQL["give_back"], *columns, self._identity.holder))
-            found = {row["id"] for row in rows}
-            now = asyncio.get_running_loop().time()
-            for doubt in doubts:
-                if doubt[0] in found or now - self._doubtful[doubt] > DOUBT_S:
-                    del self._doubtful[doubt]
-        if found:
-            await self._ring(["work"])
+    async def _unlocked(self) -> None:
+        """Its lock is free though this process lives: it must not be judged by it."""
+        with suppress(StoreUnavailable):
+            await self._lines.ask(lambda line: line.execute(PEERS["unlocked_here"], self._identity.holder), AT_ONCE_S)
+
+    async def _settle(self) -> None:
+        """Runs that this process may hold without driving them are for others; if not now, then at the next look."""
+        with suppress(StoreUnavailable):
+            if await self._doubts.settle():
+                await self._ring(["work"])
 
     async def _ring(self, topics: list[str]) -> None:
         for note in notes(self._identity.holder, topics):
@@ -324,7 +323,7 @@ class PostgresStore:
         """See Catalog.turns."""
         if resolved.previous is None and resolved.session_turns is None:
             return []
-        return await self._lines.ask(lambda line: postgres_rows.turns(line, owner, resolved))
+        return await self._lines.ask(lambda line: postgres_rows.turns(line, owner, resolved), WORK_S)
 
     async def remember(self, owner: str, session: str, at: int, turn: bytes) -> None:
         """See Catalog.remember."""
@@ -332,7 +331,7 @@ class PostgresStore:
 
     async def claimable(self, limit: int) -> list[tuple[str, str]]:
         """See Catalog.claimable. One of each owner in turn; parked runs not before their time."""
-        rows = await self._lines.ask(lambda line: line.fetch(SQL["claimable"], limit))
+        rows = await self._lines.ask(lambda line: line.fetch(SQL["claimable"], limit), WORK_S)
         return [(row["owner"], row["id"]) for row in rows]
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
@@ -350,6 +349,16 @@ class PostgresStore:
     async def granted(self, owner: str, session: str, tool: str) -> bool:
         """See Pending.granted."""
         return bool(await self._lines.ask(lambda line: line.fetch(SQL["granted"], owner, session, tool)))
+
+
+async def _decided(work: Callable[[], Awaitable[T]]) -> T:
+    """Work again, where another was faster."""
+    for _ in range(ROUNDS):
+        try:
+            return await work()
+        except Raced:
+            await asyncio.sleep(0)
+    raise StoreUnavailable("too many ask for the same at once", passing=False)
 
 
 def _places(opening: Opening) -> list[tuple[str, str, str]]:

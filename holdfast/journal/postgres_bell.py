@@ -6,7 +6,9 @@ every SWEEP_S all ears are rung: a lost ring costs time only. The session lock i
 connection ends, however the process ended, so a lock that others can take twice, WATCH_S apart, tells of a death long
 before the lease is over. After a start of the database all locks are free at once and say nothing: for one lease
 nobody is judged by them, nor by a process whose own connection broke, because whatever broke it may have broken others
-(a failover, a pooler). When the connection breaks, the process comes back at once, takes its lock again and beats."""
+(a failover, a pooler). When the connection breaks, the process comes back at once, takes its lock again and beats. One
+that cannot come back, though its other connections work, says so (`lock_gone`): a free lock tells nothing of it then,
+and only its lease counts until it has its lock again."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import asyncpg
 
 from holdfast.journal import queries
 from holdfast.journal.bell import LocalBell
-from holdfast.journal.postgres_lines import CONNECT_S, Line, Wiring, options_of
+from holdfast.journal.postgres_lines import CONNECT_S, Line, Wiring, collided, options_of
 from holdfast.journal.postgres_log import notes
 
 SQL = queries.load("postgres_peers.sql")
@@ -39,6 +41,11 @@ def lock_key(holder: str) -> int:
     return int.from_bytes(hashlib.blake2b(holder.encode(), digest_size=8).digest(), "big", signed=True)
 
 
+async def _do(line: Line, name: str, *values: Any) -> Any:
+    """A statement over several rows, which others may have in hand in another order."""
+    return await collided(lambda: line.fetch(SQL[name], *values))
+
+
 class Listener:
     """Keeps the connection, until cancelled (`run`)."""
 
@@ -54,6 +61,12 @@ class Listener:
         self.connected = asyncio.Event()
         self.back: Callable[[], Awaitable[None]] = self._nothing
         """Called after each connect, when the lock is taken."""
+        self.besides: Callable[[], Awaitable[None]] = self._nothing
+        """Called every WATCH_S."""
+        self.lock_gone: Callable[[], Awaitable[None]] = self._nothing
+        """Called when the connection broke, and again as long as there is none."""
+        self.locked = False
+        """Is the session lock held?"""
         self.trouble: str | None = None
 
     @property
@@ -73,9 +86,11 @@ class Listener:
                 self.trouble = "the connection that listens was closed"
             except Exception as error:  # an edge: whatever it was, the process must hear again
                 self.trouble = f"the connection that listens is broken: {error or type(error).__name__}"
+            self.locked = False
             if self.connected.is_set():
                 self.connected.clear()
                 self._just_after = loop.time() + self._lease_s
+            await self.lock_gone()
             await asyncio.sleep(0.1)
 
     async def _listen(self) -> None:
@@ -84,13 +99,13 @@ class Listener:
         line.add_termination_listener(lambda _: broken.set())
         try:
             await line.add_listener(CHANNEL, self._heard)
-            locked = await self._lock(line)
+            self.locked = await self._lock(line)
             await self.back()
             self.trouble = None
             self._suspects.clear()
             self.connected.set()
             await self._ring_all()
-            await self._watch(line, broken, locked)
+            await self._watch(line, broken)
         finally:
             with suppress(Exception):
                 await line.close(timeout=CONNECT_S)
@@ -104,20 +119,23 @@ class Listener:
             await asyncio.sleep(0.02)
         return False
 
-    async def _watch(self, line: Line, broken: asyncio.Event, locked: bool) -> None:
+    async def _watch(self, line: Line, broken: asyncio.Event) -> None:
         rounds = 0
         while not line.is_closed():
             with suppress(TimeoutError):
                 await asyncio.wait_for(broken.wait(), WATCH_S)
                 return
             rounds += 1
-            locked = locked or await self._lock(line)
-            if locked:
-                await line.execute(SQL["revive"], self._holder)
+            await self.besides()
+            if self.locked:
+                await _do(line, "revive", self._holder)
+            elif await self._lock(line):
+                self.locked = True
+                await self.back()
             await self._judge(line)
             if rounds % max(1, round(SWEEP_S / WATCH_S)) == 0:
-                await line.execute(SQL["strand"], self._holder)
-                await line.execute(SQL["forget"], self._holder)
+                await _do(line, "strand", self._holder)
+                await _do(line, "forget", self._holder)
                 await self._ring_all()
 
     async def _judge(self, line: Line) -> None:
@@ -127,8 +145,8 @@ class Listener:
         free = {row["holder"] for row in await line.fetch(SQL["unlocked"], self._holder, self._lease_s)}
         gone = sorted(free & self._suspects)
         self._suspects = free
-        if gone and await line.fetch(SQL["bury"], gone, notes(self._holder, ["work"])[0]):
-            await line.execute(SQL["strand"], self._holder)
+        if gone and await _do(line, "bury", gone, notes(self._holder, ["work"])[0]):
+            await _do(line, "strand", self._holder)
             self._bell.ring(["work"])
 
     def _heard(self, line: Any, pid: int, channel: str, payload: str) -> None:

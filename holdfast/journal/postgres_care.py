@@ -9,8 +9,8 @@ from holdfast.core.errors import Damaged
 from holdfast.journal import queries
 from holdfast.journal.base import StoreUnavailable
 from holdfast.journal.base_care import Judge, Report
-from holdfast.journal.postgres_carry import SQL, connect, logs_of, records_of
-from holdfast.journal.postgres_lines import Line, translate
+from holdfast.journal.postgres_carry import SQL, connect, in_our_words, logs_of, records_of
+from holdfast.journal.postgres_lines import Line
 
 
 async def check(url: str, judge: Judge, told: Callable[[int, int], None]) -> Report:
@@ -18,12 +18,11 @@ async def check(url: str, judge: Judge, told: Callable[[int, int], None]) -> Rep
     StoreUnavailable."""
     line = await connect(url)
     try:
-        if not await line.fetchval(SQL["has_meta"]):
-            raise StoreUnavailable("there is no store in this database", passing=False)
-        async with line.transaction(isolation="repeatable_read", readonly=True):
-            return await _check(line, judge, told)
-    except OSError as error:
-        raise translate(error) from error
+        with in_our_words():
+            if not await line.fetchval(SQL["has_meta"]):
+                raise StoreUnavailable("there is no store in this database", passing=False)
+            async with line.transaction(isolation="repeatable_read", readonly=True):
+                return await _check(line, judge, told)
     finally:
         await line.close()
 

@@ -3,12 +3,15 @@ empty one in one transaction. Refuses to know: where the rows come from or go to
 
 Theory of operation. The whole move is one transaction on one connection, reading back included: before `keep` nobody
 sees anything of it, and a move that is cut off leaves nothing. The tables are locked, so that no replica can join or
-write meanwhile. Rows are copied in batches; the numbers of runs are given anew in their order."""
+write meanwhile. Rows are copied in batches; the numbers of runs are given anew in their order. A commit whose answer
+was lost is looked for by the number of its transaction: the source may stay in use only where nothing was kept."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -18,7 +21,7 @@ from holdfast.core.errors import Damaged
 from holdfast.journal import base_carry as c
 from holdfast.journal import queries
 from holdfast.journal.base import PAGE_BYTES, Record, StoreUnavailable
-from holdfast.journal.base_carry import Carried, InUse
+from holdfast.journal.base_carry import Carried, HalfMoved, InUse
 from holdfast.journal.postgres_lines import Line, Wiring, options_of, translate
 from holdfast.journal.postgres_log import packed, unpacked
 from holdfast.journal.postgres_schema import migrate
@@ -29,6 +32,8 @@ PEERS = queries.load("postgres_peers.sql")
 BATCH = 500
 BATCH_BYTES = 8 * 1024 * 1024
 CONNECT_S = 10.0
+LOOK_S = 60.0
+"""How long it is tried to find out what became of a move."""
 NAME = "migrate"
 NOBODY = "moved"
 """Whose connection waits for a run that moved: it was lost with the server that had it."""
@@ -47,10 +52,25 @@ _RUN = (*("idem" if name == "key" else name for name in c.Run.__struct_fields__)
 _LOG = ("run", "first_seq", "last_seq", "attempt", "at", "crc_before", "crc_after", "data")
 
 
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """PostgreSQL's errors in our words: StoreUnavailable, or Damaged; but for what the role may not do, which others
+    know better how to mend."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError:
+        raise
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        known = translate(error)
+        if not isinstance(known, StoreUnavailable | Damaged):
+            known = StoreUnavailable(f"the database refused: {error}", passing=False)
+        raise known from error
+
+
 async def connect(url: str) -> Line:
     """A connection of its own. Raises StoreUnavailable."""
     try:
-        line = await asyncpg.connect(url, **(options_of(Wiring(), NAME) | {"command_timeout": None}))
+        line = await asyncpg.connect(url, **options_of(Wiring(), NAME))
         await line.execute(SQL["quiet"])
     except ValueError:  # its text may hold pieces of a password
         raise StoreUnavailable(
@@ -66,7 +86,8 @@ async def describe(url: str) -> str:
     """What a database says of itself."""
     line = await connect(url)
     try:
-        return " ".join(str(value) for value in await line.fetchrow(SQL["describe"]))
+        with in_our_words():
+            return " ".join(str(value) for value in await line.fetchrow(SQL["describe"]))
     finally:
         await line.close()
 
@@ -75,7 +96,8 @@ async def settle_all(url: str, workspaces: Iterable[tuple[str, str]], home: str)
     """These workspaces (owner, name) are at `home`, unless they have another."""
     line = await connect(url)
     try:
-        await line.executemany(PEERS["settle"], [(owner, name, home) for owner, name in workspaces])
+        with in_our_words():
+            await line.executemany(PEERS["settle"], [(owner, name, home) for owner, name in workspaces])
     finally:
         await line.close()
 
@@ -84,9 +106,8 @@ async def refuse_moved(url: str) -> None:
     """Raises InUse where the store of this database has moved elsewhere, StoreUnavailable where it goes away."""
     line = await connect(url)
     try:
-        moved = await line.fetchval(SQL["moved"]) if await line.fetchval(SQL["has_meta"]) else None
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise translate(error) from error
+        with in_our_words():
+            moved = await line.fetchval(SQL["moved"]) if await line.fetchval(SQL["has_meta"]) else None
     finally:
         await line.close()
     if moved is not None:
@@ -103,6 +124,8 @@ class PostgresCarrier:
         self._url = url
         self._line: Line = None
         self._transaction: Any = None
+        self._backend = 0
+        self._kept = False
         self._run: tuple[c.Run, list[Record]] | None = None
         self._waiting: dict[str, list[tuple[Any, ...]]] = {}
         self._size = 0
@@ -110,17 +133,21 @@ class PostgresCarrier:
     async def lend(self) -> None:
         """See Carrier.lend."""
         await refuse_moved(self._url)
-        await self._begin("lock_source", "repeatable_read")
+        with in_our_words():
+            await self._begin("lock_source", "repeatable_read")
 
     async def receive(self) -> None:
         """See Carrier.receive."""
-        await self._begin("lock_target", "read_committed")
-        if await self._line.fetchval(SQL["full"]):
+        with in_our_words():
+            await self._begin("lock_target", "read_committed")
+            full = await self._line.fetchval(SQL["full"])
+        if full:
             raise InUse("the database is not empty: use a new one (CREATE DATABASE).")
 
     async def _begin(self, lock: str, isolation: str) -> None:
         await migrate(self._url, Wiring(), NAME)
         self._line = await connect(self._url)
+        self._backend = self._line.get_server_pid()
         self._transaction = self._line.transaction(isolation=isolation)
         await self._transaction.start()
         try:
@@ -137,8 +164,13 @@ class PostgresCarrier:
 
     async def rows(self) -> AsyncIterator[Carried]:
         """See Carrier.rows."""
-        await self._finish_run()
-        await self._flush()
+        with in_our_words():
+            await self._finish_run()
+            await self._flush()
+            async for row in self._rows():
+                yield row
+
+    async def _rows(self) -> AsyncIterator[Carried]:
         kept = await self._line.fetchval(SQL["secret"])
         yield c.Secret(bytes.fromhex(kept or ""))
         async for run, log in logs_of(self._line):
@@ -154,6 +186,10 @@ class PostgresCarrier:
 
     async def put(self, row: Carried) -> None:
         """See Carrier.put."""
+        with in_our_words():
+            await self._put(row)
+
+    async def _put(self, row: Carried) -> None:
         match row:
             case c.Log():
                 if self._run is None or self._run[0].id != row.run:
@@ -209,23 +245,69 @@ class PostgresCarrier:
 
     async def keep(self) -> None:
         """See Carrier.keep."""
-        await self._transaction.commit()
-        self._transaction = None
-        await self._line.execute(SQL["analyze"])
+        with in_our_words():
+            number = await self._line.fetchval(SQL["transaction"])
+        try:
+            with in_our_words():
+                await self._transaction.commit()
+        except StoreUnavailable as error:
+            await self._look_for(number, error)
+        self._transaction, self._kept = None, True
+
+    async def _look_for(self, number: str, error: StoreUnavailable) -> None:
+        """The answer to a commit was lost. Returns where it happened; raises `error` where it did not."""
+        end = time.monotonic() + LOOK_S
+        aborted = False
+        while time.monotonic() < end:
+            with suppress(StoreUnavailable), in_our_words():
+                await self._afresh()
+                fate = await self._line.fetchval(SQL["fate"], number)
+                if fate == "committed":
+                    return
+                aborted = fate == "aborted"
+            if aborted:
+                raise error
+            await asyncio.sleep(0.5)
+        raise HalfMoved(
+            f"the answer to the last step was lost ({error}), and the database does not say what became of it. Look "
+            "into the new one (SELECT count(*) FROM runs) before you serve either: where there are runs, all was moved "
+            "and the old store must never be served again (drop it, or move its files away); where there are none, "
+            "move again."
+        ) from error
+
+    async def _afresh(self) -> None:
+        """Another connection; what the broken one has begun comes to its end."""
+        self._line.terminate()
+        line = await connect(self._url)
+        try:
+            await line.fetch(SQL["end_backend"], self._backend)
+        except BaseException:
+            line.terminate()
+            raise
+        self._line = line
 
     async def retire(self) -> str:
         """See Carrier.retire."""
-        await self._line.execute(SQL["retire"], time.strftime("%Y-%m-%d %H:%M:%S"))
-        await self._transaction.commit()
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        with in_our_words():
+            try:
+                await self._line.execute(SQL["retire"], when)
+                await self._transaction.commit()
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+                await self._afresh()
+                await self._line.execute(SQL["retire"], when)
         self._transaction = None
         return "the old database still has all of it, and servers refuse to use it: drop it when you like"
 
     async def close(self) -> None:
-        """See Carrier.close."""
+        """See Carrier.close. What was not kept is rolled back; of what was kept the planner knows nothing yet."""
         if self._line is None:
             return
         line, self._line, self._transaction = self._line, None, None
-        await line.close()  # what was not kept is rolled back
+        with suppress(StoreUnavailable), in_our_words():
+            if self._kept:
+                await line.execute(SQL["analyze"])
+            await line.close(timeout=CONNECT_S)
 
 
 def _parts(records: Sequence[Record]) -> list[list[Record]]:

@@ -74,7 +74,7 @@ class PostgresConversations:
 
 
 async def _editable(line: Line, owner: str, named: str) -> ConversationFound:
-    row = await line.fetchrow(SQL["find_locked"], owner, named)
+    row = await line.fetchrow(postgres_rows.SQL["conversation_locked"], owner, named)
     return editable(named, ConversationFound(*row) if row else None)
 
 

@@ -3,7 +3,12 @@ else), their bounds and timeouts, what is tried again when a connection breaks, 
 Refuses to know: what is asked.
 
 A statement that broke may have happened. So only work that may be done twice is tried again here (`ask`); for the rest
-(`once`) the caller finds out what became of it."""
+(`once`) the caller finds out what became of it.
+
+All work has a time by which it is over, from the moment it asks for a connection. A database that takes a question and
+never answers (stopped, or behind a wall that swallows packets) cannot be asked to stop either: then the connection is
+cut, and the work ends as with any that broke. Work that only waits its turn, while others of this process are answered,
+waits on: that is load, not an outage."""
 
 from __future__ import annotations
 
@@ -24,11 +29,15 @@ Line = Any
 Job = Callable[[Line], Awaitable[T]]
 
 CONNECT_S = 2.0
-STATEMENT_S = 15.0
+ASK_S = 1.8
+"""By then somebody who asks for something new is told, whatever the database does: P15 says two seconds."""
+WORK_S = 15.0
+"""The same for what a process does of itself: writing its runs, reading pages, keeping house."""
 AGAIN_S = 1.5
-"""How long work is tried again after its connection broke: whoever asks must be told within two seconds (P15)."""
-IDLE_TRANSACTION_MS = 10_000
-"""A process that is stopped inside a transaction holds its locks so long and no longer."""
+"""How long work is tried again after its connection broke."""
+IDLE_TRANSACTION_MS = 3_000
+"""A process that is stopped inside a transaction holds its locks so long and no longer: whoever ends a run of the same
+conversation waits for them, and with it the batch that its end was written in."""
 ROUNDS = 40
 BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 """Lanes touch rows by their keys alone. A plan that was made while a table was small would read all of it later."""
@@ -75,6 +84,8 @@ def passing(error: BaseException) -> bool:
 
 def translate(error: BaseException) -> BaseException:
     """PostgreSQL's error in our words."""
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable("the database does not answer", passing=True)
     if passing(error):
         reason = str(error).partition("\n")[0] or type(error).__name__
         return StoreUnavailable(f"the database cannot be used now: {reason}", passing=True)
@@ -97,6 +108,7 @@ class Lines:
         self._asking = asking
         self._lanes = [asyncio.Lock() for _ in range(wiring.lanes)]
         self._prepared = wiring.prepared
+        self._answers = 0
         self.trouble: str | None = None
         """Why the database could not be reached the last time."""
 
@@ -122,46 +134,81 @@ class Lines:
         """The lane of a run: all that is written of it goes in order."""
         return hash(run) % len(self._lanes)
 
-    async def once(self, job: Job[T]) -> T:
-        """Work that is not tried again."""
-        async with self._held(self._asking) as line:
+    async def once(self, job: Job[T], until: float | None = None) -> T:
+        """Work that is not tried again, to be over at a time of the loop (WORK_S from now)."""
+        async with self._held(self._asking, until or by(WORK_S)) as line:
             return await job(line)
 
     async def on_lane(self, lane: int, job: Job[T]) -> T:
         """Work in the order of a lane; not tried again."""
-        async with self._lanes[lane], self._held(self._writing) as line:
+        async with self._lanes[lane], self._held(self._writing, by(WORK_S)) as line:
             return await job(line)
 
-    async def ask(self, job: Job[T]) -> T:
-        """Work that may be done twice: tried again where a connection broke, for a short while."""
-        return await settled(lambda: self.once(job))
+    async def ask(self, job: Job[T], limit_s: float | None = None) -> T:
+        """Work that may be done twice: tried again where it collided or its connection broke, for a short while."""
+        until = by(limit_s or ASK_S)
+        return await settled(lambda: collided(lambda: self.once(job, until)), until)
 
-    async def transact(self, job: Job[T]) -> T:
+    async def transact(self, job: Job[T], limit_s: float | None = None) -> T:
         """One transaction, begun anew where it collided with another; not where its connection broke."""
-        return await collided(lambda: self.once(lambda line: within(line, job)))
+        until = by(limit_s or WORK_S)
+        return await collided(lambda: self.once(lambda line: within(line, job), until))
 
     @asynccontextmanager
-    async def _held(self, pool: Any) -> AsyncIterator[Line]:
+    async def _held(self, pool: Any, until: float) -> AsyncIterator[Line]:
+        late = False
+
+        def cut(line: Line) -> None:
+            nonlocal late
+            late = True
+            line.terminate()
+
         try:
-            async with pool.acquire(timeout=STATEMENT_S) as line:
+            line, until = await self._acquired(pool, until)
+            timer = asyncio.get_running_loop().call_at(until, cut, line)
+            try:
                 if self._prepared:
                     yield line
                 else:  # a pooler may give each statement outside a transaction, and each half of it, to another server
                     async with line.transaction():
                         yield line
+            finally:
+                timer.cancel()
+                await pool.release(line, timeout=CONNECT_S)
         except Exception as error:
-            told = translate(error)
+            told = translate(TimeoutError() if late else error)
             if isinstance(told, StoreUnavailable):
                 self.trouble = str(told)
             if told is error:
                 raise
             raise told from error
+        self._answers += 1
         self.trouble = None
+
+    async def _acquired(self, pool: Any, until: float) -> tuple[Line, float]:
+        """A connection, and until when it may be used: the time in which others were answered does not count."""
+        loop = asyncio.get_running_loop()
+        left, last = max(until - loop.time(), 0.01), by(WORK_S)
+        while True:
+            answers = self._answers
+            try:
+                line = await pool.acquire(timeout=left)
+            except TimeoutError:
+                if self._answers == answers or loop.time() > last:
+                    raise
+            else:
+                return line, until if self._answers == answers else loop.time() + left
+            until = loop.time() + left
+
+
+def by(seconds: float) -> float:
+    """That many seconds from now, as a time of the loop."""
+    return asyncio.get_running_loop().time() + seconds
 
 
 def options_of(wiring: Wiring, name: str) -> dict[str, Any]:
     """What every connection of a process is made with."""
-    options: dict[str, Any] = {"timeout": CONNECT_S, "command_timeout": STATEMENT_S}
+    options: dict[str, Any] = {"timeout": CONNECT_S}
     if not wiring.prepared:
         return {**options, "statement_cache_size": 0}
     settings = {"application_name": f"holdfast {name}"[:63]}
@@ -175,9 +222,9 @@ async def within(line: Line, job: Job[T]) -> T:
         return await job(line)
 
 
-async def settled(work: Callable[[], Awaitable[T]]) -> T:
+async def settled(work: Callable[[], Awaitable[T]], until: float | None = None) -> T:
     """Work again, while the database is away, for a short while."""
-    end = asyncio.get_running_loop().time() + AGAIN_S
+    end = min(by(AGAIN_S), until or by(AGAIN_S))
     while True:
         try:
             return await work()
@@ -192,8 +239,10 @@ async def collided(work: Callable[[], Awaitable[T]]) -> T:
     for n in range(ROUNDS):
         try:
             return await work()
-        except COLLISIONS:
+        except COLLISIONS as error:
             if n == ROUNDS - 1:
-                raise
+                if isinstance(error, asyncpg.UniqueViolationError):
+                    raise
+                raise StoreUnavailable("too many are at the same at once", passing=True) from error
         await asyncio.sleep(0.002 * n)
     raise AssertionError("unreachable")

@@ -29,6 +29,8 @@ from holdfast.journal.segments import origin
 SQL = queries.load("postgres_log.sql")
 NOTE_BYTES = 7_000
 """A NOTIFY carries less than 8,000 bytes."""
+READ_MS = 300_000
+"""So long after a page of it was read a run that goes on is not taken by retention."""
 TOGETHER = 32
 """How many pages are read by one statement."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -146,16 +148,16 @@ class Log:
         async def work(line: Line) -> tuple[dict[str, Row], set[str]]:
             await self._know(line, parts)
             fit = [part for part in parts if self._follows(part)]
-            rows = {part.run: packed(part.records, self.ends[part.run].crc) for part in fit if part.records}
-            plain = [part for part in fit if part.mark is None]
-            marked = [part for part in fit if part.mark is not None]
-            written = await self._plain(line, plain, rows) if plain else set()
+            ends = {part.run: self.ends[part.run] for part in fit}
+            rows = {part.run: packed(part.records, ends[part.run].crc) for part in fit if part.records}
+            written = await self._compared(line, parts, set())
+            plain = [part for part in fit if part.mark is None and part.run not in written]
+            marked = [part for part in fit if part.mark is not None and part.run not in written]
+            if plain:
+                written |= await self._plain(line, plain, rows)
             if marked:
-                written |= await self._marked(line, marked, rows)
-            unsure = [part for part in parts if part.run not in written and self._doubtful(part)]
-            if unsure:
-                written |= await self._compare(line, unsure)
-            return rows, written
+                written |= await self._marked(line, marked, rows, ends)
+            return rows, await self._compared(line, parts, written)
 
         rows, written = await self._lines.on_lane(lane, work)
         self._learn(parts, rows, written)  # committed only now; no other slice of the lane has begun yet
@@ -189,45 +191,32 @@ class Log:
             written |= {row["id"] for row in await line.fetch(SQL["ends"], empty)}
         return written
 
-    async def _marked(self, line: Line, parts: list[Slice], rows: dict[str, Row]) -> set[str]:
-        async def work() -> set[str]:
-            marks = [self._mark(part, part.mark, rows.get(part.run)) for part in parts if part.mark is not None]
+    async def _marked(self, line: Line, parts: list[Slice], rows: dict[str, Row], ends: dict[str, End]) -> set[str]:
+        async def work() -> set[str] | None:
+            marks = [_marks(part, part.mark, rows.get(part.run), ends[part.run]) for part in parts if part.mark]
             columns = _columns([part for part in parts if part.records], rows)
             told = notes(self._holder, _topics(parts))
-            return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
+            try:
+                return await _written(line, "append_marked", (*map(list, zip(*marks, strict=True)), *columns, told))
+            except asyncpg.UniqueViolationError as error:
+                if error.table_name == "run_log":
+                    return None  # a place in the log is taken, and stays so
+                raise
 
-        try:
-            return await collided(work)
-        except asyncpg.UniqueViolationError:
-            if len(parts) == 1:  # its place in the log is taken: somebody else holds the run
-                return set()
-        return {run for part in parts for run in await self._marked(line, [part], rows)}
+        written = await collided(work)
+        if written is not None:
+            return written
+        if len(parts) == 1:  # somebody else holds the run, or it was written by a try whose answer was lost
+            return set()
+        return {run for part in parts for run in await self._marked(line, [part], rows, ends)}
 
-    def _mark(self, part: Slice, mark: Mark, row: Row | None) -> tuple[Any, ...]:
-        end = self.ends[part.run]
-        last, size = (row.last, end.size + len(row.data)) if row else (end.seq, end.size)
-        return (
-            part.run,
-            part.attempt,
-            mark.status,
-            mark.at,
-            mark.parked,
-            mark.ended,
-            mark.chains,
-            mark.wake_at,
-            last,
-            size + len(mark.turn),
-            mark.turn or None,
-            mark.session,
-            mark.void,
-            mark.asks,
-        )
-
-    def _doubtful(self, part: Slice) -> bool:
-        return _place(part) in self._doubts
+    async def _compared(self, line: Line, parts: list[Slice], written: set[str]) -> set[str]:
+        """What is written, with the slices that are in doubt and were written by the try whose answer was lost. Asked
+        before they are written again, and after: that try may come to its end only then."""
+        unsure = [part for part in parts if part.run not in written and _place(part) in self._doubts]
+        return written | await self._compare(line, unsure) if unsure else written
 
     async def _compare(self, line: Line, parts: list[Slice]) -> set[str]:
-        """Slices that were written by the try whose answer was lost."""
         full = [part for part in parts if part.records]
         places = [part.run for part in full], [part.records[0].seq for part in full]
         there = {row["run"]: row for row in await line.fetch(SQL["written"], *places)} if full else {}
@@ -260,6 +249,11 @@ class Log:
         self.ends[run] = end
         self._doubts = {doubt for doubt in self._doubts if doubt[0] != run}
 
+    def let_go(self) -> None:
+        """The lease was over: none of the runs is known to be this process's. Where one still is, it is looked up."""
+        self.ends.clear()
+        self._doubts.clear()
+
     # Reading
 
     async def read(self, owner: str, run: str, after: int) -> list[Record]:
@@ -278,7 +272,7 @@ class Log:
             for asked in batch:
                 del self._wanted[asked]
             try:
-                pages = await settled(lambda batch=batch: self._pages(list(batch)))  # type: ignore[misc]
+                pages = await settled(lambda batch=batch: collided(lambda: self._pages(list(batch))))  # type: ignore[misc]
             except Exception as error:  # told to everybody who waits for it, never swallowed
                 pages = [error] * len(batch)
             for answer, page in zip(batch.values(), pages, strict=True):
@@ -292,15 +286,29 @@ class Log:
 
     async def _pages(self, batch: list[tuple[str, str, int]]) -> list[list[Record] | Exception]:
         columns = [list(column) for column in zip(*batch, strict=True)]
-        rows = await self._lines.once(lambda line: line.fetch(SQL["pages"], *columns, PAGE_BYTES))
-        found: dict[int, list[Any]] = {i: list(some) for i, some in groupby(rows, key=lambda row: row["i"])}
-        pages: list[list[Record] | Exception] = []
-        for n, (_owner, run, after) in enumerate(batch, 1):
-            try:
-                pages.append(_page(run, after, found.get(n, [])))
-            except Damaged as error:
-                pages.append(error)
-        return pages
+
+        async def work(line: Line) -> list[list[Record] | Exception]:
+            rows = await line.fetch(SQL["pages"], *columns, PAGE_BYTES)
+            found: dict[int, list[Any]] = {i: list(some) for i, some in groupby(rows, key=lambda row: row["i"])}
+            pages = [_page_or_error(run, after, found.get(n, [])) for n, (_, run, after) in enumerate(batch, 1)]
+            cut = [run for n, (_, run, _) in enumerate(batch, 1) if n in found and _goes_on(pages[n - 1], found[n][0])]
+            if cut:  # whoever reads them comes again: another process must not let them go meanwhile
+                await line.execute(SQL["being_read"], sorted(set(cut)), READ_MS)
+            return pages
+
+        return await self._lines.once(work)
+
+
+def _page_or_error(run: str, after: int, rows: list[Any]) -> list[Record] | Exception:
+    try:
+        return _page(run, after, rows)
+    except Damaged as error:
+        return error
+
+
+def _goes_on(page: list[Record] | Exception, row: Any) -> bool:
+    """Has a run ended, and is there more of it than this page?"""
+    return bool(row["ended"] and isinstance(page, list) and page and page[-1].seq < row["least"])
 
 
 def _page(run: str, after: int, rows: list[Any]) -> list[Record]:
@@ -347,6 +355,27 @@ def _topics(parts: list[Slice]) -> list[str]:
     topics = [part.run for part in parts]
     free = any(part.mark and part.mark.parked for part in parts)
     return [*topics, "work"] if free else topics
+
+
+def _marks(part: Slice, mark: Mark, row: Row | None, end: End) -> tuple[Any, ...]:
+    """What the statement takes of a mark."""
+    last, size = (row.last, end.size + len(row.data)) if row else (end.seq, end.size)
+    return (
+        part.run,
+        part.attempt,
+        mark.status,
+        mark.at,
+        mark.parked,
+        mark.ended,
+        mark.chains,
+        mark.wake_at,
+        last,
+        size + len(mark.turn),
+        mark.turn or None,
+        mark.session,
+        mark.void,
+        mark.asks,
+    )
 
 
 def _columns(parts: list[Slice], rows: dict[str, Row]) -> list[list[Any]]:

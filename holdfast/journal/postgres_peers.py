@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.journal.base_peers import Replica
 from holdfast.journal.postgres_bell import SQL
-from holdfast.journal.postgres_lines import Line, Lines
+from holdfast.journal.postgres_lines import WORK_S, Line, Lines
 
 
 class PostgresPeers:
@@ -20,12 +20,12 @@ class PostgresPeers:
 
     async def wished(self, holder: str) -> Sequence[tuple[str, str]]:
         """See Peers.wished."""
-        rows = await self._lines.ask(lambda line: line.fetch(SQL["wished"], holder))
+        rows = await self._lines.ask(lambda line: line.fetch(SQL["wished"], holder), WORK_S)
         return [(row["owner"], row["id"]) for row in rows]
 
     async def queued(self) -> int:
         """See Peers.queued."""
-        return int(await self._lines.ask(lambda line: line.fetchval(SQL["queued"])))
+        return int(await self._lines.ask(lambda line: line.fetchval(SQL["queued"]), WORK_S))
 
     async def settle(self, owner: str, place: str, home: str) -> str:
         """See Peers.settle."""

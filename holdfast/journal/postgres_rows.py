@@ -4,7 +4,8 @@ lost.
 
 Races are settled by unique constraints that begin with the owner (a key, the name of a conversation) and by row locks
 (a conversation, the run that is to be followed): the loser of a race gets Raced, and decides again from what it finds
-then. Where a conversation and a run are both locked, the conversation comes first."""
+then. Where a conversation and a run are both locked here, the conversation comes first. The log (append_marked) has to
+take the run first; where the two meet in a deadlock, the one that the database breaks off is done again."""
 
 from __future__ import annotations
 
@@ -57,8 +58,7 @@ async def look_up(
     if asked.conversation:
         name = "conversation_locked" if opening else "conversation"
         talk = await line.fetchrow(SQL[name], asked.owner, asked.conversation)
-    at = opening.at if opening else 0
-    again = asked.again if at else None
+    again = asked.again if opening else None
     row = await line.fetchrow(
         SQL["found"],
         asked.owner,
@@ -67,7 +67,7 @@ async def look_up(
         asked.previous,
         asked.session,
         asked.fingerprint if again else None,
-        max(1, at - again.within_ms) if again else 0,
+        again.within_ms if again else 0,
         asked.credential if again and again.same_credential else None,
         again.session if again else None,
         who.holder if who else None,

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from holdfast.journal import postgres_rows, queries
 from holdfast.journal.base_upkeep import Gone, Kept, Retention, Use
 from holdfast.journal.postgres_bell import Listener
-from holdfast.journal.postgres_lines import Line, Lines
+from holdfast.journal.postgres_lines import WORK_S, Line, Lines
 
 SQL = queries.load("postgres_upkeep.sql")
 SLICE = 64
 ROUND = 1024
+LOOK_S = 120.0
+"""Looking for what has to go may take long in a big store: nobody waits for it."""
 
 
 class PostgresUpkeep:
@@ -47,13 +49,13 @@ class PostgresUpkeep:
 
     async def usage(self) -> list[Kept]:
         """See Upkeep.usage."""
-        rows = await self._lines.ask(lambda line: line.fetch(SQL["usage"]))
+        rows = await self._lines.ask(lambda line: line.fetch(SQL["usage"]), WORK_S)
         return [Kept(*row) for row in rows]
 
     async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
         """See Upkeep.evict. Where another process is at it, nothing is done here."""
         bounds = (rule.runs, rule.owner_bytes, rule.total_bytes, rule.before, ROUND)
-        rows = await self._lines.ask(lambda line: line.fetch(SQL["stale"], *bounds))
+        rows = await self._lines.ask(lambda line: line.fetch(SQL["stale"], *bounds), LOOK_S)
         stale = [(row["owner"], row["id"]) for row in rows if row["id"] not in spared]
         gone: list[Gone] = []
         for start in range(0, len(stale), SLICE):

@@ -27,6 +27,8 @@ class Wire:
         self.stay_down = False
         """After a cut, nobody gets through."""
         self.down = False
+        self.mute = False
+        """Whatever is sent is swallowed, either way; nobody is told."""
 
     async def __aenter__(self) -> Wire:
         self._server = await asyncio.start_unix_server(self._accept, str(self.sockets / ".s.PGSQL.5432"))
@@ -60,6 +62,8 @@ class Wire:
     ) -> None:
         try:
             while data := await source.read(65536):
+                if self.mute:
+                    continue
                 to.write(data)
                 await to.drain()
         except OSError:
@@ -72,6 +76,8 @@ class Wire:
     ) -> None:
         try:
             while data := await source.read(65536):
+                if self.mute:
+                    continue
                 if self.armed and data.endswith(IDLE):
                     self.armed -= 1
                     self.cuts += 1

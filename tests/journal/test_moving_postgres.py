@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli_store import judge
 from holdfast.core.errors import Damaged
+from holdfast.journal import postgres_carry
 from holdfast.journal.base import StoreUnavailable
-from holdfast.journal.base_carry import Carried, Conversation, InUse, Key, SessionTitle
+from holdfast.journal.base_carry import Carried, Conversation, HalfMoved, InUse, Key, SessionTitle
 from holdfast.journal.base_conversations import Removal
 from holdfast.journal.base_upkeep import Retention
 from holdfast.journal.bell import LocalBell
@@ -23,6 +25,7 @@ from holdfast.journal.sqlite_care import check as check_sqlite
 from holdfast.journal.sqlite_carry import SqliteCarrier
 from holdfast.testing import VirtualClock
 from holdfast.testing.author import Author, Backend
+from tests.journal.cut import Wire
 from tests.journal.test_moving import GOLDEN, golden
 from tests.pg import server
 
@@ -36,6 +39,23 @@ async def moved(source: Side, target: Side) -> tuple[str, dict[str, int]]:
     finally:
         await source.close()
         await target.close()
+
+
+def wired(url: str, wire: Wire) -> str:
+    """The same database, over a wire."""
+    return server().url(url.partition("@/")[2].partition("?")[0], wire.sockets)
+
+
+def target_keeps(target: PostgresCarrier, wire: Wire) -> None:
+    """The answer to the last step of a move is swallowed: inside its transaction no other answer is like it."""
+    real = target.rows
+
+    async def rows() -> AsyncIterator[Carried]:
+        wire.armed = 1
+        async for row in real():
+            yield row
+
+    target.rows = rows  # type: ignore[method-assign]
 
 
 async def checksum(side: Side) -> str:
@@ -191,6 +211,77 @@ async def test_a_move_that_is_cut_off_leaves_the_database_empty(old: Path) -> No
     assert (await server().run(url, "SELECT count(*) FROM runs"))[0][0] == 0
     before = await checksum(SqliteCarrier(old))
     assert (await moved(SqliteCarrier(old), PostgresCarrier(url)))[0] == before
+
+
+async def test_a_move_whose_last_answer_was_lost_is_found_to_be_done(tmp_path: Path) -> None:
+    """Else both sides could be served, and unfinished runs carried out twice."""
+    data = tmp_path / "old"
+    await story(data)
+    url = await server().database()
+    async with Wire(server().sockets) as wire:
+        source, target = SqliteCarrier(data), PostgresCarrier(wired(url, wire))
+        target_keeps(target, wire)
+        there, counts = await moved(source, target)
+        assert wire.cuts == 1
+    assert not (data / "holdfast.db").exists(), "the source is out of use"
+    assert there == await checksum(PostgresCarrier(url)) and counts["runs"] > 5
+
+
+async def test_a_move_of_which_nobody_knows_whether_it_was_kept_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_carry, "LOOK_S", 0.5)
+    data = tmp_path / "old"
+    await story(data)
+    url = await server().database()
+    async with Wire(server().sockets) as wire:
+        source, target = SqliteCarrier(data), PostgresCarrier(wired(url, wire))
+        target_keeps(target, wire)
+        wire.stay_down = True
+        with pytest.raises(HalfMoved, match="count"):
+            await moved(source, target)
+
+
+async def test_a_move_that_was_not_kept_leaves_the_source_in_use(tmp_path: Path) -> None:
+    url = await server().database()
+    target = PostgresCarrier(url)
+    await target.receive()
+    number = await target._line.fetchval(postgres_carry.SQL["transaction"])
+    target._line.terminate()
+    with pytest.raises(StoreUnavailable, match="the answer"):
+        await target._look_for(number, StoreUnavailable("the answer was lost", passing=True))
+    await target.close()
+
+
+async def test_a_source_that_breaks_off_after_the_move_is_put_out_of_use_all_the_same(
+    old: Path, tmp_path: Path
+) -> None:
+    url = await server().database()
+    await moved(SqliteCarrier(old), PostgresCarrier(url))
+    async with Wire(server().sockets) as wire:
+        source = PostgresCarrier(wired(url, wire))
+
+        class Kept(SqliteCarrier):
+            async def keep(self) -> None:
+                await super().keep()
+                wire.cut_all()
+
+        await moved(source, Kept(tmp_path / "new"))
+    with pytest.raises(InUse, match="moved elsewhere"):
+        await refuse_moved(url)
+
+
+async def test_a_database_that_goes_away_during_a_move_is_told_in_our_words(old: Path) -> None:
+    url = await server().database()
+    async with Wire(server().sockets) as wire:
+        source, target = SqliteCarrier(old), PostgresCarrier(wired(url, wire))
+        try:
+            with pytest.raises(StoreUnavailable):
+                await move(source, target, lambda row: wire.cut_all())
+        finally:
+            await source.close()
+            await target.close()
+    assert (old / "holdfast.db").exists()
 
 
 async def test_a_target_that_lost_something_is_not_kept(old: Path) -> None:

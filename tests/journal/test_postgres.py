@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from holdfast.assemble import steady_clock
+from holdfast.assemble_store import Role, open_shelf
+from holdfast.config import Server, Settings, Store
 from holdfast.core.errors import ClientError, Damaged
-from holdfast.journal import queries
+from holdfast.journal import postgres_lines, queries
 from holdfast.journal.base import Mark, NewerStore, Signal, StoreUnavailable, Verdict
 from holdfast.journal.base_peers import Replica
 from holdfast.journal.base_upkeep import Retention
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.journal.postgres_lines import Wiring
+from holdfast.observe.log import Log
 from holdfast.testing import Author, Backend
 from holdfast.testing.author import started
 from tests import pg
@@ -57,6 +63,19 @@ async def test_many_processes_that_start_at_once_migrate_an_empty_database_once(
     assert len({await store.secret() for store in stores}) == 1
     for store in stores:
         await store.close()
+
+
+async def test_a_migration_may_take_longer_than_any_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cut off would begin anew at every start."""
+    monkeypatch.setattr(postgres_lines, "WORK_S", 0.5)
+    server, known = pg.server(), queries.migrations("postgres_migrations")
+    await server.run("postgres", "CREATE DATABASE slow TEMPLATE template0 STRATEGY file_copy")
+    monkeypatch.setattr(queries, "migrations", lambda folder: [*known, (9999, "SELECT pg_sleep(1)")])
+    await server.run("slow", "ALTER DATABASE slow SET statement_timeout = '500ms'")
+    store = await pg.opened(server.url("slow"))
+    await store.close()
+    rows = await server.run("slow", "SELECT max(version) FROM schema_versions")
+    assert rows[0][0] == 9999
 
 
 async def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is() -> None:
@@ -286,3 +305,71 @@ async def test_a_character_that_postgresql_cannot_keep_is_the_askers_error(place
         await place.ann.open("r1", conversation="a\0b")
     assert told.value.status == 400
     assert await place.store.conversations.page("ann", 10, None, True) == []
+
+
+async def test_retention_leaves_a_run_that_is_read_page_by_page_at_another_process(place: Place) -> None:
+    """House rule 6.15: what is being read is not taken, whoever reads it."""
+    await place.ann.open("long")
+    for _ in range(4):
+        await place.ann.write("long", b"x" * 200_000)
+    await place.ann.end("long")
+    await place.ann.finished("short")
+    other = await pg.opened(place.url, "h2")
+    try:
+        rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() + 1)
+        page = await place.store.read("ann", "long", -1)
+        assert page[-1].seq < 6 and await place.ann.read("short")
+        assert await other.upkeep.evict(rule, frozenset()) == [("ann", "short")]
+        rest = await place.store.read("ann", "long", page[-1].seq)
+        assert rest and rest[0].seq == page[-1].seq + 1
+        place.clock.advance(301)
+        assert await other.upkeep.evict(rule, frozenset()) == [("ann", "long")]
+    finally:
+        await other.close()
+
+
+async def test_what_has_to_go_is_found_at_the_end_of_an_index(place: Place) -> None:
+    """Not by sorting all runs: a store of a million must not be read as a whole every half minute."""
+    await place.sql(
+        "INSERT INTO runs (id, owner, dialect, model, status, attempt, parked, ended, last_seq, bytes, created_at, "
+        "updated_at, used_at, session, metadata) SELECT 'r' || g, 'o' || g % 50, 'responses', 'm', 'completed', 1, "
+        "false, true, 1, 100, g, g, g, '', '{}' FROM generate_series(1, 5000) g"
+    )
+    await place.sql("ANALYZE runs")
+    sql = queries.load("postgres_upkeep.sql")["stale"]
+    assert len(await place.sql(sql, 99, 0, 0, 0, 1024)) == 50
+    assert len(await place.sql(sql, 0, 9_900, 0, 0, 1024)) == 50
+    assert [row[1] for row in await place.sql(sql, 0, 0, 499_701, 0, 1024)] == ["r1", "r2", "r3"]
+    assert [row[1] for row in await place.sql(sql, 0, 0, 0, 3, 1024)] == ["r1", "r2"]
+    assert await place.sql(sql, 0, 0, 0, 0, 1024) == [] == await place.sql(sql, 100, 10_000, 500_000, 1, 1024)
+    plan = "\n".join(str(row[0]) for row in await place.sql(_explained(sql, 99, 0, 0, 0, 1024)))
+    assert "runs_by_owner_and_use" in plan and "Sort Key: runs.owner" not in plan, plan
+
+
+def _explained(sql: str, *values: int) -> str:
+    for n, value in reversed(list(enumerate(values, 1))):
+        sql = sql.replace(f"${n}", str(value))
+    return "EXPLAIN " + sql
+
+
+async def test_runs_age_by_the_clock_of_the_database(place: Place) -> None:
+    """P12: a replica whose clock is a day slow would see its runs expire a day early."""
+    await place.ann.open("r1")
+    day = 86_400_000
+    end = Mark(status="completed", at=place.clock.now_ms() - day, ended=True)
+    assert await place.ann.write("r1", b"end", mark=end) is Verdict.WRITTEN
+    assert await place.store.now_ms() == place.clock.now_ms()
+    rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() - day // 2)
+    assert await place.store.upkeep.evict(rule, frozenset()) == []
+
+
+async def test_what_expires_goes_by_a_clock_that_all_replicas_have_in_common(tmp_path: Path) -> None:
+    """P12: a question that is asked on a machine whose clock is a day slow does not expire at once elsewhere."""
+    async with pg.server().borrowed() as (url, clock):
+        clock.set(float(int(time.time())) + 86_400)
+        settings = Settings(server=Server(data_dir=str(tmp_path)), store=Store(url=url))
+        shelf = await open_shelf(settings, Role(name="one"), Log(lambda: "", None))
+        try:
+            assert abs(steady_clock(shelf.ahead_ms)() - clock.now_ms()) < 60_000, "give or take a slow machine"
+        finally:
+            await shelf.close()

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core.admission import Again
 from holdfast.journal import postgres_bell
@@ -167,3 +169,53 @@ async def test_g13_a_process_that_lost_its_own_connection_takes_no_free_lock_for
     await house.run(f"{ends} AND datname = current_database()")
     await until(lambda: listener._just_after > 0 and listener.connected.is_set(), DEADLINE_S)
     await b.open("r2", **RETRY)
+
+
+@pytest.mark.parametrize("skew_s", [86_400, -86_400])
+async def test_how_long_ago_a_place_was_lost_does_not_go_by_the_clocks_of_two_machines(
+    house: House, skew_s: int
+) -> None:
+    """P12: the one that lost it, and the one that is asked again, may be a day apart."""
+    ann, bob = await house.enter("a"), await house.enter("b")
+    await ann.open("r1", **FIRST)
+    now = house.clock.now_ms()
+    await ann.store.deliveries.lost("ann", "r1", now + skew_s * 1000)
+    opening = replace(bob.opening("r2", **RETRY), at=now - skew_s * 1000)
+    assert await bob.store.open(opening) == Attached("r1", again=True)
+    await bob.store.deliveries.lost("ann", "r1", now)
+    house.clock.advance(31)
+    assert isinstance(await bob.store.open(opening), Opened), "it was too long ago"
+
+
+async def test_a_run_that_somebody_has_in_hand_does_not_keep_others_from_being_noted_as_lost(house: House) -> None:
+    """Nor is there a deadlock: what is locked is left for the next time."""
+    ann, bob = await house.enter("a"), await house.enter("b")
+    await ann.open("r1", **FIRST)
+    await ann.open("r2", **FIRST)
+    await house.kill(ann)
+    house.clock.advance(60)
+    await bob.store.beat("b")
+    line = await asyncpg.connect(house.url)
+    try:
+        async with line.transaction():
+            await line.execute("UPDATE runs SET used_at = 1 WHERE id = 'r2'")
+            await bob.store.deliveries.strand(0)
+            assert [row["id"] for row in await house.run("SELECT id FROM runs WHERE lost_at > 0")] == ["r1"]
+    finally:
+        await line.close()
+    await bob.store.deliveries.strand(0)
+    assert len(await house.run("SELECT id FROM runs WHERE lost_at > 0")) == 2
+
+
+async def test_a_word_that_met_a_deadlock_is_said_again(house: House) -> None:
+    ann = await house.enter("a")
+    await ann.open("r1", **FIRST)
+    met: list[int] = []
+
+    async def work(line: Any) -> int:
+        met.append(1)
+        if len(met) < 3:
+            raise asyncpg.exceptions.DeadlockDetectedError("deadlock detected")
+        return 7
+
+    assert await house.stores["a"]._lines.ask(work) == 7

@@ -69,6 +69,14 @@ async def terminate(ear: Ear) -> None:
     await ear.store._lines.once(lambda line: line.fetch(sql + " AND datname = current_database()"))
 
 
+def rounds_of(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows each time a process looks at the locks of others."""
+    rounds: list[object] = []
+    judge = ear.store._listener._judge
+    monkeypatch.setattr(ear.store._listener, "_judge", lambda line: (rounds.append(line), judge(line))[1])
+    return rounds
+
+
 @pytest.mark.usefixtures("no_sweep")
 async def test_what_one_process_writes_rings_in_the_others_and_not_in_its_own(enter: Enter) -> None:
     a, b = await enter("a"), await enter("b")
@@ -154,15 +162,8 @@ async def test_after_a_start_of_the_database_nobody_is_judged_by_its_lock(
     a, b = await enter("a", lease_s), await enter("b", lease_s)
     await a.author.open("r1")
     await pg.killed(a.store)
-    rounds = 0
-
-    def count(*_: object) -> None:
-        nonlocal rounds
-        rounds += 1
-
-    judge = b.store._listener._judge
-    monkeypatch.setattr(b.store._listener, "_judge", lambda line: (count(), judge(line))[1])
-    await until(lambda: rounds >= 6, DEADLINE_S)
+    judged = rounds_of(b, monkeypatch)
+    await until(lambda: len(judged) >= 6, DEADLINE_S)
     assert await b.author.claimable() == []
     b.author.clock.advance(lease_s + 1)
     assert await b.author.claimable() == ["r1"], "the lease still tells"
@@ -181,6 +182,34 @@ async def test_a_process_that_lost_its_own_connection_judges_nobody_for_a_lease(
     for _ in range(6):
         await asyncio.sleep(0.05)
     assert await b.author.claimable() == []
+
+
+async def test_a_process_that_only_cannot_listen_keeps_its_runs(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beats come through: a lock that it cannot take again says nothing of it (issue 6, a broken direct_url)."""
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    listens, way = a.store._listener, a.store._listener._url
+    listens._url = way.replace("host=", "host=/nowhere")
+    sql = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND "
+    key = postgres_bell.lock_key("a")
+    await pg.server().run("postgres", sql + "(classid::bigint << 32) | objid::bigint = $1", key)
+    judged = rounds_of(b, monkeypatch)
+    await until(lambda: not listens.locked, DEADLINE_S)
+    for least in (4, 8):
+        await until(lambda least=least: len(judged) >= least, DEADLINE_S)
+        assert await b.author.claimable() == []
+        await a.store.beat("a")
+    assert await a.author.write("r1", b"x") is Verdict.WRITTEN
+
+    listens._url = way
+    await until(lambda: listens.locked, DEADLINE_S)
+    await until(listens.connected.is_set, DEADLINE_S)
+    await pg.killed(a.store)
+
+    async def free() -> bool:
+        return await b.author.claimable() == ["r1"]
+
+    await until(free, DEADLINE_S)  # by its lock again: the clock stands still
 
 
 async def test_a_process_that_has_its_lock_does_not_stay_dead(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:

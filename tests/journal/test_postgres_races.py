@@ -7,11 +7,12 @@ import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import asyncpg
 import pytest
 
 from holdfast.core.errors import ClientError
-from holdfast.journal import postgres
-from holdfast.journal.base import Attached, Opened, Query, StoreUnavailable, Verdict
+from holdfast.journal import postgres, postgres_lines
+from holdfast.journal.base import Attached, Mark, Opened, Query, StoreUnavailable, Verdict
 from holdfast.journal.bell import LocalBell
 from holdfast.journal.postgres import Identity, PostgresStore
 from holdfast.journal.postgres_lines import Wiring
@@ -192,3 +193,23 @@ async def test_a_database_restarted_under_load_loses_nothing_that_was_acknowledg
         await store.close()
     finally:
         await asyncio.to_thread(server.destroy)
+
+
+async def test_a_process_that_stands_still_inside_a_transaction_holds_up_others_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgres_lines, "IDLE_TRANSACTION_MS", 300)
+    async with pg.server().borrowed() as (url, clock):
+        store = await pg.opened(url, "h1")
+        frozen = await asyncpg.connect(url, **postgres_lines.options_of(Wiring(), "frozen"))
+        try:
+            ann = Author(Backend(store, clock))
+            await ann.open("r1", conversation="talk")
+            await ann.open("r2")
+            await frozen.execute("BEGIN")
+            await frozen.execute("SELECT 1 FROM conversations FOR UPDATE")
+            end = ann.slice("r1", b"end", mark=Mark(status="completed", at=5, ended=True))
+            assert await store.append([end, ann.slice("r2", b"delta")]) == [WRITTEN, WRITTEN]
+        finally:
+            frozen.terminate()
+            await store.close()

@@ -2,13 +2,14 @@
 -- All that a question finds: its own run (a lost answer), a key, a run before it, a session's length, a lost place. Where
 -- no loss was noted, the newest place at a process that is not there, though nobody has noticed yet: also by its session
 -- lock, which is shared so that others may look at the same moment; not while a start of the database has freed all locks.
+-- How long ago a place was lost goes by the database's clock: it was noted by another machine.
 SELECT
   EXISTS (SELECT FROM runs WHERE id = $2) AS own,
   (SELECT ROW(run, fingerprint) FROM keys WHERE owner = $1 AND key = $3) AS key,
   (SELECT ROW(chains, session, hidden) FROM runs WHERE owner = $1 AND id = $4 AND hidden != 1) AS previous,
   (SELECT count(*) FROM session_turns WHERE owner = $1 AND session = $5) AS turns,
   COALESCE((
-    SELECT ROW(id, NULL::text) FROM runs WHERE owner = $1 AND fingerprint = $6 AND lost_at > 0 AND lost_at >= $7
+    SELECT ROW(id, NULL::text) FROM runs WHERE owner = $1 AND fingerprint = $6 AND lost_at > 0 AND lost_at >= holdfast_now() - $7::bigint
       AND hidden = 0 AND ($8::text IS NULL OR credential = $8) AND ($9::text IS NULL OR session = $9)
     ORDER BY n DESC LIMIT 1
   ), (
@@ -46,7 +47,8 @@ WITH begun AS (
     created_at, updated_at, used_at, session, conversation, previous, idem, metadata, turn, fingerprint, credential,
     waits, waiter)
   VALUES ($1, $2, $3, $4, $5, $6, $7, CASE WHEN $7::text IS NULL THEN 0 ELSE holdfast_now() + $8::bigint END, $9, $10,
-    $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)
+    $11, $12, $13, $14, $15, CASE WHEN $16::bigint > 0 THEN holdfast_now() ELSE 0 END, $17, $18, $19, $20, $21, $22, $23,
+    $24, $25, $26)
 ), log AS (
   INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   VALUES ($2, 0, $12, $6, $14, $27, $28, $29)
@@ -114,6 +116,10 @@ SELECT pg_notify('holdfast', $10) FROM marker;
 UPDATE runs r SET holder = NULL, held_until = 0, parked = true, status = 'queued'
 FROM unnest($1::text[], $2::int[]) AS d (run, attempt)
 WHERE r.id = d.run AND r.attempt = d.attempt AND r.holder = $3 AND NOT r.ended RETURNING r.id;
+
+-- name: lose_begun
+-- Runs that began though their callers were told otherwise: who waited has lost its connection.
+UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE id = ANY ($1::text[]) AND waits AND waiter = $2 RETURNING id;
 
 -- name: insert_signal
 -- A wish is left for the holder, who is told; a run that nobody holds is work for anybody.
@@ -251,13 +257,11 @@ UPDATE runs SET waits = false, lost_at = 0 WHERE owner = $1 AND id = $2 AND (wai
 
 -- name: lose
 -- The connection on which somebody waited is gone.
-UPDATE runs SET waits = false, lost_at = $3 WHERE owner = $1 AND id = $2 AND waits;
+UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE owner = $1 AND id = $2 AND waits;
 
--- name: strand
--- All connections of processes that are gone are lost.
-UPDATE runs SET waits = false, lost_at = $1 WHERE waits AND NOT EXISTS (
-  SELECT FROM replicas p WHERE p.holder = runs.waiter AND NOT p.dead AND p.lease_until > holdfast_now()
-);
+-- name: now
+-- The time by which things expire.
+SELECT holdfast_now();
 
 -- name: secret
 -- The secret of this database.

@@ -79,6 +79,18 @@ INSERT INTO meta (name, value) VALUES ('secret', $1) ON CONFLICT (name) DO UPDAT
 -- The planner knows nothing of what was just put there.
 ANALYZE runs, run_log, keys, conversations, session_turns;
 
+-- name: transaction
+-- The number of this transaction, by which its fate can be asked for.
+SELECT pg_current_xact_id()::text;
+
+-- name: fate
+-- What became of a transaction.
+SELECT pg_xact_status($1::text::xid8);
+
+-- name: end_backend
+-- A connection of ours that broke here may not be over there.
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND application_name = 'holdfast migrate';
+
 -- name: retire
 -- The store has moved: no server may use it again by mistake.
 INSERT INTO meta (name, value) VALUES ('moved', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -44,7 +44,3 @@ DELETE FROM conversations WHERE owner = $1 AND id = $2;
 -- name: forget_edits
 -- And what was taken out of it.
 DELETE FROM conversation_edits WHERE owner = $1 AND conversation = $2;
-
--- name: find_locked
--- A conversation that is about to be changed: others wait.
-SELECT id, latest, active FROM conversations WHERE owner = $1 AND (id = $2 OR name = $2) FOR UPDATE;

@@ -29,9 +29,9 @@ SELECT run FROM written UNION ALL SELECT pg_notify('holdfast', p)::text FROM unn
 
 -- name: append_marked
 -- Slices with a mark: the run's row is locked and changed, then everything that hangs on it, in one statement. A place
--- that is taken fails it as a whole.
+-- that is taken fails it as a whole. When it was last used goes by the database's clock: retention compares that.
 WITH m AS (
-  UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = s.at, parked = s.parked, ended = s.ended,
+  UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = holdfast_now(), parked = s.parked, ended = s.ended,
     chains = s.chains, wake_at = s.wake_at, asks = s.asks, last_seq = s.last_seq, bytes = s.bytes, turn = s.turn,
     holder = CASE WHEN s.ended OR s.parked THEN NULL ELSE r.holder END,
     waits = r.waits AND NOT s.void, lost_at = CASE WHEN s.void THEN 0 ELSE r.lost_at END
@@ -78,7 +78,7 @@ SELECT id, attempt, status, updated_at FROM runs WHERE id = ANY ($1::text[]) AND
 
 -- name: pages
 -- For each (owner, run, place): how far the run's row says that its log goes, and about a page of the rows after it.
-SELECT q.i, r.last_seq AS least, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
+SELECT q.i, r.last_seq AS least, r.ended, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
 FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS q (owner, run, place, i)
 JOIN runs r ON r.id = q.run AND r.owner = q.owner AND r.hidden = 0
 LEFT JOIN LATERAL (
@@ -92,3 +92,8 @@ LEFT JOIN LATERAL (
   ) measured WHERE ahead < $4
 ) l ON true
 ORDER BY q.i, l.first_seq;
+
+-- name: being_read
+-- Somebody reads these runs page by page: they stay for a while. Noted again only after a part of it.
+UPDATE runs SET read_until = holdfast_now() + $2::bigint
+WHERE id = ANY ($1::text[]) AND hidden = 0 AND read_until < holdfast_now() + $2::bigint * 4 / 5;

@@ -1,9 +1,15 @@
 -- name: beat
 -- A process is there. A beat that comes after its lease was over begins a new line of beats: what it held before is free.
+-- Its lock is named only while it has it: else only its lease counts.
 INSERT INTO replicas AS p (holder, name, works, beat_at, since, lease_until, lock_key)
 SELECT $1, $2, $3, c.now, c.now, c.now + $4::bigint, $5 FROM (SELECT holdfast_now() AS now) c
 ON CONFLICT (holder) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until, dead = false,
-  since = CASE WHEN p.lease_until <= excluded.beat_at THEN excluded.beat_at ELSE p.since END;
+  lock_key = excluded.lock_key, since = CASE WHEN p.lease_until <= excluded.beat_at THEN excluded.beat_at ELSE p.since END
+RETURNING since = beat_at AS anew;
+
+-- name: unlocked_here
+-- A process has lost its lock, and lives.
+UPDATE replicas SET lock_key = NULL WHERE holder = $1 AND lock_key IS NOT NULL;
 
 -- name: unlocked
 -- Processes whose lease is fresh and whose session lock is free: their connection is gone. Not while all connections are.
@@ -27,9 +33,12 @@ SELECT pg_notify('holdfast', $2) FROM gone;
 UPDATE replicas SET dead = false WHERE holder = $1 AND dead;
 
 -- name: strand
--- Whoever waited on a connection to a process that is gone has lost it.
-UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE waits AND waiter != $1 AND NOT EXISTS (
-  SELECT FROM replicas p WHERE p.holder = runs.waiter AND NOT p.dead AND p.lease_until > holdfast_now()
+-- Whoever waited on a connection to a process that is gone has lost it, but for one process. Rows that others have in hand
+-- are left for the next time: whoever asks again meanwhile finds them too.
+UPDATE runs SET waits = false, lost_at = holdfast_now() WHERE id IN (
+  SELECT r.id FROM runs r WHERE r.waits AND r.waiter != $1 AND NOT EXISTS (
+    SELECT FROM replicas p WHERE p.holder = r.waiter AND NOT p.dead AND p.lease_until > holdfast_now()
+  ) FOR UPDATE SKIP LOCKED
 );
 
 -- name: forget
