@@ -90,6 +90,7 @@ class Lease:
     async def _beat_among_peers(self) -> None:
         self._fresh_from = self._now()
         while True:
+            self._roused.clear()
             self.mind()  # this process may have stood still
             try:
                 if self.willing():
@@ -100,8 +101,7 @@ class Lease:
             except Exception as error:  # the edge of a task that must not end: without a beat the lease is over
                 self._failed = f"the beat failed ({type(error).__name__})"
                 self._log.error("beat_failed", error=repr(error))
-            self._roused.clear()
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # roused while the beat was under way: it was answered too late to count
                 await asyncio.wait_for(self._roused.wait(), AGAIN_S if self._failed else self._length_s / 3)
 
     async def _beat_once(self) -> None:
