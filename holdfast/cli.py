@@ -143,12 +143,13 @@ def _give_memory_back() -> None:
 
 def _collect_less() -> None:
     """Look for cycles less often, and not among what was there at the start: our hot paths make none, and the search
-    was 8.6 % of the CPU of 50 streams at Python's own pace."""
+    was 8.6 % of the CPU of 50 streams at Python's own pace. Not much less often: each search stands still for all streams
+    (10 ms for 20,000 objects, 2.4 ms for 5,000 and fewer)."""
     import gc
 
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(5_000, 50, 50)
 
 
 def _serve(loaded: Loaded, *, serves: bool, open_page: bool) -> int:
