@@ -125,6 +125,8 @@ class Worker:
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
                 if type(event) in DELTAS:
+                    if self._stop.done():  # a first delta now would be a message that is cut and said again
+                        await asyncio.sleep(self._limits.stall_s)
                     self._writer.stage(self.live, event)
                     if self.live.pending_bytes > self._limits.stage_bytes or self.live.owned:
                         await self._hold_back()
