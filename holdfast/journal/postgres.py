@@ -178,10 +178,8 @@ class PostgresStore:
     async def _known(self, opening: Opening, tries: list[Opened], until: float) -> tuple[Opened, End] | Attached:
         """What became of an opening; and where it was there already, which try did it: they may have been decided
         otherwise."""
-        try:
+        with suppress(Already):  # then the row that is there says which
             return await settled(lambda: self._tried(opening, tries, until), until)
-        except Already:
-            pass
         data = await self._lines.ask(lambda line: line.fetchval(SQL["first_records"], opening.run))
         for opened in tries:
             row = packed(opened.records, origin(opening.run))

@@ -4,7 +4,6 @@ is never held by a process that does not drive it (P4)."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,19 +12,9 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.lease import Lease
 from holdfast.journal.bell import LocalBell
 from holdfast.models.scripted import Step, asked, said
-from tests.engine.peers import LEASE_S, OWNER, Ear, House, PostgresHouse, Quiet, Valve, order, until
+from tests.engine.peers import LEASE_S, OWNER, Ear, House, Quiet, Valve, order, until
 
-LOOK: list[list[Step]] = [asked(("look", '{"n": 1}')), said("done")]
 ASK: list[list[Step]] = [asked(("note", '{"n": 1, "ask": true}')), said("done")]
-
-
-@pytest.fixture(params=[House, PostgresHouse])
-async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
-    built: House = request.param()
-    await built.begin()
-    built.books["hi"] = LOOK
-    yield built
-    await built.close()
 
 
 async def ended(engine: Engine, run: str) -> str:

@@ -4,7 +4,6 @@ given back, whatever the reason."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,19 +14,7 @@ from holdfast.core.events import AttemptStarted
 from holdfast.engine.base import Limits
 from holdfast.journal.base import Mark, Slice, StoreUnavailable
 from holdfast.journal.bell import LocalBell
-from holdfast.models.scripted import Step, asked, said
-from tests.engine.peers import OWNER, House, PostgresHouse, order, until
-
-LOOK: list[list[Step]] = [asked(("look", '{"n": 1}')), said("done")]
-
-
-@pytest.fixture(params=[House, PostgresHouse])
-async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
-    built: House = request.param()
-    await built.begin()
-    built.books["hi"] = LOOK
-    yield built
-    await built.close()
+from tests.engine.peers import OWNER, House, order, until
 
 
 async def held_and_parked(house: House, run: str) -> None:

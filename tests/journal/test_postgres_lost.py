@@ -227,17 +227,22 @@ async def test_an_opening_that_stays_in_doubt_is_given_back_to_others(
     assert await scene.sight.write("r1", b"a") is WRITTEN, "the heir keeps it"
 
 
+async def open_unanswered(scene: Scene, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> None:
+    """r1 is committed, its answer is cut off, and the database is away until its caller was told 503."""
+    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
+    scene.wire.armed, scene.wire.stay_down = 1, True
+    with pytest.raises(StoreUnavailable):
+        await scene.ann.open("r1", **asked)
+    scene.wire.stay_down = scene.wire.down = False
+
+
 @pytest.mark.parametrize("held", [True, False])
 async def test_who_asks_again_gets_the_run_whose_opening_stayed_in_doubt(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
     """G13, B8: the caller was told 503, and its run is there: it must not be carried out beside that of the retry."""
-    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
     await scene.ann.open("before", key="before")
-    scene.wire.armed, scene.wire.stay_down = 1, True
-    with pytest.raises(StoreUnavailable):
-        await scene.ann.open("r1", held=held, credential="k1")
-    scene.wire.stay_down = scene.wire.down = False
+    await open_unanswered(scene, monkeypatch, held=held, credential="k1")
     await scene.store.beat("h1")
     assert await scene.sight.attach("r2", credential="k1", again=Again(30_000)) == "r1"
     assert await scene.sight.claimable() == ["r1"]
@@ -246,22 +251,14 @@ async def test_who_asks_again_gets_the_run_whose_opening_stayed_in_doubt(
 async def test_who_asks_again_at_the_same_process_finds_it_at_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
-    scene.wire.armed, scene.wire.stay_down = 1, True
-    with pytest.raises(StoreUnavailable):
-        await scene.ann.open("r1", credential="k1")
-    scene.wire.stay_down = scene.wire.down = False
+    await open_unanswered(scene, monkeypatch, credential="k1")
     assert await scene.ann.attach("r2", credential="k1", again=Again(30_000)) == "r1"
 
 
 async def test_an_opening_that_failed_may_be_tried_again_with_the_same_id(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_lines, "AGAIN_S", 0.3)
-    scene.wire.armed, scene.wire.stay_down = 1, True
-    with pytest.raises(StoreUnavailable):
-        await scene.ann.open("r1")
-    scene.wire.stay_down = scene.wire.down = False
+    await open_unanswered(scene, monkeypatch)
     opened = await scene.ann.open("r1")
     assert opened.records == await scene.sight.read("r1")
     await scene.store.beat("h1")
