@@ -51,7 +51,7 @@ async def find_model(env: Mapping[str, str], locals_: Sequence[Local] = LOCALS) 
 
 
 async def _open(port: int) -> bool:
-    """True when somebody listens: so that aiohttp is not loaded where nobody does."""
+    """True when somebody listens."""
     try:
         async with asyncio.timeout(KNOCK_S):
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,188 +1,230 @@
-"""The bytes of one answer as they come. Owns: aiohttp's connection with an ear on it, and the wait for the next read
-with its deadline. Imports aiohttp, so it is imported at first use. Refuses to know: requests and retries.
+"""One connection to an upstream, and the one answer that is on it. Owns: HTTP/1.1 as far as a caller needs it (a
+request out, status, headers and body in), when an answer is whole, and whether the connection can be used again.
+Refuses to know: what is asked, who reads, and where connections come from (pool.py).
 
-Theory of operation. The generator that asks sleeps in `next()`. When bytes come, the ear parses them in the callback of
-the socket and offers the parts to `take`; what is taken is gone, and nothing is woken. Only what is not taken (the end,
-a failure, a taker that has no room) wakes the generator: that costs more than parsing. The deadline is a time that each
-read moves on, with one timer that looks at it when it fires, instead of a timer per read."""
+Theory of operation. httptools parses (llhttp, the parser that Node uses); this class keeps what it says. A read is
+parsed in the callback of the socket, and `ear` is called once for it, so that whoever reads need not be woken for a
+token. What is not read is held up to a bound, then the socket is not read either."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
-from aiohttp import ClientError, ClientResponse
-from aiohttp.client_proto import ResponseHandler
+import httptools
 
-from holdfast.models.base import Part
-from holdfast.models.chunks import Answer, Lines, UpstreamFailed, Whole, cut
+from holdfast.models.chunks import UpstreamFailed, cut, garbage
 
-Take = Callable[[list[Part]], bool]
-TICK_S = 0.001
-"""The grain of the loop's clock: a timer may fire so much early."""
-
-
-class Line(ResponseHandler):
-    """A connection that says when there is news of its answer."""
-
-    ear: Callable[[], None] | None = None
-
-    def data_received(self, data: bytes) -> None:
-        """One read, parsed to its end."""
-        super().data_received(data)
-        if self.ear is not None:
-            self.ear()
-
-    def resume_reading(self, *args: bool, **named: bool) -> None:
-        """aiohttp goes on with every chunk that is read, by parsing nothing once more: here only after a pause."""
-        if getattr(self, "_reading_paused", True):
-            super().resume_reading(*args, **named)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The answer ends here, whole or not."""
-        super().connection_lost(exc)
-        if self.ear is not None:
-            self.ear()
+HELD = 131_072
+"""Bytes of a body that wait for a reader before the socket is left alone."""
+DRY = 65_536
+"""Bytes without a byte of body: a head, or trailers, of more are no HTTP."""
+NO_BODY = (204, 304)
 
 
-class Feed:
-    """One answer's body."""
+class Line(asyncio.Protocol):
+    """A connection."""
 
-    def __init__(self, response: ClientResponse, intake: Lines | Whole, answer: Answer, take: Take | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._content = response.content
-        self._intake = intake
-        self._answer = answer
-        self._take = take
-        self._kept: list[Part] = []
-        self._failure: Exception | None = None
+    __slots__ = (
+        "_asked",
+        "_begun",
+        "_dry",
+        "_lost",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_sized",
+        "_transport",
+        "_waiter",
+        "ear",
+        "ended",
+        "failure",
+        "headers",
+        "keeps",
+        "status",
+    )
+
+    def __init__(self, lost: Callable[[Line], None]) -> None:
+        """`lost` is called when the connection has ended."""
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
+        self._asked = False
+        self.keeps = False
+        """Can it be used again?"""
+        self._paused = False
         self._waiter: asyncio.Future[None] | None = None
-        self._reading = False
-        self._had = 0
-        """Bytes that were read; aiohttp counts those that came."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = self._last = 0.0
-        self._stall_s = 0.0
-        self.patience_s = 0.0
-        """How long the last wait was to be at most."""
-        connection = response.connection
-        line = connection.protocol if connection is not None else None
-        self._line = line if isinstance(line, Line) else None
-        if self._line is not None:
-            self._line.ear = self._news
+        self._begin()
 
-    @property
-    def done(self) -> bool:
-        """Is the answer whole?"""
-        return self._answer.done
+    def _begin(self) -> None:
+        self._begun = False
+        self._sized = False
+        self._dry = 0
+        self._pieces: list[bytes] = []
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.ended = False
+        """The whole body has come."""
+        self.failure: UpstreamFailed | None = None
+        """What became of it else; bytes that came before can still be read."""
+        self.ear: Callable[[], None] | None = None
+        """Called when there is news of the body."""
 
-    async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
-        """The parts of one read, empty at most at the end. Raises UpstreamFailed, TimeoutError after `limit_s` (or
-        `stall_s` after the last read that was taken), never later than `left_s`."""
-        now = self._loop.time()
-        self._due, self._last, self._stall_s = now + limit_s, now + left_s, stall_s
-        self.patience_s = limit_s
-        while True:
-            if self._kept:
-                parts, self._kept = self._kept, []
-                return parts
-            if self._failure is not None:
-                raise self._failure
-            if self._answer.done:
-                return []
-            try:
-                data = self._content.read_nowait()
-            except (OSError, ClientError) as error:
-                raise cut() from error
-            self._had += len(data)
-            if data or self._content.at_eof():
-                self._kept = self._parsed(data)
-            elif self._line is not None:
-                await self._wait()
-            else:
-                self._kept = self._parsed(await self._read())
+    # the caller's side
 
-    def close(self) -> None:
-        """Nobody listens any more. May be called twice."""
-        if self._line is not None and self._line.ear == self._news:
-            self._line.ear = None
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _parsed(self, data: bytes) -> list[Part]:
-        parts: list[Part] = []
-        try:
-            self._intake.feed(data, parts)
-        except UpstreamFailed as failure:
-            self._failure = failure
-        return parts
-
-    def _news(self) -> None:
-        """Called by the socket; what it raises would end the connection, so it is raised by `next()` instead. Reading
-        may make aiohttp go on with what it had held back, and so call this again in the middle: the outer call goes on
-        with that, else later bytes would be parsed before earlier ones."""
-        waiter = self._waiter
-        if self._reading or waiter is None or waiter.done():
+    def ask(self, request: bytes) -> None:
+        """Send a request. One at a time."""
+        self._begin()
+        if self._transport is None or self._transport.is_closing():
+            self.failure = cut()
             return
-        self._reading = True
-        try:
-            taken = self._take_all()
-        except Exception as error:
-            self._failure, taken = error, False
-        finally:
-            self._reading = False
-        if not taken:
-            waiter.set_result(None)
+        self._asked, self.keeps = True, False
+        self._transport.write(request)
 
-    def _take_all(self) -> bool:
-        """Offer all that has come; False where the generator must look itself."""
-        content = self._content
-        if self._take is None:
-            return False
-        while content.exception() is None and not content.is_eof():
-            data = content.read_nowait() if content.total_bytes > self._had else b""
-            if not data:
-                now = self._loop.time()
-                self._due = min(now + self._stall_s, self._last)
-                self.patience_s = self._due - now
-                return True
-            self._had += len(data)
-            parts = self._parsed(data)
-            if self._failure is not None or self._answer.done or (parts and not self._take(parts)):
-                self._kept = parts
-                return False
-        return False
+    async def head(self, limit_s: float) -> None:
+        """Wait until status and headers are there. Raises UpstreamFailed, and TimeoutError after `limit_s`."""
+        if not self._begun and self.failure is None:
+            await self._wait(limit_s)
+        if self.failure is not None and not self._begun:
+            raise self.failure
 
-    async def _read(self) -> bytes:
-        """A read on a connection without an ear: slower, never wrong."""
-        try:
-            async with asyncio.timeout_at(self._due):
-                data = await self._content.readany()
-                self._had += len(data)
-                return data
-        except ClientError as error:
-            raise cut() from error
+    async def more(self, limit_s: float) -> bytes:
+        """What comes next of the body, b"" at its end; for whoever has no ear. Raises as head() does."""
+        self.ear = self._wake
+        while not self._pieces and not self.ended and self.failure is None:
+            await self._wait(limit_s)
+        if self.failure is not None and not self._pieces:
+            raise self.failure
+        return self.read()
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        if self._timer is None or self._timer.when() > self._due:
-            self._watch()
+    async def _wait(self, limit_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(max(limit_s, 0.0), _late, self._waiter)
         try:
             await self._waiter
         finally:
+            timer.cancel()
             self._waiter = None
 
-    def _watch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._due, self._look)
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def _look(self) -> None:
-        self._timer = None
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            return  # the next wait begins its own
-        if self._loop.time() + TICK_S < self._due:
-            self._watch()
+    def header(self, name: bytes) -> str | None:
+        """A header by its name in small letters."""
+        value = self.headers.get(name)
+        return None if value is None else value.strip().decode("latin-1")
+
+    def read(self) -> bytes:
+        """All of the body that has come and was not read."""
+        pieces = self._pieces
+        if not pieces:
+            return b""
+        self._pieces = []
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def hang_up(self) -> None:
+        """Whoever speaks there need not go on. May be called twice."""
+        self.ear = None
+        self.keeps = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # the socket's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """One read, parsed to its end."""
+        if self._parser is None or self.failure is not None:
+            return
+        self._dry += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(garbage("something that is not HTTP"))
+        if self._dry > DRY and not self.ended:
+            self._fail(garbage(f"more than {DRY} bytes of headers"))
+        if self.ear is not None:
+            self.ear()
+        if self._pieces and not self._paused and self._transport is not None:
+            self._paused = sum(map(len, self._pieces)) > HELD
+            if self._paused:
+                self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The answer ends here, whole or not."""
+        self._transport = self._parser = None  # the parser knows us: a cycle
+        self.keeps = False
+        if self._begun and not self._sized:
+            self._end()
         else:
-            waiter.set_exception(TimeoutError())
+            self._fail(cut())
+        if self.ear is not None:
+            self.ear()
+        self._lost(self)
+
+    def _fail(self, failure: UpstreamFailed) -> None:
+        """An answer that is whole cannot fail any more; only the connection can."""
+        self.keeps = False
+        if self._transport is not None:
+            self._transport.abort()
+        if not self.ended and self.failure is None:
+            self.failure = failure
+            self._wake()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._asked = False
+        self._wake()
+
+    # the parser's side
+
+    def on_message_begin(self) -> None:
+        """An answer begins: to no request, where the last one has been answered."""
+        if not self._asked:
+            raise ValueError("nobody asked")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer."""
+        if not self._begun:
+            self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; what only announces another is passed over."""
+        parser = self._parser
+        status = parser.get_status_code() if parser is not None else 0
+        if 100 <= status < 200:
+            self.headers = {}
+            return
+        headers = self.headers
+        chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
+        self._sized = chunked or b"content-length" in headers or status in NO_BODY
+        self.status, self._begun, self._dry = status, True, 0
+        self._wake()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._dry = 0
+        self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """The body is whole."""
+        if self._begun:
+            self.keeps = self._parser is not None and self._parser.should_keep_alive()
+            self._end()
+
+
+def _late(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())

@@ -1,11 +1,10 @@
 """A model behind any OpenAI-compatible chat completions endpoint. Owns: the request, the deadlines, and the retries
 before the first part. Refuses to know: what an answer's bytes mean (chunks.py), tools as things that run, runs, and
-where settings come from. aiohttp is imported at first use: it costs more than the rest of the start."""
+where settings come from, and HTTP (line.py, pool.py). Those are imported at first use."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import random
 import time
@@ -16,13 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from holdfast import __version__
 from holdfast.models.base import Ask, Part
-from holdfast.models.chunks import UNREADABLE, Answer, Lines, UpstreamFailed, Whole, cut, excerpt, garbage
+from holdfast.models.chunks import UNREADABLE, Answer, Lines, UpstreamFailed, Whole, excerpt, garbage
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
-
-    from holdfast.models.line import Feed, Take
+    from holdfast.models.feed import Feed, Take
+    from holdfast.models.line import Line
+    from holdfast.models.pool import Pool
 
 EXCERPT_BYTES = 4096
 LIST_BYTES = 1_048_576
@@ -69,10 +69,10 @@ class Upstream(Struct, frozen=True):
 class Reading:
     """One answer on its way. `first_by`: when the first read must be there, until it is; `by`: all of it."""
 
-    __slots__ = ("by", "feed", "first_by", "response")
+    __slots__ = ("by", "feed", "first_by", "line")
 
-    def __init__(self, response: ClientResponse, feed: Feed, first_by: float, by: float) -> None:
-        self.response, self.feed, self.by = response, feed, by
+    def __init__(self, line: Line, feed: Feed, first_by: float, by: float) -> None:
+        self.line, self.feed, self.by = line, feed, by
         self.first_by: float | None = first_by
 
 
@@ -90,7 +90,8 @@ class OpenAIModel:
         self.name = upstream.name
         self._upstream = upstream
         self._clock, self._sleep, self._chance = clock, sleep, chance
-        self._session: ClientSession | None = None
+        self._pool: Pool | None = None
+        self._head = b""
         self._tools: tuple[tuple[dict[str, object], ...], msgspec.Raw] = ((), msgspec.Raw(b"[]"))
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
@@ -99,29 +100,23 @@ class OpenAIModel:
         by = self._clock() + self._upstream.total_s
         tries = 0
         told = False
-
-        def offered(parts: list[Part]) -> bool:
-            nonlocal told
-            told = True  # taken or not: what is not taken is yielded
-            return ask.take is not None and ask.take(parts)
-
         while True:
             reading: Reading | None = None
             try:
-                reading = await self._begin(body, by, offered if ask.take is not None else None)
+                reading = await self._begin(body, by, ask.take)
                 while parts := await self._next(reading):
                     told = True
                     yield parts
                 return
             except UpstreamFailed as failure:
+                told = told or (reading is not None and reading.feed.offered)
                 wait = self._wait(failure, tries)
                 if told or wait is None or self._clock() + wait >= by:
                     raise
             finally:
                 if reading is not None:
                     reading.feed.close()
-                    # Not release(): an answer that nobody reads any more must cost the upstream nothing.
-                    reading.response.close()
+                    self._let_go(reading.line)
             tries += 1
             await self._sleep(wait)
 
@@ -141,21 +136,21 @@ class OpenAIModel:
 
     async def close(self) -> None:
         """See Model.close."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
 
     async def _begin(self, body: bytes, by: float, take: Take | None) -> Reading:
-        from holdfast.models.line import Feed
+        from holdfast.models.feed import Feed
 
         first_by = min(by, self._clock() + self._upstream.first_byte_s)
-        response = await self._post(body, first_by - self._clock())
+        line = await self._post(body, first_by)
         try:
             answer = Answer(self._upstream.api_key)
-            intake = await self._intake(response, answer)
-            return Reading(response, Feed(response, intake, answer, take), first_by, by)
+            intake = await self._intake(line, answer)
+            return Reading(line, Feed(line, intake, answer, take), first_by, by)
         except BaseException:
-            response.close()
+            self._let_go(line)
             raise
 
     async def _next(self, reading: Reading) -> list[Part]:
@@ -172,75 +167,97 @@ class OpenAIModel:
             if parts:
                 return parts
         feed.close()
-        await self._finish(reading.response)
+        await self._finish(reading.line)
         return []
 
-    async def _post(self, body: bytes, limit: float) -> ClientResponse:
-        session = self._connections()
-        try:
-            async with asyncio.timeout(limit):
-                url = f"{self._upstream.url.rstrip('/')}/chat/completions"
-                return await session.post(url, data=body, headers=self._headers(), allow_redirects=False)
-        except (OSError, _client_error()) as error:
-            raise _unanswered(error, _host(self._upstream.url)) from error
+    async def _post(self, body: bytes, first_by: float) -> Line:
+        if not self._head:
+            self._head = self._request("POST", "/chat/completions")
+        return await self._answered(b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body), first_by)
 
-    async def _read(self, response: ClientResponse, limit: float) -> bytes:
+    async def _answered(self, request: bytes, by: float) -> Line:
+        """The line on which an answer to this has begun."""
+        line = await self._line(by - self._clock())
         try:
-            async with asyncio.timeout(limit):
-                return await response.content.readany()
+            line.ask(request)
+            await line.head(by - self._clock())
         except TimeoutError as error:
-            raise _timed_out(f"sent nothing more for {max(limit, 0):.3g} s") from error
-        except (OSError, _client_error()) as error:
-            raise cut() from error
+            line.hang_up()
+            raise _timed_out(f"at {_host(self._upstream.url)} did not begin to answer in time") from error
+        except BaseException:
+            line.hang_up()
+            raise
+        return line
 
-    async def _finish(self, response: ClientResponse) -> None:
-        """Read up to the end of the body, where it is near, so that the connection is used again."""
-        if not response.content.at_eof():
+    async def _line(self, limit_s: float) -> Line:
+        host = _host(self._upstream.url)
+        try:
+            return await self._connections().line(limit_s)
+        except TimeoutError as error:
+            failure = _timed_out(f"at {host} could not be connected to in time")
+            failure.again = True
+            raise failure from error
+        except (OSError, RuntimeError) as error:  # uvloop has RuntimeError for some
+            raise _unreachable(host, error, again=True) from error
+
+    async def _finish(self, line: Line) -> None:
+        """Wait for the end of the body, where it is near, so that the connection is used again."""
+        if not line.ended:
             try:
-                await self._read(response, TAIL_S)
-            except UpstreamFailed:
+                await line.more(TAIL_S)
+            except (TimeoutError, UpstreamFailed):
                 return  # the answer is whole: what is wrong with its last bytes only costs the connection
 
-    async def _intake(self, response: ClientResponse, answer: Answer) -> Lines | Whole:
-        if not 200 <= response.status < 300:
-            raise await self._refused(response)
-        if response.content_type == "text/html":
+    def _let_go(self, line: Line) -> None:
+        """For the next request; one whose answer nobody reads any more must cost the upstream nothing."""
+        if self._pool is not None:
+            self._pool.give_back(line)
+        else:
+            line.hang_up()
+
+    async def _intake(self, line: Line, answer: Answer) -> Lines | Whole:
+        if not 200 <= line.status < 300:
+            raise await self._refused(line)
+        kind = (line.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if kind == "text/html":
             raise garbage("an HTML page")
-        if response.content_type == "application/json":
+        if kind == "application/json":
             return Whole(answer, self._upstream.line_bytes)
         return Lines(answer, self._upstream.line_bytes)
 
-    async def _refused(self, response: ClientResponse) -> UpstreamFailed:
-        status, headers = response.status, response.headers
-        try:
-            body = await self._first_bytes(response, EXCERPT_BYTES)
-        except UpstreamFailed:
-            body = b""
+    async def _refused(self, line: Line) -> UpstreamFailed:
+        status = line.status
+        body = await self._first_bytes(line, EXCERPT_BYTES)
         code, advice = _STATUS.get(status, ("upstream_status", "Try again later."))
         again = status in (408, 409, 429) or status >= 500
         return UpstreamFailed(
             code,
             f"The model's upstream answered {status}{excerpt(body, self._upstream.api_key)}. {advice}",
             status=429 if status == 429 else 502,
-            again=again and headers.get("x-should-retry") != "false",
-            wait_s=_retry_after(headers.get("Retry-After"), headers.get("Date")),
+            again=again and line.header(b"x-should-retry") != "false",
+            wait_s=_retry_after(line.header(b"retry-after"), line.header(b"date")),
         )
 
     async def _models(self, within_s: float) -> tuple[int, bytes]:
         """Status and body of GET /models; status 0 where there was no answer."""
-        session = self._connections()
         try:
             async with asyncio.timeout(within_s):
-                url = f"{self._upstream.url.rstrip('/')}/models"
-                async with session.get(url, headers=self._headers(), allow_redirects=False) as response:
-                    return response.status, await self._first_bytes(response, LIST_BYTES)
-        except (OSError, _client_error(), UpstreamFailed):
+                line = await self._answered(self._request("GET", "/models") + b"\r\n", self._clock() + within_s)
+                try:
+                    return line.status, await self._first_bytes(line, LIST_BYTES)
+                finally:
+                    self._let_go(line)
+        except (TimeoutError, UpstreamFailed):
             return 0, b""
 
-    async def _first_bytes(self, response: ClientResponse, limit: int) -> bytes:
+    async def _first_bytes(self, line: Line, limit: int) -> bytes:
+        """As much as comes of a body that is no answer."""
         body = bytearray()
-        while len(body) < limit and (data := await self._read(response, self._upstream.probe_s)):
-            body += data
+        try:
+            while len(body) < limit and (data := await line.more(self._upstream.probe_s)):
+                body += data
+        except (TimeoutError, UpstreamFailed):
+            return b""
         return bytes(body[:limit])
 
     def _wait(self, failure: UpstreamFailed, tries: int) -> float | None:
@@ -265,33 +282,30 @@ class OpenAIModel:
             self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools)))
         return self._tools[1]
 
-    def _headers(self) -> dict[str, str]:
+    def _request(self, method: str, place: str) -> bytes:
+        """The head of a request, but for its last line."""
         headers = {
+            "User-Agent": f"holdfast/{__version__}",
             "Content-Type": "application/json",
             "Accept": "text/event-stream, application/json",
             "Accept-Encoding": "identity",  # a compressed stream is held back by proxies, and may unpack to anything
         }
         if key := self._upstream.api_key.strip():
             headers["Authorization"] = f"Bearer {key}"
-        return headers
+        try:
+            return self._connections().origin.request(method, place, headers)
+        except ValueError as error:
+            raise UpstreamFailed("upstream_auth", f"{error}. Check [model] api_key.") from error
 
-    def _connections(self) -> ClientSession:
-        if self._session is None:
-            import aiohttp
+    def _connections(self) -> Pool:
+        if self._pool is None:
+            from holdfast.models.pool import Origin, Pool
 
-            from holdfast.models.line import Line
-
-            connector = aiohttp.TCPConnector(limit=0)
-            # aiohttp has no public way to hear of a read without a task that waits for it. Where this one is gone, Feed
-            # finds no Line on the connection and reads as others do.
-            connector._factory = functools.partial(Line, loop=asyncio.get_running_loop())  # type: ignore[assignment]
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, connect=self._upstream.connect_s),
-                trust_env=False,
-            )
-        return self._session
+            try:
+                self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s)
+            except ValueError as error:
+                raise _unreachable(_host(self._upstream.url), error, again=False) from error
+        return self._pool
 
 
 _STATUS = {
@@ -304,12 +318,6 @@ _STATUS = {
 }
 
 
-def _client_error() -> type[Exception]:
-    from aiohttp import ClientError
-
-    return ClientError
-
-
 def _host(url: str) -> str:
     """The part of a URL that is no secret."""
     return url.partition("://")[2].partition("/")[0].rpartition("@")[2] or "an address that is no URL"
@@ -319,24 +327,10 @@ def _timed_out(how: str) -> UpstreamFailed:
     return UpstreamFailed("upstream_timeout", f"The model's upstream {how}. Try again later.", status=504)
 
 
-def _unanswered(error: Exception, host: str) -> UpstreamFailed:
-    """Why there was no answer to a request at all."""
-    import aiohttp
-
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        failure = _timed_out(f"at {host} could not be connected to in time")
-        failure.again = True
-        return failure
-    if isinstance(error, TimeoutError):
-        return _timed_out(f"at {host} did not begin to answer in time")
-    if isinstance(error, aiohttp.ClientResponseError):
-        return garbage("something that is not HTTP")
-    connecting = isinstance(error, aiohttp.ClientConnectorError)
-    if isinstance(error, aiohttp.ServerDisconnectedError | OSError) and not connecting:
-        return cut()
+def _unreachable(host: str, error: Exception, *, again: bool) -> UpstreamFailed:
     kind = type(error).__name__
     message = f"The model's upstream at {host} cannot be reached ({kind}). Check that it runs, and [model] url."
-    return UpstreamFailed("upstream_unreachable", message, again=connecting)
+    return UpstreamFailed("upstream_unreachable", message, again=again)
 
 
 def _retry_after(value: str | None, date: str | None) -> float | None:

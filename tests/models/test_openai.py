@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -364,11 +363,6 @@ async def test_a_reader_that_leaves_closes_the_upstream_socket(
         assert up.open == 1
         await leave(stream)
         await until(lambda: (up.open, up.closed_early) == (0, 1))
-
-
-def test_aiohttp_is_loaded_at_first_use_only() -> None:
-    code = "import sys, holdfast.models.find, holdfast.models.openai; sys.exit('aiohttp' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 async def test_probe_is_true_where_the_upstream_answers(up: FakeUpstream) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from contextlib import aclosing
 
 import pytest
-from aiohttp import ClientSession
-from aiohttp.client_proto import ResponseHandler
 
 from holdfast.core.errors import AgentError
 from holdfast.models.base import Ask, Finished, Part, Text
@@ -21,8 +18,7 @@ DEADLINE = 30.0
 class Taker:
     """Takes parts as long as it is willing to."""
 
-    def __init__(self, most: int = 1_000_000, kind: type[OpenAIModel] = OpenAIModel) -> None:
-        self.kind = kind
+    def __init__(self, most: int = 1_000_000) -> None:
         self.most = most
         self.all: list[Part] = []
         self.taken = 0
@@ -37,7 +33,7 @@ class Taker:
 
     async def hear(self, up: FakeUpstream, text: str, **settings: float) -> str:
         """Ask, and give back all text in the order in which it came."""
-        model = self.kind(Upstream(up.url, "fake-model", **{"retries": 0, **settings}))  # type: ignore[arg-type]
+        model = OpenAIModel(Upstream(up.url, "fake-model", **{"retries": 0, **settings}))  # type: ignore[arg-type]
         ask = Ask(({"role": "user", "content": text},), take=self.take)
         try:
             async with asyncio.timeout(DEADLINE), aclosing(model.stream(ask)) as stream:
@@ -69,26 +65,6 @@ async def test_parts_that_are_not_taken_are_yielded_in_their_place(most: int) ->
         assert await taker.hear(up, "[[tokens=40 pace=0.005]]") == words(40)
         assert taker.taken <= most
         assert taker.yielded > 0
-
-
-class Deaf(OpenAIModel):
-    """As with a release of aiohttp that does not let us listen."""
-
-    def _connections(self) -> ClientSession:
-        session = super()._connections()
-        assert session.connector is not None
-        session.connector._factory = functools.partial(ResponseHandler, loop=asyncio.get_running_loop())
-        return session
-
-
-async def test_a_connection_without_an_ear_gives_the_same() -> None:
-    async with FakeUpstream() as up:
-        taker = Taker(kind=Deaf)
-        assert await taker.hear(up, "[[tokens=40 pace=0.005]]") == words(40)
-        assert taker.taken == 0
-        with pytest.raises(AgentError) as caught:
-            await taker.hear(up, "[[hang=3 pace=0.005]]", stall_s=0.3)
-        assert caught.value.code == "upstream_timeout"
 
 
 async def test_nothing_is_asked_again_after_a_part_that_was_taken() -> None:
