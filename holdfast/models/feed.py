@@ -108,8 +108,11 @@ class Feed:
         if waiter is None or waiter.done():
             return
         if self._take is not None and not line.ended and line.failure is None:
+            data = line.read()
+            if not data:
+                return  # only the form of the body went on; b"" would be its end
             try:
-                self._kept = parts = self._parsed(line.read())
+                self._kept = parts = self._parsed(data)
                 if self._failure is None and not self._answer.done and self._taken(parts):
                     self._kept = []
                     self._heard = now = self._time()

@@ -349,7 +349,7 @@ ORIGINS = {
 @pytest.mark.parametrize("url", ORIGINS)
 def test_an_address_is_read_from_its_url(url: str) -> None:
     *rest, login = ORIGINS[url]
-    assert Origin.of(url) == Origin(*rest, base64.b64encode(str(login).encode()).decode())  # type: ignore[arg-type]
+    assert Origin.of(url) == Origin(*rest, base64.b64encode(str(login).encode()).decode())  # type: ignore[arg-type,call-arg]
 
 
 @pytest.mark.parametrize("url", ["", "h/v1", "ftp://h", "http://", "http:///v1", "http://h:x", "http://[::1", "//h"])
