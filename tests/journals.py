@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from holdfast.core import events as e
 from holdfast.core.ids import call_id
+from holdfast.core.rope import join
 from holdfast.core.spec import Dialect, Resolved, Spec
-from holdfast.core.state import Due, RunState, apply, fold, join, start
+from holdfast.core.state import Due, RunState, apply, fold, start
 from holdfast.core.table import TABLE, Phase
 
 RUN = "0123456789abcdef"

@@ -3,8 +3,8 @@ absent cell is the error), RunState and the pure functions `apply` and `fold`.
 
 Theory of operation. Deltas are provisional, completions are facts. A RunState therefore has two halves: `facts`,
 a Struct that is replaced only when a fact arrives, and the draft (a rope of text and one of reasoning), to which
-each delta adds one cell in constant time. Everything is immutable: the writer may hold a staged state and the hub
-a committed one that share all but their last cells, and any reader may keep an old one for as long as it likes.
+each delta adds one piece in constant time. Everything is immutable: the writer may hold a staged state and the hub
+a committed one that share all but their last pieces, and any reader may keep an old one for as long as it likes.
 AttemptStarted is where a crash becomes visible: the draft is dropped, the facts stay, and calls that were started
 and not finished stay due, marked by the attempt that started them. Legality lives in TABLE alone; the few rules
 that need more than the phase (which call is open, does the text match its deltas) stand in the fold of that event.
@@ -20,20 +20,8 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core.errors import Damaged, IllegalEvent
-from holdfast.core.table import STATUS, TABLE, TERMINAL, Next, Phase, Status
-
-Rope = tuple[Any, str] | None  # Any: a recursive alias (Rope, str) is beyond the type checker; only join() walks it
-"""Text as cells (rest, piece): adding a piece is O(1) at any length, and old ropes stay valid."""
-
-
-def join(rope: Rope) -> str:
-    """The text of a rope."""
-    pieces = []
-    while rope is not None:
-        rope, piece = rope
-        pieces.append(piece)
-    pieces.reverse()
-    return "".join(pieces)
+from holdfast.core.rope import Rope, grow, join
+from holdfast.core.table import FIRST_END, STATUS, TABLE, Next, Phase, Status
 
 
 class Thought(Struct, frozen=True):
@@ -118,12 +106,12 @@ class RunState(Struct, frozen=True):
     facts: Facts
     phase: Phase
     seq: int
-    text: Rope = None
+    text: Rope | None = None
     text_seq: int = -1
-    thought: Rope = None
+    thought: Rope | None = None
     thought_seq: int = -1
     thoughts: tuple[Thought, ...] = ()
-    refusal: Rope = None
+    refusal: Rope | None = None
     """The message's words of refusal: they come after its text."""
 
     @property
@@ -134,7 +122,7 @@ class RunState(Struct, frozen=True):
     @property
     def ended(self) -> bool:
         """True when nothing can follow."""
-        return self.phase in TERMINAL
+        return self.phase >= FIRST_END
 
     @property
     def drafting(self) -> bool:
@@ -210,7 +198,7 @@ def _text(state: RunState, entry: e.Entry, event: e.TextDelta, cell: Phase) -> R
     first = state.text_seq if state.text_seq >= 0 else entry.seq
     if event.refusal or state.refusal is not None:
         return _refusal(state, entry, event, first)
-    return RunState(state.facts, cell, entry.seq, (state.text, event.text), first, None, -1, state.thoughts)
+    return RunState(state.facts, cell, entry.seq, grow(state.text, event.text), first, None, -1, state.thoughts)
 
 
 def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) -> RunState:
@@ -218,12 +206,12 @@ def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) ->
         raise IllegalEvent("text cannot follow a refusal in one message")
     if state.refusal is None and (not event.text or (state.text is not None and not join(state.text))):
         raise IllegalEvent("a refusal is not empty, and does not follow empty text")
-    return replace(state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=(state.refusal, event.text))
+    return replace(state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=grow(state.refusal, event.text))
 
 
 def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: Phase) -> RunState:
     first = state.thought_seq if state.thought_seq >= 0 else entry.seq
-    rope = (state.thought, event.text)
+    rope = grow(state.thought, event.text)
     draft = (state.text, state.text_seq, rope, first, state.thoughts, state.refusal)
     return RunState(state.facts, cell, entry.seq, *draft)
 

@@ -89,6 +89,8 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
 DELTAS = frozenset({e.TextDelta, e.ReasoningDelta})
 """What is provisional; everything else is a fact."""
 TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
+FIRST_END = int(min(TERMINAL))
+"""From here on nothing follows. A plain number, because every delta asks."""
 Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
 STATUS: dict[Phase, Status] = {
     Phase.NEW: "queued",

@@ -54,16 +54,22 @@ class Lane:
     def tell(self, entries: list[Entry]) -> None:
         """Render once, push to all."""
         before, view, step = self.view, self.view, self.projection.step
-        frames: list[bytes] = []
-        for entry in entries:
-            view, more = step(view, entry)
-            frames += more
+        if len(entries) == 1:
+            view, frames = step(view, entries[0])
+        else:
+            frames = []
+            for entry in entries:
+                view, more = step(view, entry)
+                frames += more
         self.view = view
         if not frames:
             return
         data = b"".join(frames) if len(frames) > 1 else frames[0]
-        full = [reader for reader in self.readers if not reader.push(data)]
-        for reader in full:
+        full = None
+        for reader in self.readers:
+            if not reader.push(data):
+                full = [*full, reader] if full else [reader]
+        for reader in full or ():
             self.readers.remove(reader)
             reader.detach(before, entries[0].seq - 1)
         if self.projection.over(view):
@@ -92,7 +98,7 @@ class Live:
         """Called when it is lost: whatever its worker does must end."""
         self.poke: Callable[[], None] = lambda: None
         """Called when somebody left a signal for the holder."""
-        self.progressed: Callable[[], None] = lambda: None
+        self.progressed: Callable[[], None] | None = None
         """Called when entries of this attempt are committed."""
         self.waiter: asyncio.Future[None] | None = None
         self.pending_bytes = 0
@@ -135,9 +141,10 @@ class Live:
         """These entries are committed."""
         self.committed = after
         self.flushing = False
-        self.progressed()
+        if self.progressed is not None:
+            self.progressed()
         if entries:
-            for lane in list(self.lanes.values()):
+            for lane in tuple(self.lanes.values()):
                 lane.tell(entries)
         if after.ended:
             for lane in self.lanes.values():
@@ -214,4 +221,8 @@ class Live:
 
     def backlog(self) -> int:
         """The longest queue of a reader, in bytes."""
-        return max((reader.backlog() for lane in self.lanes.values() for reader in lane.readers), default=0)
+        longest = 0
+        for lane in self.lanes.values():
+            for reader in lane.readers:
+                longest = max(longest, reader.backlog())
+        return longest

@@ -80,13 +80,18 @@ class Writer:
         """Add an event to the next batch. IllegalEvent: refused. ClaimLost: not ours any more."""
         if live.lost:
             raise ClaimLost(live.run)
-        urgent = type(event) not in DELTAS or not live.staged.drafting
+        if type(event) in DELTAS:  # a thousand times as often as the rest
+            urgent = not live.staged.drafting
+            after = live.stage(event, codec.encode(event), self._now_ms())
+            if urgent or not live.queued:
+                self._enqueue(live, urgent)
+            return after
         after = live.stage(event, codec.encode(event), self._now_ms())
         if after.ended:
             live.stage_mark(mark_for(after, stored=not live.owned))
         elif isinstance(event, ApprovalRequested):
             live.stage_mark(asking_mark(self._now_ms()))
-        self._enqueue(live, urgent)
+        self._enqueue(live, True)
         return after
 
     def _enqueue(self, live: Live, urgent: bool) -> None:
@@ -185,19 +190,20 @@ class Writer:
         self._bell.ring([*(part.run for part in back), "work"])
 
     async def _flush(self, batch: Sequence[Live]) -> None:
+        fenced = Verdict.FENCED  # an enumeration is slow to ask
         taken = [live.take() for live in batch]
         verdicts = await self._append([part for part, _, _ in taken], batch)
         for live, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
             if live.lost:  # while it was on its way: what became of it the journal knows
                 continue
-            if verdict is Verdict.FENCED:
+            if verdict is fenced:
                 self.fenced += 1
                 self._log.warning("run_fenced", run=live.run, attempt=part.attempt)
                 live.lose()
                 continue
             self.entries += len(entries)
             self._tell(live, entries, after)
-        self._bell.ring(live.run for live in batch)
+        self._bell.ring([live.run for live in batch])
 
     def _tell(self, live: Live, entries: list[Entry], after: RunState) -> None:
         try:

@@ -92,9 +92,14 @@ class Impatient:
             self.transport.close()
 
 
+PIECE = 64 * 1024
+"""The longest piece of a body that is written in one go."""
+
+
 def write_of(cycle: Any) -> Callable[[bytes], bool]:
     """Writes a piece of the body of uvicorn's request `cycle` now, as its send() would; False where only send() can:
-    before the head, after the end, while the line is full, or where the body is not chunked by us (h11)."""
+    before the head, after the end, while the line is full, where it is too long, or where the body is not chunked by
+    us (h11)."""
     if not hasattr(cycle, "chunked_encoding"):
         return _cannot
     alive = weakref.ref(cycle)  # it has the scope, which has this
@@ -103,7 +108,7 @@ def write_of(cycle: Any) -> Callable[[bytes], bool]:
         cycle = alive()
         if cycle is None or cycle.flow.write_paused or cycle.disconnected:
             return False
-        if cycle.response_complete or not cycle.chunked_encoding:
+        if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
             return False
         transport = cycle.transport
         if transport.is_closing():  # the line broke a moment ago and uvicorn has not heard of it: a write would raise

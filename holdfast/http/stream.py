@@ -13,9 +13,10 @@ from holdfast.dialects.sse import KEEPALIVE
 from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, News
 from holdfast.engine.callers import CutOff
 from holdfast.engine.subscription import Subscription
+from holdfast.http.connection import PIECE
 from holdfast.http.leaving import Left, unless_gone, watch
 
-SLICE = 64 * 1024
+SLICE = PIECE
 FRAME_END = b"\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -109,10 +110,8 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 def at_once(scope: Scope) -> Callable[[bytes], bool] | None:
     """Sends frames without waking this response's task, as long as they go in one piece and the line takes them."""
-    write = scope.get("extensions", {}).get("holdfast.write")
-    if write is None:
-        return None
-    return lambda data: len(data) <= SLICE and write(data)
+    write: Callable[[bytes], bool] | None = scope.get("extensions", {}).get("holdfast.write")
+    return write
 
 
 def abort(scope: Scope) -> None:

@@ -15,8 +15,9 @@ class LocalBell:
     def ring(self, runs: Iterable[str]) -> None:
         """Tell all listeners of these runs, at once."""
         for run in runs:
-            for heard in list(self._ears.get(run, {}).values()):
-                heard()
+            if run in self._ears:
+                for heard in list(self._ears[run].values()):
+                    heard()
 
     def topics(self) -> list[str]:
         """All that somebody listens for now: where rings can be lost, all of them are rung from time to time."""

@@ -165,9 +165,9 @@ class SqliteStore:
         )
 
     def _appended(self, slices: Sequence[Slice], written: Written) -> list[Verdict]:
-        place = written.first_id
+        place, fenced = written.first_id, Verdict.FENCED
         for part, verdict in zip(slices, written.verdicts, strict=True):
-            if verdict is Verdict.FENCED:
+            if verdict is fenced:
                 continue
             tail = self._tails[part.run]
             tail.add(part.records, place)

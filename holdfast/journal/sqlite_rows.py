@@ -157,7 +157,8 @@ def open_run(
         metadata = opening.metadata if asked.conversation_use == "make" else b"{}"
         made = (asked.owner, resolved.conversation, asked.conversation, opening.run, opening.at, metadata)
         db.execute(SQL["insert_conversation"], made)
-    crc, values = _chain(n, origin(opening.run), records)
+    values: list[apsw.SQLiteValue] = []
+    crc = _chain(n, origin(opening.run), records, values)
     fence = Fence(asked.owner, n, attempt, len(records) - 1, crc, not attempt, opening.holder, lease_until)
     fence = replace(fence, conversation=resolved.conversation)
     fences.put(opening.run, _after_mark(fence, opening.ended))
@@ -195,12 +196,12 @@ def _insert_run(db: apsw.Connection, opening: Opening, resolved: Resolved, last_
     return int(rows[0][0])
 
 
-def _chain(n: int, crc: int, records: Sequence[Record]) -> tuple[int, list[apsw.SQLiteValue]]:
-    values: list[apsw.SQLiteValue] = []
+def _chain(n: int, crc: int, records: Sequence[Record], values: list[apsw.SQLiteValue]) -> int:
+    """Add a row of six values for each record; the checksum after the last."""
     for record in records:
         crc = link(crc, record)
         values += (n, record.seq, record.attempt, record.at, crc, record.data)
-    return crc, values
+    return crc
 
 
 def _insert(db: apsw.Connection, fences: Fences, values: list[apsw.SQLiteValue]) -> int:
@@ -220,6 +221,7 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
     verdicts: list[Verdict] = []
     values: list[apsw.SQLiteValue] = []
     marks: list[tuple[Slice, Fence, Mark]] = []
+    is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # an enumeration is slow to ask
     for part in slices:
         fence = fences.get(part.run)
         if (
@@ -229,13 +231,12 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
             or (part.records and part.records[0].seq != fence.seq + 1)
             or (part.records and part.records[-1].seq != fence.seq + len(part.records))
         ):
-            verdicts.append(Verdict.FENCED)
+            verdicts.append(is_fenced)
             continue
-        crc, rows = _chain(fence.n, fence.crc, part.records)
-        values += rows
+        crc = _chain(fence.n, fence.crc, part.records, values)
         fence = replace(fence, seq=fence.seq + len(part.records), crc=crc)
         fences.put(part.run, _after_mark(fence, part.mark))
-        verdicts.append(Verdict.WRITTEN)
+        verdicts.append(is_written)
         if part.mark:
             marks.append((part, fence, part.mark))
     first = _insert(db, fences, values)
@@ -283,7 +284,8 @@ def claim(
         return None
     attempt = fence.attempt + 1
     record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked))
-    crc, values = _chain(fence.n, fence.crc, [record])
+    values: list[apsw.SQLiteValue] = []
+    crc = _chain(fence.n, fence.crc, [record], values)
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, lease_until=until)
     fences.put(run, fence)
     db.execute(SQL["claim_run"], (fence.n, attempt, record.seq, at))

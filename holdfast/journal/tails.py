@@ -31,8 +31,9 @@ class Tail(Struct):
         """New records were committed, the first at `first_id` or later."""
         if not self.records:
             self.first_id = first_id
-        self.records.extend(records)
-        self.size += sum(len(record.data) for record in records)
+        self.records += records
+        for record in records:
+            self.size += len(record.data)
 
     def page(self, after: int) -> list[Record] | None:
         """Records after `after`; None where some of them are in segments."""

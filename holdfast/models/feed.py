@@ -25,12 +25,13 @@ class Feed:
 
     __slots__ = (
         "_answer",
-        "_due",
+        "_began",
         "_failure",
         "_heard",
         "_intake",
         "_kept",
         "_last",
+        "_limit_s",
         "_line",
         "_stall_s",
         "_take",
@@ -50,7 +51,7 @@ class Feed:
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = self._due = self._last = self._stall_s = 0.0
+        self._began = self._heard = self._last = self._limit_s = self._stall_s = 0.0
         self.offered = False
         """Parts were offered: taken or not, they have been told."""
         line.ear = self._news
@@ -63,13 +64,19 @@ class Feed:
     @property
     def patience_s(self) -> float:
         """How long the last wait was to be at most."""
-        return self._due - self._heard
+        return self._due() - self._heard
+
+    def _due(self) -> float:
+        """A read that was taken has moved it on."""
+        if self._heard == self._began:
+            return self._heard + self._limit_s
+        return min(self._heard + self._stall_s, self._last)
 
     async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
         """The parts of one read, empty at most at the end. Raises UpstreamFailed, TimeoutError after `limit_s` (or
         `stall_s` after the last read that was taken), never later than `left_s`."""
-        self._heard = now = self._time()
-        self._due, self._last, self._stall_s = now + limit_s, now + left_s, stall_s
+        self._began = self._heard = now = self._time()
+        self._limit_s, self._last, self._stall_s = limit_s, now + left_s, stall_s
         line = self._line
         while True:
             if self._kept:
@@ -115,8 +122,7 @@ class Feed:
                 self._kept = parts = self._parsed(data)
                 if self._failure is None and not self._answer.done and self._taken(parts):
                     self._kept = []
-                    self._heard = now = self._time()
-                    self._due = min(now + self._stall_s, self._last)
+                    self._heard = self._time()
                     return
             except Exception as error:
                 self._failure = error
@@ -131,7 +137,7 @@ class Feed:
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
-        if self._timer is None or self._timer.when() > self._due:
+        if self._timer is None or self._timer.when() > self._due():
             self._watch()
         try:
             await self._waiter
@@ -141,14 +147,14 @@ class Feed:
     def _watch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self._due, self._look)
+        self._timer = asyncio.get_running_loop().call_at(self._due(), self._look)
 
     def _look(self) -> None:
         self._timer = None
         waiter = self._waiter
         if waiter is None or waiter.done():
             return  # the next wait begins its own
-        if self._time() + TICK_S < self._due:
+        if self._time() + TICK_S < self._due():
             self._watch()
         else:
             waiter.set_exception(TimeoutError())

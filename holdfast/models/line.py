@@ -18,6 +18,8 @@ from holdfast.models.chunks import UpstreamFailed, cut, garbage
 
 HELD = 131_072
 """Bytes of a body that wait for a reader before the socket is left alone."""
+PIECES = 4096
+"""Pieces of a body that wait: small ones cost more than their bytes."""
 DRY = 65_536
 """Bytes without a byte of body: a head, or trailers, of more are no HTTP."""
 NO_BODY = (204, 304)
@@ -95,8 +97,10 @@ class Line(asyncio.Protocol):
     async def more(self, limit_s: float) -> bytes:
         """What comes next of the body, b"" at its end; for whoever has no ear. Raises as head() does."""
         self.ear = self._wake
+        now = asyncio.get_running_loop().time
+        by = now() + limit_s
         while not self._pieces and not self.ended and self.failure is None:
-            await self._wait(limit_s)
+            await self._wait(by - now())
         if self.failure is not None and not self._pieces:
             raise self.failure
         return self.read()
@@ -132,11 +136,8 @@ class Line(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def hang_up(self) -> None:
-        """Whoever speaks there need not go on. May be called twice."""
-        self.ear = None
-        self.keeps = False
-        if self._transport is not None:
-            self._transport.abort()
+        """Whoever speaks there need not go on; whoever waits is told. May be called twice."""
+        self._fail(cut())
 
     # the socket's side
 
@@ -158,15 +159,19 @@ class Line(asyncio.Protocol):
         if self.ear is not None:
             self.ear()
         if self._pieces and not self._paused and self._transport is not None:
-            self._paused = sum(map(len, self._pieces)) > HELD
+            self._paused = len(self._pieces) > PIECES or sum(map(len, self._pieces)) > HELD
             if self._paused:
                 self._transport.pause_reading()
+
+    def eof_received(self) -> None:
+        """The connection ends; it is lost in the loop's next turn, and may not be taken for use before that."""
+        self.keeps = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The answer ends here, whole or not."""
         self._transport = self._parser = None  # the parser knows us: a cycle
         self.keeps = False
-        if self._begun and not self._sized:
+        if self._begun and not self._sized and self.failure is None and exc is None:
             self._end()
         else:
             self._fail(cut())
@@ -214,14 +219,16 @@ class Line(asyncio.Protocol):
         self._wake()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
-        self._dry = 0
-        self._pieces.append(body)
+        """A piece of the body; what only announces an answer has none."""
+        if self._begun:
+            self._dry = 0
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
-        if self._begun:
-            self.keeps = self._parser is not None and self._parser.should_keep_alive()
+        """The body is whole. Where the request is not, nothing can be asked behind it."""
+        parser, transport = self._parser, self._transport
+        if self._begun and parser is not None and transport is not None:
+            self.keeps = parser.should_keep_alive() and not transport.get_write_buffer_size()
             self._end()
 
 

@@ -147,7 +147,7 @@ class OpenAIModel:
         line = await self._post(body, first_by)
         try:
             answer = Answer(self._upstream.api_key)
-            intake = await self._intake(line, answer)
+            intake = await self._intake(line, answer, by)
             return Reading(line, Feed(line, intake, answer, take), first_by, by)
         except BaseException:
             self._let_go(line)
@@ -215,9 +215,9 @@ class OpenAIModel:
         else:
             line.hang_up()
 
-    async def _intake(self, line: Line, answer: Answer) -> Lines | Whole:
+    async def _intake(self, line: Line, answer: Answer, by: float) -> Lines | Whole:
         if not 200 <= line.status < 300:
-            raise await self._refused(line)
+            raise await self._refused(line, by)
         kind = (line.header(b"content-type") or "").partition(";")[0].strip().lower()
         if kind == "text/html":
             raise garbage("an HTML page")
@@ -225,9 +225,9 @@ class OpenAIModel:
             return Whole(answer, self._upstream.line_bytes)
         return Lines(answer, self._upstream.line_bytes)
 
-    async def _refused(self, line: Line) -> UpstreamFailed:
+    async def _refused(self, line: Line, by: float) -> UpstreamFailed:
         status = line.status
-        body = await self._first_bytes(line, EXCERPT_BYTES)
+        body = await self._first_bytes(line, EXCERPT_BYTES, by)
         code, advice = _STATUS.get(status, ("upstream_status", "Try again later."))
         again = status in (408, 409, 429) or status >= 500
         return UpstreamFailed(
@@ -242,19 +242,23 @@ class OpenAIModel:
         """Status and body of GET /models; status 0 where there was no answer."""
         try:
             async with asyncio.timeout(within_s):
-                line = await self._answered(self._request("GET", "/models") + b"\r\n", self._clock() + within_s)
+                by = self._clock() + within_s
+                line = await self._answered(self._request("GET", "/models") + b"\r\n", by)
                 try:
-                    return line.status, await self._first_bytes(line, LIST_BYTES)
+                    return line.status, await self._first_bytes(line, LIST_BYTES, by)
                 finally:
                     self._let_go(line)
         except (TimeoutError, UpstreamFailed):
             return 0, b""
 
-    async def _first_bytes(self, line: Line, limit: int) -> bytes:
+    async def _first_bytes(self, line: Line, limit: int, by: float) -> bytes:
         """As much as comes of a body that is no answer."""
         body = bytearray()
         try:
-            while len(body) < limit and (data := await line.more(self._upstream.probe_s)):
+            while len(body) < limit:
+                data = await line.more(min(self._upstream.probe_s, by - self._clock()))
+                if not data:
+                    break
                 body += data
         except (TimeoutError, UpstreamFailed):
             return b""

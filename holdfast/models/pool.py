@@ -7,6 +7,7 @@ import asyncio
 import base64
 import socket
 import ssl
+from contextlib import suppress
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit
 
@@ -45,7 +46,7 @@ class Origin(Struct, frozen=True):
         if parts.scheme not in ("http", "https") or not host:
             raise ValueError("not a URL of HTTP")
         tls = parts.scheme == "https"
-        host = host if host.isascii() else host.encode("idna").decode()
+        host = host.encode("idna").decode()  # raises for what getaddrinfo would raise for
         shown = f"[{host}]" if ":" in host else host
         port = parts.port or (443 if tls else 80)
         authority = shown if parts.port is None else f"{shown}:{port}"
@@ -95,6 +96,7 @@ class Pool:
             line.hang_up()
             return
         line.ear = None
+        line.read()  # what nobody wanted would keep its end, and the next answer, from being heard
         loop = asyncio.get_running_loop()
         self._idle.append((line, loop.time()))
         if self._sweeping is None:
@@ -111,19 +113,21 @@ class Pool:
     async def _dial(self, limit_s: float) -> Line:
         async with asyncio.timeout(limit_s):
             dialled = await start_connection(await self._addresses(), happy_eyeballs_delay=NEXT_ADDRESS_S)
-            try:
-                dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                line = await self._greeted(dialled)
-            except BaseException:
-                dialled.close()
-                raise
+            line = await self._greeted(dialled)
         self._lines.add(line)
         return line
 
     async def _greeted(self, dialled: socket.socket) -> Line:
+        dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         name = self.origin.host if self._tls is not None else None
         connect = asyncio.get_running_loop().create_connection
-        return (await connect(lambda: Line(self._lost), sock=dialled, ssl=self._tls, server_hostname=name))[1]
+        try:
+            return (await connect(lambda: Line(self._lost), sock=dialled, ssl=self._tls, server_hostname=name))[1]
+        except BaseException:
+            # It is the loop's, which closes it; to close it here would leave its number to be watched for another.
+            with suppress(OSError):
+                dialled.shutdown(socket.SHUT_RDWR)
+            raise
 
     async def _addresses(self) -> list[AddrInfoType]:
         """Those of the name; many that dial at once ask once."""

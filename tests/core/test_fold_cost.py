@@ -6,7 +6,8 @@ import tracemalloc
 from collections.abc import Callable
 
 from holdfast.core import events as e
-from holdfast.core.state import RunState, apply, join
+from holdfast.core.rope import join
+from holdfast.core.state import RunState, apply
 from tests.journals import AT, RUN, Pen
 
 

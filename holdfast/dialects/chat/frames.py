@@ -36,7 +36,7 @@ class Fixed(Struct, frozen=True):
     identity: dict[str, object]
 
 
-Held = tuple[Any, bytes] | None  # Any: see core.state.Rope
+Held = tuple[Any, bytes] | None  # Any: an alias that names itself is beyond the type checker
 """Frames of a draft as cells (rest, frame), so that holding one more is O(1)."""
 
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core.ids import wire_id
+from holdfast.core.rope import Rope, grow, join
 from holdfast.core.spec import Spec
-from holdfast.core.state import Rope, join
 from holdfast.dialects.approval import Continued, question
 from holdfast.dialects.messages import blocks
 from holdfast.dialects.messages.errors import error_frame, failure_frame
@@ -27,7 +27,7 @@ from holdfast.dialects.sse import encode, named_frame
 
 STOP = {"max_output_tokens": "max_tokens", "max_messages": "max_tokens", "content_filter": "refusal"}
 RESTARTED = "The run was taken over after a failure and its text starts again. Send the same request to replay it."
-Held = tuple[Any, bytes] | None  # Any: see core.state.Rope
+Held = tuple[Any, bytes] | None  # Any: an alias that names itself is beyond the type checker
 """Frames of a draft as cells (rest, frame), so that holding one more is O(1)."""
 Shown = tuple["View", list[bytes]]
 
@@ -46,7 +46,7 @@ class Draft(Struct, frozen=True):
     """Its text has begun, though it may be empty so far."""
     spoke: bool = False
     thought: bool = False
-    late: tuple[tuple[int, Rope], ...] = ()
+    late: tuple[tuple[int, Rope | None], ...] = ()
     """Thoughts that came after the text had begun: where each began, and its text."""
     musing: bool = False
     """The last of them goes on."""
@@ -253,7 +253,7 @@ def _reasoning(view: View, entry: e.Entry, text: str) -> Shown:
         return view, []
     if draft.texting:
         *before, last = draft.late if draft.musing else (*draft.late, (entry.seq, None))
-        draft = replace(draft, late=(*before, (last[0], (last[1], text))), musing=True, thought=True)
+        draft = replace(draft, late=(*before, (last[0], grow(last[1], text))), musing=True, thought=True)
         return replace(view, draft=draft), []
     if draft.opened < 0:
         draft = replace(draft, opened=entry.seq)

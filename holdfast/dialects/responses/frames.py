@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core.ids import handed_id, item_id
+from holdfast.core.rope import Rope, grow, join
 from holdfast.core.spec import Spec
-from holdfast.core.state import Rope, join
 from holdfast.dialects.responses import items
 from holdfast.dialects.responses.body import ending, head
 from holdfast.dialects.shared import hidden
@@ -53,9 +53,9 @@ class View(Struct, frozen=True):
     after: int
     n: int
     rest: Rest | None
-    text: Rope = None
-    thought: Rope = None
-    refusal: Rope = None
+    text: Rope | None = None
+    thought: Rope | None = None
+    refusal: Rope | None = None
 
 
 class ResponsesProjection:
@@ -83,7 +83,7 @@ class ResponsesProjection:
             rest = view.rest
             if rest.thought_seq < 0:  # the hot path
                 frame = rest.delta_head + b'%d,"delta":%b}\n\n' % (view.n, encode(event.text))
-                after = View(view.after, view.n + 1, rest, (view.text, event.text), None)
+                after = View(view.after, view.n + 1, rest, grow(view.text, event.text))
                 return after, [] if view.n <= view.after else [frame]
         scribe = Scribe(view)
         scribe.take(entry)
@@ -105,11 +105,11 @@ class ResponsesProjection:
                 head = rest.delta_head
                 while place < end and type(event := entries[place].event) is e.TextDelta and not event.refusal:
                     add(b'%b%d,"delta":%b}\n\n' % (head, n, encode(event.text)))
-                    text = (text, event.text)
+                    text = grow(text, event.text)
                     n += 1
                     place += 1
                 if n > view.n:
-                    view = View(view.after, n, rest, text, None)
+                    view = View(view.after, n, rest, text)
             if place < end:
                 view, more = self.step(view, entries[place])
                 frames += more
@@ -206,7 +206,7 @@ class Scribe:
         rest = self._rest()
         self.frames.append(rest.delta_head + b'%d,"delta":%b}\n\n' % (self._n, encode(text)))
         self._n += 1
-        self._text = (self._text, text)
+        self._text = grow(self._text, text)
 
     def _open_message(self, seq: int) -> int:
         return self._open_item(items.message(self._rest().run, seq, None, "in_progress"))
@@ -243,7 +243,7 @@ class Scribe:
                 self._change(part=1)
             self._part("added", items.refusal_part(""))
         self._emit("response.refusal.delta", **self._part_place(), delta=text)
-        self._refusal = (self._refusal, text)
+        self._refusal = grow(self._refusal, text)
 
     def _close_text_part(self, text: str) -> None:
         self._emit("response.output_text.done", **self._part_place(), text=text, logprobs=[])
@@ -276,7 +276,7 @@ class Scribe:
             part = {"type": "summary_text", "text": ""}
             self._emit("response.reasoning_summary_part.added", **self._thought_place(), part=part)
         self._emit("response.reasoning_summary_text.delta", **self._thought_place(), delta=text)
-        self._thought = (self._thought, text)
+        self._thought = grow(self._thought, text)
 
     def _thought_place(self) -> dict[str, object]:
         rest = self._rest()

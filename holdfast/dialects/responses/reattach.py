@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core.state import join
+from holdfast.core.rope import join
 from holdfast.dialects.responses import items
 from holdfast.dialects.responses.frames import ResponsesProjection, Rest, View
 from holdfast.dialects.sse import encode, named_frame

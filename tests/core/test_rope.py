@@ -1,0 +1,38 @@
+"""Ropes: text that grows, whose earlier states stay right."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.rope import FULL, Rope, grow, join
+
+
+@given(st.lists(st.tuples(st.integers(0, 1_000_000), st.text(max_size=3)), max_size=60), st.integers(0, 2 * FULL))
+def test_every_rope_keeps_its_text_whoever_goes_on_from_it(steps: list[tuple[int, str]], before: int) -> None:
+    rope: Rope | None = None
+    for n in range(before):
+        rope = grow(rope, chr(97 + n % 26))
+    known: list[tuple[Rope | None, str]] = [(rope, join(rope))]
+    for where, piece in steps:
+        rope, text = known[where % len(known)]
+        known.append((grow(rope, piece), text + piece))
+    assert all(join(rope) == text for rope, text in known)
+
+
+def test_ropes_are_equal_where_their_texts_are() -> None:
+    one = grow(grow(None, "a"), "b")
+    other = grow(None, "ab")
+    longer = grow(one, "c")
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != longer
+    assert one != "ab"
+
+
+def test_a_long_rope_is_let_go_without_a_deep_recursion() -> None:
+    rope: Rope | None = None
+    for _ in range(1_000_000):
+        rope = grow(rope, "x")
+    assert len(join(rope)) == 1_000_000
+    del rope
