@@ -52,7 +52,8 @@ class Origin(Struct, frozen=True):
         authority = shown if parts.port is None else f"{shown}:{port}"
         path = quote(parts.path.rstrip("/"), SAFE)
         query = f"?{quote(parts.query, SAFE + '?')}" if parts.query else ""
-        login = base64.b64encode(unquote(parts.netloc.rpartition("@")[0]).encode()).decode()
+        user = unquote(parts.netloc.rpartition("@")[0])
+        login = base64.b64encode((user if ":" in user or not user else f"{user}:").encode()).decode()
         return cls(tls, host, port, authority, path, query, login)
 
     def request(self, method: str, place: str, headers: dict[str, str]) -> bytes:
@@ -118,10 +119,10 @@ class Pool:
         return line
 
     async def _greeted(self, dialled: socket.socket) -> Line:
-        dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        name = self.origin.host if self._tls is not None else None
+        name = self.origin.host.rstrip(".") if self._tls is not None else None
         connect = asyncio.get_running_loop().create_connection
         try:
+            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             return (await connect(lambda: Line(self._lost), sock=dialled, ssl=self._tls, server_hostname=name))[1]
         except BaseException:
             # It is the loop's, which closes it; to close it here would leave its number to be watched for another.

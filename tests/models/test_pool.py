@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import shutil
 import socket
 import ssl
@@ -19,6 +18,7 @@ import pytest
 from holdfast.core.errors import AgentError
 from holdfast.models import pool as pools
 from holdfast.models.base import Ask
+from holdfast.models.chunks import UpstreamFailed
 from holdfast.models.line import Line
 from holdfast.models.openai import OpenAIModel, Upstream
 from holdfast.models.pool import Origin, Pool
@@ -178,7 +178,7 @@ def resolves_to(*addresses: tuple[str, int]) -> list[str]:
     really = loop.getaddrinfo
 
     async def getaddrinfo(host: str, port: int, **more: Any) -> list[Any]:
-        if not host.endswith(".example"):
+        if not host.rstrip(".").endswith(".example"):
             return await really(host, port, **more)  # uvloop looks up what is an address too
         looks.append(host)
         await asyncio.sleep(0)
@@ -240,6 +240,19 @@ async def test_a_name_that_nobody_knows_is_an_os_error_and_is_looked_up_again() 
         assert (await asked(pool))[1] == b"ok"
 
 
+@both_loops
+async def test_looking_up_has_a_deadline_and_keeps_nobody_else_waiting() -> None:
+    async with raw(answers(OK)) as up, pool_to("http://one.example", connect_s=0.05) as pool:
+        loop = asyncio.get_running_loop()
+        really = loop.getaddrinfo
+        loop.getaddrinfo = lambda *_, **__: asyncio.Event().wait()  # type: ignore[method-assign,assignment,return-value]
+        ends = await asyncio.gather(*(pool.line(SOON) for _ in range(3)), return_exceptions=True)
+        assert [type(end) for end in ends] == [TimeoutError] * 3
+        loop.getaddrinfo = really  # type: ignore[method-assign]
+        resolves_to(("127.0.0.1", up.port))
+        assert (await asked(pool))[1] == b"ok"
+
+
 @linux
 @both_loops
 async def test_dialling_has_a_deadline_and_leaves_no_socket() -> None:
@@ -260,11 +273,10 @@ class Certificate:
 
     def __init__(self, at: Path) -> None:
         self.file, key = at / "cert.pem", at / "key.pem"
-        make = (
-            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-        )
+        make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+        names = "subjectAltName=DNS:localhost,DNS:one.example"
         files = ["-keyout", str(key), "-out", str(self.file)]
-        subprocess.run([*make.split(), *files], check=True, capture_output=True, timeout=60)
+        subprocess.run([*make.split(), names, *files], check=True, capture_output=True, timeout=60)
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.server.load_cert_chain(self.file, key)
 
@@ -327,58 +339,53 @@ async def test_a_server_that_never_greets_has_a_deadline() -> None:
         await (await up.peer()).gone()
 
 
-# ---- addresses ----
-
-ORIGINS = {
-    "http://h": (False, "h", 80, "h", "", "", ""),
-    "https://H/v1/": (True, "h", 443, "h", "/v1", "", ""),
-    "http://h:80/v1": (False, "h", 80, "h:80", "/v1", "", ""),
-    "https://h:8443": (True, "h", 8443, "h:8443", "", "", ""),
-    "http://[::1]:8000/v1": (False, "::1", 8000, "[::1]:8000", "/v1", "", ""),
-    "http://[2001:db8::2]/v1": (False, "2001:db8::2", 80, "[2001:db8::2]", "/v1", "", ""),
-    "http://bücher.example/v1": (False, "xn--bcher-kva.example", 80, "xn--bcher-kva.example", "/v1", "", ""),
-    "http://h/a b/ü%20/{x}": (False, "h", 80, "h", "/a%20b/%C3%BC%20/%7Bx%7D", "", ""),
-    "http://h/v1?api-version=1&x=ä b": (False, "h", 80, "h", "/v1", "?api-version=1&x=%C3%A4%20b", ""),
-    "http://h/v1#part": (False, "h", 80, "h", "/v1", "", ""),
-    " http://h/v1\n": (False, "h", 80, "h", "/v1", "", ""),
-    "http://me:p%40ss%3A1@h/v1": (False, "h", 80, "h", "/v1", "", "me:p@ss:1"),
-    "http://me:ü@h": (False, "h", 80, "h", "", "", "me:ü"),
-}
-
-
-@pytest.mark.parametrize("url", ORIGINS)
-def test_an_address_is_read_from_its_url(url: str) -> None:
-    *rest, login = ORIGINS[url]
-    assert Origin.of(url) == Origin(*rest, base64.b64encode(str(login).encode()).decode())  # type: ignore[arg-type,call-arg]
+@both_loops
+@pytest.mark.parametrize("cut", [Peer.hang_up, Peer.reset])
+async def test_a_body_until_close_ends_where_it_is_closed_and_not_where_it_is_reset(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch, cut: Callable[[Peer], None]
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
+    async with raw(None, certificate.server) as up, pool_to(secure(up)) as pool:
+        line = await pool.line(SOON)
+        line.ask(GET)
+        peer = await up.peer()
+        await peer.request()
+        peer.say(b"HTTP/1.1 200 OK\r\n\r\nhello")
+        assert await line.more(SOON) == b"hello"
+        cut(peer)
+        if cut is Peer.hang_up:
+            assert await line.more(SOON) == b""
+        else:
+            with pytest.raises(UpstreamFailed):
+                await line.more(SOON)
 
 
-@pytest.mark.parametrize("url", ["", "h/v1", "ftp://h", "http://", "http:///v1", "http://h:x", "http://[::1", "//h"])
-def test_what_is_no_url_of_http_is_refused(url: str) -> None:
-    with pytest.raises(ValueError):
-        Origin.of(url)
+@both_loops
+async def test_whoever_is_cancelled_at_any_moment_of_a_greeting_leaves_no_socket_and_spoils_none(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
+    async with raw(answers(OK), certificate.server) as up:
+        resolves_to(("127.0.0.1", up.port))
+        before, ended = open_files(), 0
+        for steps in range(40):
+            async with pool_to(secure(up, "one.example")) as pool:
+                asking = asyncio.create_task(asked(pool))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                end = (await asyncio.gather(asking, return_exceptions=True))[0]
+                assert not isinstance(end, Exception), f"after {steps} steps"
+                ended += not isinstance(end, BaseException)
+        assert ended > 0
+        await until(lambda: open_files() <= before)
 
 
-def test_a_request_has_the_path_of_the_url_before_its_place_and_the_query_behind() -> None:
-    head = Origin.of("http://h:81/a/?v=2").request("POST", "/chat", {"A": "b"})
-    assert head == b"POST /a/chat?v=2 HTTP/1.1\r\nHost: h:81\r\nA: b\r\n"
-
-
-def test_credentials_of_the_url_are_sent_where_there_is_no_key() -> None:
-    origin = Origin.of("http://me:secret@h")
-    basic = b"Authorization: Basic " + base64.b64encode(b"me:secret")
-    assert basic in origin.request("GET", "/", {})
-    headed = origin.request("GET", "/", {"Authorization": "Bearer k"})
-    assert b"Bearer k" in headed
-    assert b"Basic" not in headed
-
-
-@pytest.mark.parametrize("value", ["a\r\nX: b", "a\nX: b", "a\rX: b", "a\0"])
-async def test_a_key_of_two_lines_is_an_error_and_no_second_header(value: str) -> None:
-    async with raw() as up:
-        model = OpenAIModel(Upstream(up.url, "m", value, retries=2))
-        with pytest.raises(AgentError) as caught:
-            await anext(model.stream(Ask(())))
-        assert not await model.probe()
-        await model.close()
-        assert (caught.value.code, up.peers) == ("upstream_auth", [])
-        assert value not in caught.value.message
+@both_loops
+async def test_a_name_that_ends_in_a_dot_has_the_certificate_of_the_name(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
+    async with raw(answers(OK), certificate.server) as up, pool_to(secure(up, "one.example.")) as pool:
+        resolves_to(("127.0.0.1", up.port))
+        assert (await asked(pool))[1] == b"ok"
