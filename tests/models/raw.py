@@ -36,7 +36,8 @@ class Peer:
         return head + await self._reader.readexactly(int(length[1]) if length else 0)
 
     def say(self, data: bytes) -> None:
-        self._writer.write(data)
+        if not self._writer.is_closing():  # uvloop raises
+            self._writer.write(data)
 
     async def flood(self, data: bytes) -> int:
         """The same again until the client hangs up; how many bytes it took."""

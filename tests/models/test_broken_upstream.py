@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import AgentError
-from holdfast.core.events import Usage
 from holdfast.models.base import Ask, Finished, Part, Text
 from holdfast.models.chunks import Answer, Lines, UpstreamFailed, Whole
 from holdfast.models.feed import Feed, Take
-from holdfast.models.line import Line
 from holdfast.models.openai import OpenAIModel, Upstream
 from holdfast.models.pool import Origin, Pool
 from tests.models.raw import DEADLINE, GET, OK, SOON, Peer, answers, raw, rest, until, wired
@@ -281,3 +279,51 @@ async def test_whoever_is_cancelled_at_any_moment_leaves_nothing_open(taking: bo
             await asyncio.gather(*(peer.closed.wait() for peer in up.peers))
             await until(lambda: open_files() <= before)
         assert ended > 0
+
+
+@both_loops
+async def test_answers_are_never_mixed_though_many_leave() -> None:
+    async def echo(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            number = request.rpartition(b"number ")[2].partition(b'"')[0]
+            first = chunks(HI.replace(b"hi", b"%04d" % int(number)))
+            for piece in (CHUNKED + first[:1], first[1:4], first[4:], chunks(STOP, DONE), chunks(b"")):
+                peer.say(piece)
+                await asyncio.sleep(0)
+
+    async def one(model: OpenAIModel, number: int) -> bool:
+        parts: list[Part] = []
+        take = (lambda some: parts.extend(some) or True) if number % 2 else None  # type: ignore[func-returns-value]
+        parts += await told(model, Ask(({"role": "user", "content": f"number {number}"},), take=take))
+        return text(parts) == f"{number:04d}"
+
+    async with raw(echo) as up, model_at(up.url) as model:
+        for wave in range(3):
+            asking = [asyncio.create_task(one(model, wave * 100 + number)) for number in range(100)]
+            for number, task in enumerate(asking):
+                if number % 3 == 0:
+                    await asyncio.sleep(0)
+                    task.cancel()
+            ends = await asyncio.gather(*asking, return_exceptions=True)
+            assert set(map(type, ends)) <= {bool, asyncio.CancelledError}
+            assert all(end for end in ends if isinstance(end, bool))
+
+
+async def test_a_feed_that_is_closed_hears_nothing_and_takes_nobody_elses_ear() -> None:
+    heard: list[Part] = []
+    line, _ = wired()
+    line.data_received(CHUNKED)
+    answer = Answer()
+    feed = Feed(line, Lines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
+    waiting = asyncio.create_task(feed.next(SOON, SOON, SOON))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    feed.close()
+    line.data_received(chunks(HI))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    line.ear = lambda: None
+    feed.close()
+    assert line.ear is not None
+    assert heard == []
