@@ -25,7 +25,6 @@ class Feed:
 
     __slots__ = (
         "_answer",
-        "_began",
         "_failure",
         "_heard",
         "_intake",
@@ -51,7 +50,7 @@ class Feed:
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._began = self._heard = self._last = self._limit_s = self._stall_s = 0.0
+        self._heard = self._last = self._limit_s = self._stall_s = 0.0
         self.offered = False
         """Parts were offered: taken or not, they have been told."""
         line.ear = self._news
@@ -67,15 +66,13 @@ class Feed:
         return self._due() - self._heard
 
     def _due(self) -> float:
-        """A read that was taken has moved it on."""
-        if self._heard == self._began:
-            return self._heard + self._limit_s
-        return min(self._heard + self._stall_s, self._last)
+        """A read that was taken has moved it."""
+        return min(self._heard + self._limit_s, self._last)
 
     async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
         """The parts of one read, empty at most at the end. Raises UpstreamFailed, TimeoutError after `limit_s` (or
         `stall_s` after the last read that was taken), never later than `left_s`."""
-        self._began = self._heard = now = self._time()
+        self._heard = now = self._time()
         self._limit_s, self._last, self._stall_s = limit_s, now + left_s, stall_s
         line = self._line
         while True:
@@ -122,7 +119,7 @@ class Feed:
                 self._kept = parts = self._parsed(data)
                 if self._failure is None and not self._answer.done and self._taken(parts):
                     self._kept = []
-                    self._heard = self._time()
+                    self._heard, self._limit_s = self._time(), self._stall_s
                     return
             except Exception as error:
                 self._failure = error
@@ -147,7 +144,9 @@ class Feed:
     def _watch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self._due(), self._look)
+        # A read that is taken may move it nearer: the first may be waited for longer than the next.
+        look_at = min(self._due(), self._time() + self._stall_s)
+        self._timer = asyncio.get_running_loop().call_at(look_at, self._look)
 
     def _look(self) -> None:
         self._timer = None

@@ -259,6 +259,22 @@ async def test_the_body_of_a_refusal_is_not_waited_for_longer_than_the_message()
         assert (await failure(model)).code == "upstream_rejected"
 
 
+@both_loops
+async def test_a_first_read_that_comes_at_once_is_followed_by_the_limit_between_two_reads() -> None:
+    line, _ = wired()
+    line.data_received(CHUNKED)
+    answer = Answer()
+    feed = Feed(line, Lines(answer, 1000), answer, lambda parts: True)
+    waiting = asyncio.create_task(feed.next(600, 0.02, 600))
+    await asyncio.sleep(0)  # the clock of a loop may stand still meanwhile
+    line.data_received(chunks(HI))
+    async with asyncio.timeout(DEADLINE):
+        with pytest.raises(TimeoutError):
+            await waiting
+    assert not waiting.cancelled()
+    feed.close()
+
+
 # ---- a caller that leaves at any moment ----
 
 
