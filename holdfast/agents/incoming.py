@@ -35,11 +35,14 @@ class Incoming:
         """`feed` for what nearly every read is: one piece of answer, with room for it. Else None, and nothing happened.
         A third of the cost of the general way (6 us less of cold code a token)."""
         part = parts[0]
-        if len(parts) > 1 or type(part) is not Text or self._refusal or len(part.text) >= self._room:
+        if type(part) is not Text or len(parts) > 1 or self._refusal:
             return None
-        self._text.append(part.text)
-        self._room -= len(part.text)
-        return e.TextDelta(part.text)
+        text = part.text
+        if len(text) >= self._room:
+            return None
+        self._room -= len(text)
+        self._text.append(text)
+        return e.TextDelta(text)
 
     def fits(self, parts: Sequence[Part]) -> bool:
         """Would the message still be within its bound after these?"""

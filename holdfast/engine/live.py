@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast.core.events import AnyEvent, Entry
-from holdfast.core.state import RunState, apply
+from holdfast.core.state import RunState
+from holdfast.core.writing import Place, Writing, at
 from holdfast.engine.base import Projection
 from holdfast.journal.base import Mark, Record, Slice
 
@@ -86,8 +87,8 @@ class Live:
         self.attempt = attempt
         self.owned = owned
         """True where the connection owns the run: it has one reader, whose leaving ends it."""
-        self.staged = state
-        self.committed = state
+        self.staging = Writing(state)
+        self._committed: Place = (state, 0)
         self.lanes: dict[str, Lane] = {}
         self.lost = False
         self.lapsed = False
@@ -109,15 +110,27 @@ class Live:
         self._records: list[Record] = []
         self._mark: Mark | None = None
 
-    def stage(self, event: AnyEvent, data: bytes, at: int) -> RunState:
-        """Add an event; IllegalEvent where the table has no cell for it. The state after it."""
-        seq = self.staged.seq + 1
-        entry = Entry(self.run, seq, at, self.attempt, event)
-        self.staged = after = apply(self.staged, entry)
+    @property
+    def staged(self) -> RunState:
+        """What the worker has produced."""
+        return self.staging.state
+
+    @property
+    def committed(self) -> RunState:
+        """What a reader can reach."""
+        if self._committed[1]:
+            self._committed = (at(self._committed), 0)
+        return self._committed[0]
+
+    def stage(self, event: AnyEvent, data: bytes, at: int) -> None:
+        """Add an event; IllegalEvent where the table has no cell for it."""
+        staging, attempt = self.staging, self.attempt
+        seq = staging.seq + 1
+        entry = Entry(self.run, seq, at, attempt, event)
+        staging.add(entry)
         self._entries.append(entry)
-        self._records.append(Record(seq, self.attempt, at, data))
+        self._records.append(Record(seq, attempt, at, data))
         self.pending_bytes += len(data)
-        return after
 
     @property
     def pending(self) -> bool:
@@ -128,25 +141,25 @@ class Live:
         """What is to change beside the log with the entries that are staged."""
         self._mark = mark
 
-    def take(self) -> tuple[Slice, list[Entry], RunState]:
+    def take(self) -> tuple[Slice, list[Entry], Place]:
         """All that is staged, for the writer."""
         part = Slice(self.run, self.attempt, self._records, self._mark)
         entries, self._entries, self._records, self._mark = self._entries, [], [], None
         self.pending_bytes = 0
         self.flushing = True
         self.queued = False
-        return part, entries, self.staged
+        return part, entries, self.staging.place
 
-    def tell(self, entries: list[Entry], after: RunState) -> None:
+    def tell(self, entries: list[Entry], after: Place) -> None:
         """These entries are committed."""
-        self.committed = after
+        self._committed = after
         self.flushing = False
         if self.progressed is not None:
             self.progressed()
         if entries:
             for lane in tuple(self.lanes.values()):
                 lane.tell(entries)
-        if after.ended:
+        if after[0].ended:
             for lane in self.lanes.values():
                 for reader in lane.readers:
                     reader.finish()
@@ -156,7 +169,7 @@ class Live:
     def lose(self) -> None:
         """Somebody else holds the run now: what was staged never happened, readers go back to the journal."""
         self.lost = True
-        self.staged = self.committed
+        self.staging = Writing(self.committed)
         for lane in self.lanes.values():
             for reader in lane.readers:
                 reader.detach(lane.view, self.committed.seq)

@@ -29,7 +29,6 @@ from holdfast.core.events import (
 from holdfast.core.history import paired
 from holdfast.core.spec import Message
 from holdfast.core.state import RunState, between_steps, in_flight, stopping, waiting
-from holdfast.core.table import DELTAS
 from holdfast.engine.base import Limits, Log
 from holdfast.engine.earlier import Earlier
 from holdfast.engine.live import Live
@@ -124,10 +123,10 @@ class Worker:
         turn = Turn(self.live.staged, await self._history(), ours=self._ours, ahead=self)
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
-                if type(event) in DELTAS:
+                if isinstance(event, Delta):
                     if self._stop.done():  # a first delta now would be a message that is cut and said again
                         await asyncio.sleep(self._limits.stall_s)
-                    self._writer.stage(self.live, event)
+                    self._writer.delta(self.live, event)
                     if self.live.pending_bytes > self._limits.stage_bytes or self.live.owned:
                         await self._hold_back()
                 elif (await self._fact(event)).ended:
@@ -148,7 +147,7 @@ class Worker:
 
     def put(self, delta: Delta) -> None:
         """See Ahead.put."""
-        self._writer.stage(self.live, delta)
+        self._writer.delta(self.live, delta)
 
     async def _may_go_on(self) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""

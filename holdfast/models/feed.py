@@ -108,29 +108,25 @@ class Feed:
 
     def _news(self) -> None:
         """Called by the socket; what it raises would end the connection, so it is raised by `next()` instead."""
-        waiter, line = self._waiter, self._line
+        waiter, line, take = self._waiter, self._line, self._take
         if waiter is None or waiter.done():
             return
-        if self._take is not None and not line.ended and line.failure is None:
-            data = line.read()
+        if take is not None and not line.ended and line.failure is None:
+            data, parts = line.read(), list[Part]()
             if not data:
                 return  # only the form of the body went on; b"" would be its end
             try:
-                self._kept = parts = self._parsed(data)
-                if self._failure is None and not self._answer.done and self._taken(parts):
-                    self._kept = []
+                self._intake.feed(data, parts)
+                self.offered = self.offered or bool(parts)
+                if not parts or (not self._answer.done and take(parts)):
                     self._heard, self._limit_s = self._time(), self._stall_s
                     return
+                self._kept = parts
+            except UpstreamFailed as failure:
+                self._kept, self._failure = parts, failure
             except Exception as error:
                 self._failure = error
         waiter.set_result(None)
-
-    def _taken(self, parts: list[Part]) -> bool:
-        """True where there is nothing that the generator must see."""
-        if not parts or self._take is None:
-            return True
-        self.offered = True
-        return self._take(parts)
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

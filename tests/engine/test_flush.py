@@ -67,6 +67,11 @@ class Desk:
         self.hub.add(live)
         return live
 
+    async def told(self, live: Live, delta: TextDelta) -> None:
+        """Add a delta and wait until it is committed and told."""
+        self.writer.delta(live, delta)
+        await self.writer.committed(live, live.staged.seq)
+
     async def reader(self, live: Live) -> tuple[Subscription, bytes]:
         """A reader at the live edge, and what it was given on the way."""
         reader = self.hub.subscribe("o", live.run, ResponsesProjection(), -1)
@@ -95,7 +100,7 @@ async def turns(count: int = 20) -> None:
 async def test_a_delta_after_a_pause_is_flushed_at_once() -> None:
     async with desk(LONG) as at:
         live = await at.live("a")
-        await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
+        await at.told(live, TextDelta("x"))
         assert at.store.appends == [1]
 
 
@@ -103,7 +108,7 @@ async def test_the_first_delta_of_a_message_is_flushed_at_once() -> None:
     async with desk(LONG) as at:
         one, two = await at.live("a"), await at.live("b")
         for live in (one, two):
-            await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
+            await at.told(live, TextDelta("x"))
         assert at.store.appends == [1, 1]
 
 
@@ -111,29 +116,29 @@ async def test_deltas_right_after_a_flush_wait_for_each_other_and_a_fact_ends_th
     async with desk(LONG) as at:
         one, two, three = [await at.live(name) for name in "abc"]
         for live in (one, two):
-            await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
+            await at.told(live, TextDelta("x"))
         for live in (one, two):
-            at.writer.stage(live, TextDelta("y"))
+            at.writer.delta(live, TextDelta("y"))
             await turns()
         assert at.store.appends == [1, 1]
         await at.writer.fact(three, MessageCompleted("z"))
         assert at.store.appends == [1, 1, 3]
-        assert one.committed is one.staged and two.committed is two.staged
+        assert one.committed == one.staged and two.committed == two.staged
 
 
 async def test_deltas_are_flushed_when_the_time_is_over_without_any_fact() -> None:
     async with desk(0.01) as at:
         live = await at.live("a")
-        await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
-        await at.writer.committed(live, at.writer.stage(live, TextDelta("y")).seq)
+        await at.told(live, TextDelta("x"))
+        await at.told(live, TextDelta("y"))
         assert at.store.appends == [1, 1]
 
 
 async def test_parking_does_not_wait() -> None:
     async with desk(LONG) as at:
         live = await at.live("a")
-        await at.writer.committed(live, at.writer.stage(live, TextDelta("x")).seq)
-        at.writer.stage(live, TextDelta("y"))
+        await at.told(live, TextDelta("x"))
+        at.writer.delta(live, TextDelta("y"))
         await turns()
         await at.writer.park(live)
         assert at.store.appends == [1, 1]
@@ -148,7 +153,7 @@ async def test_a_reader_that_waits_is_sent_frames_without_being_woken() -> None:
         waiting = asyncio.create_task(reader.next())
         await turns()
         for word in ("one", "two"):
-            await at.writer.committed(live, at.writer.stage(live, TextDelta(word)).seq)
+            await at.told(live, TextDelta(word))
         await turns()
         assert not waiting.done()
         assert b'"delta":"one"' in sent[0] and b'"delta":"two"' in sent[1]
@@ -173,9 +178,9 @@ async def test_frames_that_the_line_does_not_take_are_kept_and_none_overtakes_th
         reader.sink = sink
         waiting = asyncio.create_task(reader.next())
         await turns()
-        await at.writer.committed(live, at.writer.stage(live, TextDelta("one")).seq)
+        await at.told(live, TextDelta("one"))
         takes = True
-        await at.writer.committed(live, at.writer.stage(live, TextDelta("two")).seq)
+        await at.told(live, TextDelta("two"))
         first = await waiting
         rest = await reader.next() if reader.backlog() else Chunk(b"")
         assert isinstance(first, Chunk) and isinstance(rest, Chunk)

@@ -78,13 +78,12 @@ class ResponsesProjection:
 
     def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
         """See Projection.step."""
-        event = entry.event
-        if type(event) is e.TextDelta and view.rest is not None and view.rest.text_seq >= 0 and not event.refusal:
-            rest = view.rest
+        event, rest = entry.event, view.rest
+        if type(event) is e.TextDelta and rest is not None and rest.text_seq >= 0 and not event.refusal:
             if rest.thought_seq < 0:  # the hot path
-                frame = rest.delta_head + b'%d,"delta":%b}\n\n' % (view.n, encode(event.text))
-                after = View(view.after, view.n + 1, rest, grow(view.text, event.text))
-                return after, [] if view.n <= view.after else [frame]
+                n, text = view.n, event.text
+                after = View(view.after, n + 1, rest, grow(view.text, text))
+                return after, [] if n <= view.after else [b'%b%d,"delta":%b}\n\n' % (rest.delta_head, n, encode(text))]
         scribe = Scribe(view)
         scribe.take(entry)
         frames = scribe.frames
