@@ -46,6 +46,11 @@ class Rest(Struct, frozen=True):
     usage: e.Usage = e.Usage()
     begun: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Is text open, and nothing else?"""
+        return self.text_seq >= 0 and self.thought_seq < 0
+
 
 class View(Struct, frozen=True):
     """Where a reader stands."""
@@ -79,11 +84,10 @@ class ResponsesProjection:
     def step(self, view: View, entry: e.Entry) -> tuple[View, list[bytes]]:
         """See Projection.step."""
         event, rest = entry.event, view.rest
-        if type(event) is e.TextDelta and rest is not None and rest.text_seq >= 0 and not event.refusal:
-            if rest.thought_seq < 0:  # the hot path
-                n, text = view.n, event.text
-                after = View(view.after, n + 1, rest, grow(view.text, text))
-                return after, [] if n <= view.after else [b'%b%d,"delta":%b}\n\n' % (rest.delta_head, n, encode(text))]
+        if rest is not None and type(event) is e.TextDelta and rest.plain and not event.refusal:  # the hot path
+            n, text = view.n, event.text
+            after = View(view.after, n + 1, rest, grow(view.text, text))
+            return after, [] if n <= view.after else [b'%b%d,"delta":%b}\n\n' % (rest.delta_head, n, encode(text))]
         scribe = Scribe(view)
         scribe.take(entry)
         frames = scribe.frames
@@ -100,7 +104,7 @@ class ResponsesProjection:
         place, end = 0, len(entries)
         while place < end:
             rest, n, text = view.rest, view.n, view.text
-            if rest is not None and rest.text_seq >= 0 and rest.thought_seq < 0 and n > view.after:
+            if rest is not None and rest.plain and n > view.after:
                 head = rest.delta_head
                 while place < end and type(event := entries[place].event) is e.TextDelta and not event.refusal:
                     add(b'%b%d,"delta":%b}\n\n' % (head, n, encode(event.text)))
