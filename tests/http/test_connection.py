@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast.http.connection import write_of
+from holdfast.http.connection import HeadFirst, write_of
 
 
 class Cycle(SimpleNamespace):
@@ -59,3 +60,66 @@ def test_the_way_to_write_does_not_keep_a_request_that_is_over() -> None:
 def test_a_server_whose_cycle_is_another_is_left_to_send() -> None:
     assert not write_of(None)(b"data: x\n\n")
     assert not write_of(SimpleNamespace())(b"data: x\n\n")
+
+
+class Socket:
+    """A transport that counts its writes."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def answering() -> tuple[SimpleNamespace, Socket]:
+    socket = Socket()
+    cycle = SimpleNamespace(transport=socket)
+    cycle.transport = HeadFirst(cycle)
+    return cycle, socket
+
+
+async def test_a_head_and_the_piece_that_follows_at_once_are_one_write() -> None:
+    cycle, socket = answering()
+    cycle.transport.write(b"head ")
+    cycle.transport.write(b"body")
+    assert socket.writes == [b"head body"]
+    cycle.transport.write(b"more")
+    await asyncio.sleep(0)
+    assert socket.writes == [b"head body", b"more"]
+    assert cycle.transport is socket
+
+
+async def test_a_head_that_nothing_follows_at_once_goes_alone() -> None:
+    cycle, socket = answering()
+    cycle.transport.write(b"head ")
+    await asyncio.sleep(0)
+    assert socket.writes == [b"head "]
+    cycle.transport.write(b"body")
+    assert socket.writes == [b"head ", b"body"]
+
+
+async def test_a_head_goes_before_the_connection_is_closed() -> None:
+    cycle, socket = answering()
+    cycle.transport.write(b"head ")
+    cycle.transport.close()
+    assert (socket.writes, socket.closed) == ([b"head "], True)
+    await asyncio.sleep(0)
+    assert socket.writes == [b"head "]
+
+
+async def test_nothing_is_written_to_a_connection_that_broke_meanwhile() -> None:
+    cycle, socket = answering()
+    cycle.transport.write(b"head ")
+    socket.close()
+    assert cycle.transport.is_closing()
+    await asyncio.sleep(0)
+    assert socket.writes == []
