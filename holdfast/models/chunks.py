@@ -100,6 +100,7 @@ class _Refusal(Struct, gc=False):
 
 
 _decode: Callable[[bytes], _Chunk] = msgspec.json.Decoder(_Chunk).decode
+_decode_text: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FINISH: dict[str, Finish] = {
     "length": "length",
@@ -171,7 +172,8 @@ class Answer:
         self.done = False
         self._secret = secret
         self._calls = _Calls()
-        self._reason: str | None = None
+        self.reason: str | None = None
+        """Why it ended, once the upstream has said so."""
         self._usage = Usage()
 
     def chunk(self, line: bytes, parts: list[Part]) -> None:
@@ -183,7 +185,7 @@ class Answer:
             if choice.index == 0 and choice.delta is not None:
                 self._say(choice.delta, parts)
             if choice.finish_reason:
-                self._reason = choice.finish_reason
+                self.reason = choice.finish_reason
 
     def whole(self, body: bytes, parts: list[Part]) -> None:
         """Add an answer that was not streamed, up to its end."""
@@ -194,14 +196,14 @@ class Answer:
             call.index = number
         self._say(message, parts)
         self._usage = _usage(chunk.usage or _Usage())
-        self._reason = chunk.choices[0].finish_reason or "stop"
+        self.reason = chunk.choices[0].finish_reason or "stop"
         self.end(parts)
 
     def end(self, parts: list[Part]) -> None:
         """Add the end; a failure where the upstream never said that it had finished. Some say `stop` after calls."""
-        if self._reason is None:
+        if self.reason is None:
             raise cut()
-        reason = _FINISH.get(self._reason, "tool_calls" if self._calls.opened else "stop")
+        reason = _FINISH.get(self.reason, "tool_calls" if self._calls.opened else "stop")
         self.done = True
         parts.append(Finished(reason, self._usage))
 
@@ -228,6 +230,16 @@ class Answer:
             parts += filter(None, map(self._calls.piece, delta.tool_calls))
 
 
+def _alone(data: bytes) -> bool:
+    """Is it one event, whole, and nothing else?"""
+    return data.find(b"\n") == len(data) - 2 and data.startswith(b"data: {") and data.endswith(b"}\n\n")
+
+
+CONTENT = (b'"content":"', b'"content": "')
+TRIES = 4
+"""How often the form of a stream is looked for: some change it with every object."""
+
+
 class Lines:
     """Server-sent events over an answer. Every data line is one chunk, as all upstreams send it."""
 
@@ -236,19 +248,20 @@ class Lines:
         self._limit = line_bytes
         self._tail: list[bytes] = []
         self._size = 0
+        self._before = self._behind = b""
+        """What nearly every read of a stream has in common: all but the words of its one piece of answer."""
+        self._tries = TRIES
 
     def feed(self, data: bytes, parts: list[Part]) -> None:
         """Add the parts of the lines that `data` completes; b"" is the end of the body. On a failure `parts` holds
         what came before it."""
-        size = len(data)
-        if (
-            data.find(b"\n") == size - 2  # one event and nothing else, as nearly every read is: half the cost
-            and data.startswith(b"data: {")
-            and data.endswith(b"}\n\n")
-            and not self._size
-            and size < self._limit
-        ):
+        if self._before and (text := self._alike(data)):
+            parts.append(Text(text))
+            return
+        if _alone(data) and not self._size and len(data) < self._limit:
             self._answer.chunk(data[6:-2], parts)
+            if self._tries and len(parts) == 1:
+                self._learn(data, parts[0])
             return
         lines = data.split(b"\n") if data else [b"", b""]
         self._tail.append(lines[0])
@@ -268,6 +281,32 @@ class Lines:
                 return
         if not data:
             self._answer.end(parts)
+
+    def _alike(self, data: bytes) -> str:
+        """The words of an object that is like the one before it; nothing where it is another."""
+        before, behind = self._before, self._behind
+        if self._size or not data.startswith(before) or not data.endswith(behind):
+            return ""
+        words = data[len(before) : -len(behind)]
+        if not words or b'"' in words:
+            return ""
+        try:
+            return _decode_text(b'"%b"' % words)
+        except UNREADABLE:
+            return ""
+
+    def _learn(self, data: bytes, part: Part) -> None:
+        """Most upstreams send one object after another that differ in their words alone. Where this one had nothing but
+        words, the next that has the same bytes around its own is the same but for them, and need not be read as a
+        whole: a quote would have ended them, so what stands between is one string or not JSON at all."""
+        self._tries -= 1
+        if type(part) is not Text or self._answer.reason is not None:
+            return
+        words = msgspec.json.encode(part.text)[1:]
+        for name in CONTENT:
+            start = data.find(name) + len(name)
+            if data.count(name) == 1 and data.startswith(words, start):
+                self._before, self._behind = data[:start], data[start + len(words) - 1 :]
 
     def _line(self, line: bytes, parts: list[Part]) -> None:
         if line.startswith(b"data:"):

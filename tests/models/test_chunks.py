@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.events import Usage
 from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
-from holdfast.models.chunks import Answer, Lines
+from holdfast.models.chunks import Answer, Lines, UpstreamFailed
 
 
 def event(delta: dict[str, object] | None = None, finish: str | None = None, **more: object) -> bytes:
@@ -125,3 +127,69 @@ def test_any_text_survives_any_cuts(texts: list[str], cuts: list[int]) -> None:
 def test_reasoning_has_two_names() -> None:
     assert parse(event({"reasoning": "r"}), event({}, "stop"))[0] == Thinking("r")
     assert parse(event({"reasoning_content": "r"}), event({}, "stop"))[0] == Thinking("r")
+
+
+# ---- objects that differ in their words alone ----
+
+WORDS = st.one_of(
+    st.text(max_size=6),
+    st.sampled_from(["", '"', "\\", '\\"', "\n", "\u2028", "\x7f", "é", "a" * 300, '","content":"', "}\n\ndata: {"]),
+)
+PLAIN = [
+    lambda text, spaced: ({"content": text}, None, {}, spaced),
+    lambda text, spaced: ({"content": text, "role": "assistant"}, None, {"id": "x"}, spaced),
+    lambda text, spaced: ({"content": text}, None, {"usage": {"prompt_tokens": len(text)}}, spaced),
+    lambda text, spaced: ({"content": text, "reasoning_content": text}, None, {}, spaced),
+    lambda text, spaced: ({"reasoning_content": text, "content": ""}, None, {}, spaced),
+    lambda text, spaced: ({"refusal": text}, None, {}, spaced),
+    lambda text, spaced: ({"content": text}, "length", {}, spaced),
+    lambda text, spaced: ({"content": text}, None, {"message": {"content": text}}, spaced),
+]
+
+
+def told(delta: dict[str, object], finish: str | None, more: dict[str, object], spaced: bool) -> bytes:
+    whole = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more}
+    raw = json.dumps(whole, ensure_ascii=spaced, separators=None if spaced else (",", ":")).encode()
+    return b"data: " + raw + b"\n\n"
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLAIN), WORDS), max_size=12), st.booleans())
+def test_an_object_is_read_the_same_after_others_that_are_like_it(steps: list[tuple[Any, str]], spaced: bool) -> None:
+    """What was learned from the objects before must not change what one says."""
+    stream = [told(*make(text, spaced)) for make, text in steps]
+    answer, alone = Answer(), Answer()
+    lines = Lines(answer, 1 << 20)
+    for event_ in stream:
+        parts: list[Part] = []
+        expected: list[Part] = []
+        lines.feed(event_, parts)
+        Lines(alone, 1 << 20).feed(event_, expected)
+        assert parts == expected
+    assert answer.reason == alone.reason
+
+
+@given(st.binary(max_size=30))
+def test_what_is_no_json_is_refused_though_its_form_is_known(raw: bytes) -> None:
+    answer = Answer()
+    lines = Lines(answer, 1 << 20)
+    known = event({"content": "hello"})
+    lines.feed(known, [])
+    other = known.replace(b"hello", raw)
+    parts: list[Part] = []
+    expected: list[Part] = []
+    failures = []
+    for reader, into in ((lines, parts), (Lines(Answer(), 1 << 20), expected)):
+        try:
+            reader.feed(other, into)
+            failures.append("")
+        except UpstreamFailed as failure:
+            failures.append(failure.code)
+    assert (parts, failures[0]) == (expected, failures[1])
+
+
+def test_the_form_of_a_stream_is_learned() -> None:
+    lines = Lines(Answer(), 1 << 20)
+    lines.feed(event({"content": "one"}), [])
+    assert lines._alike(event({"content": "two"})) == "two"
+    assert lines._alike(event({"content": "two"}, "stop")) == ""
+    assert lines._alike(event({"content": "two"}) * 2) == ""
