@@ -35,6 +35,13 @@ class CannotBench(click.ClickException):
 )
 @click.option("--server", "command", default="", metavar="CMD", help="Measure CMD serve (another checkout).")
 @click.option("--beside-others", "beside", is_flag=True, help="Do not wait for another benchmark on this machine.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 20),
+    default=1,
+    show_default=True,
+    help="Take a load up to N times while the machine disturbs it; the calmest counts.",
+)
 @click.option("--first", is_flag=True, help="Before other work on a shared machine (needs root).")
 @click.option("--list", "listed", is_flag=True, help="List loads and targets, measure nothing.")
 def bench(**given: Any) -> None:
@@ -80,6 +87,7 @@ def _wish(given: dict[str, Any]) -> Wish:
         upstream_port=given["upstream_port"],
         beside=given["beside"],
         first=given["first"],
+        rounds=given["rounds"],
         say=click.echo,
     )
 

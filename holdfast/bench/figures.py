@@ -66,11 +66,19 @@ class Report(msgspec.Struct):
     missing: dict[str, str]
     figures: list[Figure]
     verdicts: list[Verdict]
+    disturbed: list[Figure] = msgspec.field(default_factory=list)
+    """Rounds that were taken again, because the machine was less calm in them; they are neither shown nor judged."""
     version: int = VERSION
 
     def find(self, load: str, target: str) -> Figure | None:
         """The figure of a load on a target."""
         return next((f for f in self.figures if f.load == load and f.target == target), None)
+
+
+def disturbance(figures: list[Figure]) -> float:
+    """How much the machine was in the way of a round, by what no server can have caused: the share of tokens that the
+    upstream made late, and of the server's core that others had (the host, too), in the worst of its figures."""
+    return max((f.values.get(name, 0.0) for f in figures for name in ("upstream_late", "others_server")), default=0.0)
 
 
 def spread(values: list[float], name: str) -> dict[str, float]:
