@@ -23,8 +23,8 @@ from holdfast.journal.base import Mark, Record, Slice
 class Reader(Protocol):
     """What a lane needs of a subscription."""
 
-    def push(self, data: bytes) -> bool:
-        """Take frames; False when the buffer is full."""
+    def push(self, data: bytes, *, last: bool = False) -> bool:
+        """Take frames; False when the buffer is full. `last`: the run ends with them, so finish() follows."""
         ...
 
     def detach(self, view: Any, seq: int) -> None:
@@ -52,8 +52,8 @@ class Lane:
         self.view = view
         self.readers: list[Reader] = []
 
-    def tell(self, entries: list[Entry]) -> None:
-        """Render once, push to all."""
+    def tell(self, entries: list[Entry], *, last: bool = False) -> None:
+        """Render once, push to all. `last`: the run ends with these."""
         before, view, step = self.view, self.view, self.projection.step
         if len(entries) == 1:
             view, frames = step(view, entries[0])
@@ -68,7 +68,7 @@ class Lane:
         data = b"".join(frames) if len(frames) > 1 else frames[0]
         full = None
         for reader in self.readers:
-            if not reader.push(data):
+            if not reader.push(data, last=last):
                 full = [*full, reader] if full else [reader]
         for reader in full or ():
             self.readers.remove(reader)
@@ -152,14 +152,14 @@ class Live:
 
     def tell(self, entries: list[Entry], after: Place) -> None:
         """These entries are committed."""
-        self._committed = after
+        self._committed, ended = after, after[0].ended
         self.flushing = False
         if self.progressed is not None:
             self.progressed()
         if entries:
             for lane in tuple(self.lanes.values()):
-                lane.tell(entries)
-        if after[0].ended:
+                lane.tell(entries, last=ended)
+        if ended:
             for lane in self.lanes.values():
                 for reader in lane.readers:
                     reader.finish()

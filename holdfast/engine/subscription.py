@@ -96,12 +96,13 @@ class Subscription:
 
     # the lane's side
 
-    def push(self, data: bytes) -> bool:
+    def push(self, data: bytes, *, last: bool = False) -> bool:
         """See Reader.push. A buffer that is empty takes anything: one frame may be larger than the bound. The one
-        reader of an owned run is never let go: its worker waits for it (Worker._reader_drained)."""
+        reader of an owned run is never let go: its worker waits for it (Worker._reader_drained). The last frames are
+        left to the reader, who must wake for the end anyway and then sends both in one go."""
         if self._size and self._size + len(data) > self._bound and not self._owns():
             return False
-        if self.sink is not None and self._waiting() and self.sink(data):
+        if self.sink is not None and not last and self._waiting() and self.sink(data):
             self.active = True
             return True
         self._buffer.append(data)

@@ -22,6 +22,7 @@ from holdfast.core.events import (
     ApprovalRequested,
     CancelRequested,
     Delta,
+    MessageCompleted,
     RunCancelled,
     RunFailed,
     ToolFinished,
@@ -139,15 +140,19 @@ class Worker:
         return not self.live.lost and self.live.held()
 
     def free(self) -> bool:
-        """See Ahead.free."""
+        """See Ahead.free. A run that is to be parked goes step by step: its next fact may be the place for it (A9)."""
         live = self.live
-        if live.lost or self._stop.done() or live.pending_bytes > self._limits.stage_bytes:
+        if live.lost or self._draining or self._stop.done() or live.pending_bytes > self._limits.stage_bytes:
             return False
         return not live.owned or live.backlog() < self._limits.subscriber_bytes
 
     def put(self, delta: Delta) -> None:
         """See Ahead.put."""
         self._writer.delta(self.live, delta)
+
+    def settle(self, said: MessageCompleted) -> None:
+        """See Ahead.settle."""
+        self._writer.stage(self.live, said)
 
     async def _may_go_on(self) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""

@@ -69,9 +69,11 @@ class RunStream:
         while True:
             match news:
                 case Chunk(data):
-                    self._sending = True
-                    await _send(send, data)
+                    self._sending, last = True, self._subscription.told
+                    await _send(send, data, last=last)
                     self._sending = False
+                    if last:
+                        return True
                 case Idle():
                     await _send(send, KEEPALIVE)
                 case Ended():
@@ -87,9 +89,12 @@ class RunStream:
             news = await self._subscription.next()
 
 
-async def _send(send: Send, data: bytes) -> None:
+async def _send(send: Send, data: bytes, *, last: bool = False) -> None:
+    """`last`: nothing follows, so the end of the body goes with it."""
+    left = len(data)
     for piece in pieces(data):
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        left -= len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": left > 0 or not last})
 
 
 def pieces(data: bytes) -> Iterator[bytes]:

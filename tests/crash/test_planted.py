@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.loop import Talk
+from holdfast.agents.talk import Talk
 from holdfast.drill.checks import Kind
 from tests.crash.trial import BOOKS, trial
 from tests.crash.world import EFFECTS, Crash, World, crashes
