@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.bench.cost import cores_busy_s, cpu_s, rss_mb, wakeups
+from holdfast.bench.cost import cores_busy_s, cpu_s, rested, rss_mb, wakeups
 from holdfast.bench.counters import Counter
 from holdfast.bench.figures import Figure
 from holdfast.bench.loads import Load
@@ -83,10 +83,13 @@ class Meter:
         return time.monotonic(), cpu_s(pids), cpu_s([self.on.upstream.pid]), *busy, float(wakeups(pids))
 
     def stop(self, client_cpu_s: float, units: int) -> dict[str, float]:
-        """The values since the start; `units` are the events or requests that the cost is told per."""
+        """The values since the start; `units` are the events or requests that the cost is told per. What the server put
+        off until it has time is part of that cost, but not of how busy it was."""
         pairs = zip(self._look(), self._before, strict=True)
         wall, cpu, upstream, server_busy, load_busy, woken = (after - before for after, before in pairs)
         stats, before = upstream_stats(self.on), self._stats
+        rested(self.target.pids)
+        whole = cpu_s(self.target.pids) - self._before[1]
         load = client_cpu_s + upstream
         ours = (cpu + load, cpu + load) if self.on.cores.shared else (cpu, load)
         width = len(self.on.cores.load)
@@ -99,7 +102,7 @@ class Meter:
         }
         counted = self._counter.close()
         if self.target.pid and units:
-            values |= {"cpu_us": cpu / units * 1e6, "wakeups": woken / units}
+            values |= {"cpu_us": whole / units * 1e6, "wakeups": woken / units}
             if counted is not None:
                 values["instructions"] = counted / units
         return values

@@ -12,6 +12,8 @@ from pathlib import Path
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+SETTLE_S, REST_S, AT_REST = 30.0, 0.3, 0.05
+"""How long to wait until processes are at rest, how long they must be, and the share of a core that counts as rest."""
 
 
 def _stat(pid: int) -> list[str]:
@@ -43,6 +45,17 @@ def cpu_s(pids: Sequence[int]) -> float:
             total += time.clock_gettime((~pid << 3) | 2)  # the clock id of another process: clock_getcpuclockid(3)
         total += sum(map(int, fields[13:15])) * TICK
     return total
+
+
+def rested(pids: Sequence[int]) -> None:
+    """Wait until these processes are at rest: what is durable goes on after its reader has left, and would be at work
+    on the core that the next one is measured on."""
+    give_up = time.monotonic() + SETTLE_S
+    while time.monotonic() < give_up:
+        before = cpu_s(pids)
+        time.sleep(REST_S)
+        if cpu_s(pids) - before < AT_REST * REST_S:
+            return
 
 
 def rss_mb(pids: Sequence[int]) -> float:

@@ -40,10 +40,6 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-SETTLE_S, REST_S, AT_REST = 30.0, 0.2, 0.05
-"""How long to wait until targets are at rest, how long they must be, and the share of a core that counts as rest."""
-
-
 CALM = 0.01
 """A round that was disturbed less than this is not taken again."""
 
@@ -126,24 +122,12 @@ def _measured(on: Ground, target: Target, load: Load) -> Figure:
         return Figure(load.name, load.kind, target.name, {}, 1, why[:300], void="it failed")
 
 
-def _settle(started: list[Target]) -> None:
-    """Wait until all of them are at rest: what is durable goes on after its reader has left, and would be at work on
-    the core that the next one is measured on."""
-    pids = [pid for target in started for pid in target.pids]
-    give_up = time.monotonic() + SETTLE_S
-    while time.monotonic() < give_up:
-        before = cost.cpu_s(pids)
-        time.sleep(REST_S)
-        if cost.cpu_s(pids) - before < AT_REST * REST_S:
-            return
-
-
 def _through(on: Ground, started: list[Target], load: Load, everywhere: bool) -> list[Figure]:
     """One load through all targets that take part in it."""
     figures: list[Figure] = []
     for target in started:
         if _goes(load, target.name, everywhere):
-            _settle(started)
+            cost.rested([pid for one in started for pid in one.pids])
             figures.append(_measured(on, target, load))
             direct = next((figure for figure in figures if figure.target == DIRECT), None)
             mark_void(figures[-1], direct)

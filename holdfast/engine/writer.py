@@ -62,7 +62,10 @@ class Writer:
         self._urgent = False
         """A fact is staged, or the first delta of a message: somebody waits for it."""
         self._hurry: asyncio.Future[None] | None = None
-        self._flushed_at = -1.0
+        self._flushed_at = self._since = -1.0
+        self.late_s = 0.0
+        """How much longer than they should the oldest deltas of the last flush have waited: 0 where nothing is written,
+        more where the process has more to do than it can."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.degraded: str | None = None
@@ -108,6 +111,7 @@ class Writer:
         live.queued = True
         self._dirty.append(live)
         if len(self._dirty) == 1:
+            self._since = asyncio.get_running_loop().time()
             self._idle.clear()
             self._kick.set()
 
@@ -158,6 +162,7 @@ class Writer:
             while self._dirty:
                 await self._linger()
                 await self._flush(self._taken())
+            self.late_s = 0.0
             while self._back:
                 await self._return()
             self._idle.set()
@@ -169,6 +174,7 @@ class Writer:
             now = await self._until(self._flushed_at + 1.5 * self._limits.linger_s)
         self._urgent = False
         self._flushed_at = now
+        self.late_s = max(0.0, now - self._since - 1.5 * self._limits.linger_s)
 
     async def _until(self, due: float) -> float:
         """Wait for a time, or a fact."""

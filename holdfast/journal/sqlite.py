@@ -48,7 +48,7 @@ from holdfast.journal.sqlite_load import Loaded, compare, connect_other, connect
 from holdfast.journal.sqlite_rows import SQL, Fences, Written
 from holdfast.journal.sqlite_sessions import SqliteSessions
 from holdfast.journal.sqlite_upkeep import SqliteUpkeep
-from holdfast.journal.tails import SPILL_BYTES, Tail, needed_from, oldest, some_of
+from holdfast.journal.tails import SPILL_BYTES, Patience, Tail, needed_from, oldest, some_of
 from holdfast.journal.watermark import Watermark
 
 T = TypeVar("T")
@@ -85,6 +85,7 @@ class SqliteStore:
         self._dirty = asyncio.Event()
         self._written = asyncio.Event()
         self._to_seal: list[str] = []
+        self._patience = Patience()
         self._writer: Desk[Any] = Desk(
             "holdfast-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self._fences.rollback
         )
@@ -123,7 +124,9 @@ class SqliteStore:
         store._dirty.set()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
         if space is not None:
-            store._watch = asyncio.create_task(mind(space, store._told_room, store._written), name="journal space")
+            store._watch = asyncio.create_task(
+                mind(space, store.upkeep.told_room, store._written), name="journal space"
+            )
         return store
 
     async def close(self) -> None:
@@ -302,8 +305,7 @@ class SqliteStore:
             self._written.set()
             return then(result)
 
-        answer: T = await self._writer.ask(job, committed)
-        return answer
+        return await self._writer.ask(job, committed)  # type: ignore[no-any-return]
 
     async def _query(self, job: Callable[[apsw.Connection], T]) -> T:
         return await self._reader.ask(job)  # type: ignore[no-any-return]
@@ -348,8 +350,10 @@ class SqliteStore:
             await self._dirty.wait()
             self._dirty.clear()
             try:
-                await self._seal_all()
-                await self._trim()
+                if not self._patience.over(self._end_id, len(self._to_seal)):
+                    self._dirty.set()
+                else:
+                    await self._seal_all()
                 if self._wal_pages > SOME_PAGES or (self._wal_pages and not self._dirty.is_set()):
                     await self._keeping.ask(self._checkpoint)
                 self.upkeep.problem = None
@@ -359,9 +363,6 @@ class SqliteStore:
                     return
                 self._dirty.set()
             await asyncio.sleep(UPKEEP_S)
-
-    def _told_room(self, short: str | None) -> None:
-        self.upkeep.room = short
 
     async def _seal_all(self) -> None:
         todo, self._to_seal = list(dict.fromkeys(self._to_seal)), []
@@ -374,6 +375,7 @@ class SqliteStore:
             self._to_seal += todo
         while self._end_id - needed_from(self._tails, self._end_id) > HOT_ROWS:
             await self._seal([oldest(self._tails)])
+        await self._trim()
 
     async def _seal(self, runs: list[str]) -> None:
         """Pack what tails hold, in one hop each way; they forget it once the segments are committed."""

@@ -36,6 +36,10 @@ class SqliteUpkeep:
         """See Upkeep.short."""
         return self.room
 
+    def told_room(self, short: str | None) -> None:
+        """How the disk is filled now."""
+        self.room = short
+
     def trouble(self) -> str | None:
         """See Upkeep.trouble."""
         return str(self._writer.broken) if self._writer.broken is not None else self.problem

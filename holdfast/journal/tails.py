@@ -13,6 +13,24 @@ SPILL_BYTES = 1024 * 1024
 """A tail longer than this is packed into segments, while its run goes on."""
 
 
+BUSY_ROWS, MANY_RUNS, ROUNDS = 500, 256, 12
+
+
+class Patience:
+    """How long packing waits. It takes a core a millisecond or two for each run of some hundred records, which is what
+    live streams of others wait for; nothing is lost by doing it a moment later."""
+
+    def __init__(self) -> None:
+        self._rows = self._waited = 0
+
+    def over(self, rows: int, runs: int) -> bool:
+        """Asked once a round, with the rows that were ever written and the runs that wait: is it time? Not while many
+        rows are written, but for so many rounds, or runs, only."""
+        busy, self._rows = rows - self._rows > BUSY_ROWS, rows
+        self._waited = self._waited + 1 if busy and runs < MANY_RUNS and self._waited < ROUNDS else 0
+        return not self._waited
+
+
 class Tail(Struct):
     """The records of one run that are not in a segment yet."""
 
