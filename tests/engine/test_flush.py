@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,9 +39,11 @@ class Counted(MemoryStore):
     def __init__(self) -> None:
         super().__init__(lambda: 0.0)
         self.appends: list[int] = []
+        self.asked: Callable[[], None] = lambda: None
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
         self.appends.append(len(slices))
+        self.asked()
         return await super().append(slices)
 
 
@@ -189,3 +192,16 @@ async def test_frames_that_the_line_does_not_take_are_kept_and_none_overtakes_th
         told = first.data + rest.data
         assert not sent
         assert told.index(b'"delta":"one"') < told.index(b'"delta":"two"')
+
+
+async def test_a_writer_that_is_behind_says_so_and_one_at_rest_is_not_late() -> None:
+    async with desk(0.001) as at:
+        live = await at.live("a")
+        at.writer.delta(live, TextDelta("x"))
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop has something else to do
+        at.store.asked = lambda: late.append(at.writer.late_s)
+        late: list[float] = []
+        await at.writer.committed(live, live.staged.seq)
+        assert late[0] > 0.03
+        await at.writer.flushed()
+        assert at.writer.late_s == 0.0

@@ -256,13 +256,14 @@ SELECT owner, id FROM (
 ORDER BY used_at, n LIMIT ?5;
 
 -- name: youngest
--- May this run go, and when was a run that follows it, however far down, last used?
+-- May this run go, and when was a run that follows it, however far down, last used? CROSS JOIN: those that follow are
+-- few, and without it the planner begins with all runs.
 WITH RECURSIVE down (id) AS (
   SELECT id FROM runs WHERE owner = ?1 AND previous = ?2
   UNION ALL
-  SELECT runs.id FROM down JOIN runs ON runs.owner = ?1 AND runs.previous = down.id
+  SELECT runs.id FROM down CROSS JOIN runs ON runs.owner = ?1 AND runs.previous = down.id
 )
-SELECT used_at, (SELECT MAX(later.used_at) FROM down JOIN runs later ON later.id = down.id WHERE later.hidden = 0)
+SELECT used_at, (SELECT MAX(later.used_at) FROM down CROSS JOIN runs later ON later.id = down.id WHERE later.hidden = 0)
 FROM runs WHERE owner = ?1 AND id = ?2 AND hidden = 0 AND ended = 1 AND pinned = 0;
 
 -- name: forget_turns_of_hidden
