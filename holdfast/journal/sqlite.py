@@ -55,8 +55,7 @@ T = TypeVar("T")
 Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 SOME_PAGES = 1000
-"""Under load the upkeep leaves a shorter WAL alone: a checkpoint is two fsyncs, which the writer's next write may wait
-for, and pages that change all the time are copied once instead of four times a second."""
+"""Under load a shorter WAL is left alone: a checkpoint is two fsyncs, which the next write may wait for."""
 HOT_ROWS = 200_000
 UPKEEP_S = 0.25
 CHECK_BYTES = 64 * 1024 * 1024
