@@ -123,9 +123,7 @@ class SqliteStore:
         store._dirty.set()
         store._upkeep = asyncio.create_task(store._keep_up(), name="journal upkeep")
         if space is not None:
-            store._watch = asyncio.create_task(
-                mind(space, store.upkeep.told_room, store._written), name="journal space"
-            )
+            store._watch = asyncio.create_task(mind(space, store.upkeep.told_room, store._written), name="space")
         return store
 
     async def close(self) -> None:
