@@ -22,7 +22,7 @@ from holdfast.engine.live import Live
 from holdfast.journal.base import Attached, Opened, Opening, StoreUnavailable
 
 MINDED = 10_000
-LATE_S, STEP_S, STEPS = 0.006, 0.004, 25
+LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 Spawn = Callable[[Awaitable[None]], None]
 Left = Callable[[str, str], Awaitable[None]]
 
@@ -63,8 +63,8 @@ class Admission:
         return any(writer.late_s > LATE_S for writer in self._drivers.writers.values())
 
     async def _give_way(self) -> None:
-        """Streams that run go before runs that begin: those would stutter, these begin a moment later, a quarter of a
-        second at most. Those who wait look one after the other, else all would begin at the same time."""
+        """Streams that run go before runs that begin: those would stutter, these begin a moment later, 0.4 seconds at
+        most. Those who wait look one after the other, else all would begin at the same time."""
         for _ in range(STEPS):
             self._turn = self._turn % 4 + 1
             await asyncio.sleep(STEP_S * self._turn)

@@ -64,8 +64,8 @@ class Writer:
         self._hurry: asyncio.Future[None] | None = None
         self._flushed_at = self._since = -1.0
         self.late_s = 0.0
-        """How much longer than they should the oldest deltas of the last flush have waited: 0 where nothing is written,
-        more where the process has more to do than it can."""
+        """How much longer than they should the oldest deltas of the last flush took until they were told: 0 where
+        nothing is written, more where the process has more to do than it can."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.degraded: str | None = None
@@ -161,7 +161,10 @@ class Writer:
             self._kick.clear()
             while self._dirty:
                 await self._linger()
+                since = self._since
                 await self._flush(self._taken())
+                took = asyncio.get_running_loop().time() - since
+                self.late_s = max(0.0, took - 1.5 * self._limits.linger_s)
             self.late_s = 0.0
             while self._back:
                 await self._return()
@@ -174,7 +177,6 @@ class Writer:
             now = await self._until(self._flushed_at + 1.5 * self._limits.linger_s)
         self._urgent = False
         self._flushed_at = now
-        self.late_s = max(0.0, now - self._since - 1.5 * self._limits.linger_s)
 
     async def _until(self, due: float) -> float:
         """Wait for a time, or a fact."""

@@ -196,12 +196,18 @@ async def test_frames_that_the_line_does_not_take_are_kept_and_none_overtakes_th
 
 async def test_a_writer_that_is_behind_says_so_and_one_at_rest_is_not_late() -> None:
     async with desk(0.001) as at:
-        live = await at.live("a")
-        at.writer.delta(live, TextDelta("x"))
-        time.sleep(0.05)  # noqa: ASYNC251 - the loop has something else to do
-        at.store.asked = lambda: late.append(at.writer.late_s)
+        one, two = await at.live("a"), await at.live("b")
         late: list[float] = []
-        await at.writer.committed(live, live.staged.seq)
-        assert late[0] > 0.03
+
+        def asked() -> None:
+            late.append(at.writer.late_s)
+            if len(late) == 1:
+                at.writer.delta(two, TextDelta("y"))  # while the first is on its way
+
+        at.store.asked = asked
+        at.writer.delta(one, TextDelta("x"))
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop has something else to do
+        await at.writer.committed(two, two.staging.seq + 1)
+        assert late[0] == 0.0 and late[1] > 0.03
         await at.writer.flushed()
         assert at.writer.late_s == 0.0
