@@ -76,8 +76,9 @@ class Report(msgspec.Struct):
 
 
 def disturbance(figures: list[Figure]) -> float:
-    """How much the machine was in the way of a round, by what no server can have caused: the share of tokens that the
-    upstream made late, and of the server's core that others had (the host, too), in the worst of its figures."""
+    """How much the machine was in the way of a round, by what the server under test hardly causes: the share of tokens
+    that the upstream made late, and of the server's core that others had (the host, too), in the worst of its
+    figures."""
     return max((f.values.get(name, 0.0) for f in figures for name in ("upstream_late", "others_server")), default=0.0)
 
 

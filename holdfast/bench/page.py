@@ -19,9 +19,9 @@ INTRO = """Each load went through all targets in turn, the server under test on 
 others. *direct* is the upstream itself, *floor* a Starlette + aiohttp proxy without a store that decodes and encodes
 each chunk; CPU is that of the server's whole process tree. Trust ratios within this run: absolute numbers move by
 20-40 % between runs and machines. A figure whose load direct could not carry is void."""
-AGAIN = """Loads that the machine disturbed were taken again; of their rounds the calmest counts, by what no server can
-have caused (tokens that the upstream made late, the share of the server's core that others had), whatever it says. All
-others are in bench.json too, under `disturbed`."""
+AGAIN = """Loads that the machine disturbed were taken again; of their rounds the calmest counts, by what the server
+under test hardly causes (tokens that the upstream made late, the share of the server's core that others had), whatever
+it says. All others are in bench.json too, under `disturbed`."""
 
 
 def _row(texts: list[str]) -> str:

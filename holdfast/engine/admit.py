@@ -23,6 +23,7 @@ from holdfast.journal.base import Attached, Opened, Opening, StoreUnavailable
 
 MINDED = 10_000
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
+"""How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
 Spawn = Callable[[Awaitable[None]], None]
 Left = Callable[[str, str], Awaitable[None]]
 

@@ -66,11 +66,11 @@ class Lane:
         if not frames:
             return
         data = b"".join(frames) if len(frames) > 1 else frames[0]
-        full = None
+        full: list[Reader] = []
         for reader in self.readers:
             if not reader.push(data, last=last):
-                full = [*full, reader] if full else [reader]
-        for reader in full or ():
+                full.append(reader)
+        for reader in full:
             self.readers.remove(reader)
             reader.detach(before, entries[0].seq - 1)
         if self.projection.over(view):

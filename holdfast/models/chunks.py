@@ -285,7 +285,7 @@ class Lines:
     def _alike(self, data: bytes) -> str:
         """The words of an object that is like the one before it; nothing where it is another."""
         before, behind = self._before, self._behind
-        if self._size or not data.startswith(before) or not data.endswith(behind):
+        if self._size or len(data) >= self._limit or not data.startswith(before) or not data.endswith(behind):
             return ""
         words = data[len(before) : -len(behind)]
         if not words or b'"' in words:

@@ -143,7 +143,7 @@ def test_every_kind_of_load_has_its_table() -> None:
 
 
 def test_a_load_is_taken_again_while_the_machine_disturbs_it_and_the_calmest_round_counts() -> None:
-    """By what no server can have caused: the best result is not looked for."""
+    """By what the server hardly causes: the best result is not looked for."""
     rounds = [
         [figure("paced-200", DURABLE, upstream_late=0.05, latency_p99_ms=9.0)],
         [figure("paced-200", DURABLE, upstream_late=0.02, latency_p99_ms=99.0)],

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast.core.events import AnyEvent, TextDelta
+from holdfast.core.events import AnyEvent, MessageCompleted, RunCompleted, TextDelta
 from holdfast.engine.earlier import Earlier
 from holdfast.engine.worker import Worker
 from tests.engine.test_flush import Silent, desk, turns
@@ -39,3 +39,37 @@ async def test_A9_a_first_word_that_comes_together_with_the_order_to_let_go_is_n
         assert not live.committed.drafting and not live.staged.drafting
         records = await at.store.read("o", "a", -1)
         assert len(records) == 2, "accepted and begun, nothing more"
+
+
+class Ends:
+    """An agent that settles its last message where it may."""
+
+    resumable = True
+
+    async def run(self, turn: Any) -> AsyncIterator[AnyEvent]:
+        turn.ahead.put(TextDelta("all"))
+        if turn.ahead.free():
+            turn.ahead.settle(MessageCompleted("all"))
+        else:
+            yield MessageCompleted("all")
+        yield RunCompleted()
+
+
+async def test_a_last_message_and_the_end_of_its_run_are_one_commit() -> None:
+    async with desk(0.0) as at:
+        live = await at.live("a")
+        worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.limits, Silent())  # type: ignore[arg-type]
+        await worker.drive()
+        assert live.committed.ended
+        assert at.store.appends == [1]
+        assert len(await at.store.read("o", "a", -1)) == 5
+
+
+async def test_A9_a_run_that_is_to_be_parked_is_not_ended_in_one_go() -> None:
+    async with desk(0.0) as at:
+        live = await at.live("a")
+        worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.limits, Silent())  # type: ignore[arg-type]
+        worker._draining = True
+        await worker.drive()
+        assert not live.committed.ended
+        assert len(await at.store.read("o", "a", -1)) == 4, "parked behind its message"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.state import RunState
+from holdfast.engine.admit import STEP_S, STEPS
 from holdfast.engine.engine import Engine
 from holdfast.models.scripted import Step, asked, said
 from tests.engine.peers import OWNER, AloneHouse, order, until
@@ -73,3 +74,20 @@ async def test_a_run_that_is_deleted_while_nobody_can_stop_it_answers_those_who_
     await until(lambda: engine._callers.wait_for(ticket.run), "somebody waits")
     assert await engine.delete(OWNER, ticket.run)
     assert await asyncio.wait_for(waiter, 10) is None
+
+
+async def test_a_run_that_begins_gives_way_while_deltas_are_told_late_and_not_for_ever(house: AloneHouse) -> None:
+    house.books |= {"first": [said("done")], "second": [said("done")]}
+    engine = await house.engine()
+    writer = engine._writers[True]
+    writer.late_s = 1.0
+    begun = asyncio.create_task(engine.submit(order("first")))
+    await asyncio.sleep(0.02)
+    assert not begun.done()
+    writer.late_s = 0.0
+    await begun
+    await until(lambda: writer.late_s == 0.0 and not engine._drivers.drives(begun.result().run), "its end")
+    writer.late_s = 1.0
+    began = asyncio.get_running_loop().time()
+    await engine.submit(order("second"))
+    assert asyncio.get_running_loop().time() - began >= STEPS * STEP_S, "nothing made it less late"

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.dialects import shared
 from holdfast.dialects.messages import errors
-from holdfast.engine.base import Broken, News
+from holdfast.engine.base import Broken, Chunk, Ended, News
 from holdfast.http.stream import FRAME_END, SLICE, RunStream, pieces
 
 
@@ -49,6 +49,53 @@ def test_g6_a_frame_is_never_split_over_two_sends_unless_it_is_larger_than_a_sli
         assert len(frame) <= SLICE or place in ends, "nothing goes out with the last slice of a large frame"
 
 
+async def streamed(subscription: Any, **named: Any) -> tuple[list[Any], list[bool]]:
+    """What a response of it sends, and whether its caller had the whole answer."""
+    sent: list[Any] = []
+    told: list[bool] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def left(whole: bool) -> None:
+        told.append(whole)
+
+    await RunStream(subscription, [], left, **named)({"type": "http"}, receive, send)
+    return sent, told
+
+
+class Told:
+    """A subscription to a run that ends with these frames."""
+
+    on_cut: Callable[[], None]
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._left = list(chunks)
+
+    @property
+    def told(self) -> bool:
+        return not self._left
+
+    async def next(self) -> News:
+        return Chunk(self._left.pop(0)) if self._left else Ended()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("last", [b"data: last\n\n", frames([3 * SLICE])[0]], ids=["small", "large"])
+async def test_the_last_frames_go_out_with_the_end_of_the_body(last: bytes) -> None:
+    sent, told = await streamed(Told(b"data: first\n\n", last))
+    bodies = [message for message in sent if message["type"] == "http.response.body"]
+    assert b"".join(message["body"] for message in bodies) == b"data: first\n\n" + last
+    assert [message["more_body"] for message in bodies] == [*[True] * (len(bodies) - 1), False]
+    assert all(message["body"] for message in bodies), "no write for the end alone"
+    assert told == [True]
+
+
 class Gone:
     """A subscription to a run that has vanished."""
 
@@ -69,18 +116,6 @@ async def test_a_stream_that_cannot_be_read_on_ends_with_an_error_in_its_dialect
     broken: Callable[[str], bytes], begins: bytes
 ) -> None:
     """House rule 6.15: a client of messages passes over frames without a name, and would take the end for good."""
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
-    async def left(whole: bool) -> None:
-        pass
-
-    stream = RunStream(Gone(), [], left, broken=broken)  # type: ignore[arg-type]
-    await stream({"type": "http"}, receive, send)
+    sent, _ = await streamed(Gone(), broken=broken)
     bodies = [message["body"] for message in sent[1:]]
     assert bodies[0].startswith(begins) and b"stream_broken" in bodies[0] and bodies[1:] == [b""]

@@ -8,10 +8,11 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from holdfast.models.line import Line
+from holdfast.models.pool import Origin, Pool
 
 DEADLINE = 20.0
 """Seconds for a whole test; only one that hangs comes near."""
@@ -193,3 +194,36 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(SOON):
         while not true():  # noqa: ASYNC110 - the condition lives where no event is
             await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def pool_to(url: str, connect_s: float = SOON) -> AsyncIterator[Pool]:
+    pool = Pool(Origin.of(url), connect_s)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+        await asyncio.sleep(0)
+
+
+async def idle(up: Raw, pool: Pool) -> tuple[Line, Peer]:
+    """A line that was used and given back, and its other end."""
+    line = await pool.line(SOON)
+    line.ask(GET)
+    peer = await up.peer()
+    peer.say(OK)
+    assert await rest(line) == b"ok"
+    pool.give_back(line)
+    return line, peer
+
+
+@contextmanager
+def black_hole() -> Iterator[tuple[str, int]]:
+    """An address that answers nothing."""
+    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for filler in (one, two):
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        yield full.getsockname()

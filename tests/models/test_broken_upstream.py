@@ -14,8 +14,7 @@ from holdfast.models.base import Ask, Finished, Part, Text
 from holdfast.models.chunks import Answer, Lines, UpstreamFailed, Whole
 from holdfast.models.feed import Feed, Take
 from holdfast.models.openai import OpenAIModel, Upstream
-from holdfast.models.pool import Origin, Pool
-from tests.models.raw import DEADLINE, GET, OK, SOON, Peer, answers, raw, rest, until, wired
+from tests.models.raw import DEADLINE, GET, OK, SOON, Peer, answers, idle, pool_to, raw, rest, until, wired
 from tests.tools.conftest import both_loops, open_files
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -40,16 +39,6 @@ async def model_at(url: str, **settings: Any) -> AsyncIterator[OpenAIModel]:
         yield model
     finally:
         await model.close()
-        await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def pool_to(url: str) -> AsyncIterator[Pool]:
-    pool = Pool(Origin.of(url), SOON)
-    try:
-        yield pool
-    finally:
-        await pool.close()
         await asyncio.sleep(0)
 
 
@@ -158,12 +147,7 @@ async def test_an_idle_line_that_is_closed_is_seen_though_nobody_read_its_answer
 @both_loops
 async def test_a_line_is_not_used_from_the_moment_it_is_closed() -> None:
     async with raw() as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
-        line.ask(GET)
-        peer = await up.peer()
-        peer.say(OK)
-        assert await rest(line) == b"ok"
-        pool.give_back(line)
+        line, peer = await idle(up, pool)
         transport = line._transport
         assert transport is not None
         peer.hang_up()

@@ -20,6 +20,7 @@ from holdfast.models.base import Ask, CallPiece, Finished, Part, Text, Thinking
 from holdfast.models.chunks import UpstreamFailed
 from holdfast.models.openai import OpenAIModel, Upstream
 from holdfast.testing.fake_upstream import FakeUpstream
+from tests.models.raw import black_hole
 
 SECRET = "sk-abcdef-0123456789-wxyz"
 
@@ -237,13 +238,8 @@ async def test_an_address_that_is_no_url_is_unreachable_and_not_asked_again(url:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a full backlog drops connections on Linux only")
 async def test_connecting_has_a_deadline() -> None:
-    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for filler in (one, two):
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-        async with rig(f"http://127.0.0.1:{full.getsockname()[1]}/v1", connect_s=0.1, retries=1) as here:
+    with black_hole() as (host, port):
+        async with rig(f"http://{host}:{port}/v1", connect_s=0.1, retries=1) as here:
             assert (await here.failure("x")).code == "upstream_timeout"
             assert len(here.waits) == 1
 

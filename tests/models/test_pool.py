@@ -8,8 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,11 @@ from holdfast.models.base import Ask
 from holdfast.models.chunks import UpstreamFailed
 from holdfast.models.line import Line
 from holdfast.models.openai import OpenAIModel, Upstream
-from holdfast.models.pool import Origin, Pool
-from tests.models.raw import GET, OK, SOON, Peer, Raw, answers, raw, rest, until
+from holdfast.models.pool import Pool
+from tests.models.raw import GET, OK, SOON, Peer, Raw, answers, black_hole, idle, pool_to, raw, rest, until
 from tests.tools.conftest import both_loops, open_files
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="a full backlog drops connections on Linux only")
-
-
-@asynccontextmanager
-async def pool_to(url: str, connect_s: float = SOON) -> AsyncIterator[Pool]:
-    pool = Pool(Origin.of(url), connect_s)
-    try:
-        yield pool
-    finally:
-        await pool.close()
-        await asyncio.sleep(0)
 
 
 async def asked(pool: Pool, request: bytes = GET) -> tuple[Line, bytes]:
@@ -44,18 +33,6 @@ async def asked(pool: Pool, request: bytes = GET) -> tuple[Line, bytes]:
     line.ask(request)
     await line.head(SOON)
     return line, await rest(line)
-
-
-@contextmanager
-def black_hole() -> Any:
-    """An address that answers nothing."""
-    with socket.socket() as full, socket.socket() as one, socket.socket() as two:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for filler in (one, two):
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-        yield full.getsockname()
 
 
 # ---- lines that are used again ----
@@ -101,12 +78,7 @@ async def test_a_line_whose_answer_was_not_read_to_its_end_is_hung_up() -> None:
 @pytest.mark.parametrize("end", [Peer.hang_up, Peer.reset, lambda peer: peer.say(OK), lambda peer: peer.say(b"?")])
 async def test_an_idle_line_that_the_server_closed_or_spoke_on_is_not_used(end: Callable[[Peer], None]) -> None:
     async with raw() as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
-        line.ask(GET)
-        peer = await up.peer()
-        peer.say(OK)
-        assert await rest(line) == b"ok"
-        pool.give_back(line)
+        line, peer = await idle(up, pool)
         await peer.request()
         end(peer)
         await until(lambda: not line.keeps)

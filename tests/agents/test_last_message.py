@@ -1,0 +1,81 @@
+"""The last message of a run is told ahead of its end, where somebody takes it: both are then one commit."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.agents.base import Turn
+from holdfast.agents.loop import LoopAgent, LoopSettings
+from holdfast.core import events as e
+from holdfast.models.base import Ask, CallPiece, Finished, Part, Text
+from holdfast.tools.registry import Toolbox
+from tests.journals import Pen
+
+
+class Says:
+    """A model that says the same each time."""
+
+    name = "m"
+
+    def __init__(self, *parts: Part) -> None:
+        self._parts = parts
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Sequence[Part]]:
+        yield list(self._parts)
+
+
+class Taker:
+    """Takes what is told ahead, if it is free."""
+
+    def __init__(self, *, free: bool) -> None:
+        self._free = free
+        self.settled: list[e.MessageCompleted] = []
+
+    def free(self) -> bool:
+        return self._free
+
+    def put(self, delta: e.Delta) -> None:
+        raise AssertionError("this model yields")
+
+    def settle(self, said: e.MessageCompleted) -> None:
+        self.settled.append(said)
+
+
+async def run(model: Says, ahead: Taker | None) -> list[e.AnyEvent]:
+    unused: Any = None
+    agent = LoopAgent(model, Toolbox([]), LoopSettings(), unused, unused, unused)  # type: ignore[arg-type]
+    events = []
+    async for event in agent.run(Turn(Pen().attempt().state, (), ahead=ahead)):
+        events.append(event)
+        if len(events) == 4:
+            break
+    return events
+
+
+PLAIN = Says(Text("hi"), Finished("stop", e.Usage()))
+CUT = Says(Text("hi"), Finished("length", e.Usage()))
+
+
+@pytest.mark.parametrize(("model", "end"), [(PLAIN, e.RunCompleted()), (CUT, e.RunInterrupted("max_output_tokens"))])
+async def test_the_last_message_is_settled_and_only_the_end_is_yielded(model: Says, end: e.AnyEvent) -> None:
+    taker = Taker(free=True)
+    assert await run(model, taker) == [e.TextDelta("hi"), end]
+    assert [said.text for said in taker.settled] == ["hi"]
+
+
+@pytest.mark.parametrize("ahead", [None, Taker(free=False)])
+async def test_where_nobody_takes_it_message_and_end_are_yielded_one_after_the_other(ahead: Taker | None) -> None:
+    kinds = [type(event) for event in await run(PLAIN, ahead)]
+    assert kinds == [e.TextDelta, e.MessageCompleted, e.RunCompleted]
+    assert ahead is None or not ahead.settled
+
+
+async def test_a_message_with_calls_is_no_last_one() -> None:
+    taker = Taker(free=True)
+    calls = Says(CallPiece(0, "nothing", "{}"), Finished("tool_calls", e.Usage()))
+    events = await run(calls, taker)
+    assert isinstance(events[0], e.MessageCompleted)
+    assert not taker.settled
