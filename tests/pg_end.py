@@ -1,6 +1,6 @@
-"""Ends a test PostgreSQL together with the process that uses it, however that ends: kill -9 too. Owns: a process beside
-it that waits until its own standard input ends, then stops the server and removes its directory. It is nobody's child:
-some tests count theirs. Refuses to know: how the server was started."""
+"""Ends a test PostgreSQL together with the process that uses it, also after kill -9. Owns: a helper process that waits
+for the end of its standard input, then stops the server and removes its directory. The helper is detached, because some
+tests count their children. Refuses to know: how the server was started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_S = 20.0
 
 
 class Tie:
-    """Ties the server in `home` / data to this process; cut() is its end in good order."""
+    """Ties the life of the server in `home` / data to this process. cut() ends it in order."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -39,26 +39,44 @@ class Tie:
 
 
 def running(home: Path) -> int | None:
-    """The postmaster's process, where there is one."""
+    """The postmaster's pid, if it runs. A file that a crash left behind may name a stranger: a postmaster is in its
+    data directory."""
+    data = home / "data"
     try:
-        pid = int((home / "data" / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, 0)
+        pid = int((data / "postmaster.pid").read_text().split()[0])
+        return pid if os.path.samefile(f"/proc/{pid}/cwd", data) else None
     except (OSError, ValueError, IndexError):
         return None
-    return pid
+
+
+def stop(home: Path) -> bool:
+    """Stop the postmaster at once, without a last write; False if there is none."""
+    if (pid := running(home)) is None:
+        return False
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if running(home) == pid:  # again: now the signal goes to the process that was looked at, or to nobody
+            signal.pidfd_send_signal(pidfd, signal.SIGQUIT)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
 
 
 def main(home: Path) -> None:
-    """In a process of its own."""
+    """The helper process."""
     if os.fork():
         os._exit(0)
     os.setsid()
     sys.stdin.buffer.read()
     deadline = time.monotonic() + STOP_S
-    while (pid := running(home)) is not None and time.monotonic() < deadline:
-        os.kill(pid, signal.SIGQUIT)  # an immediate stop: what it would write is thrown away
+    while stop(home) and time.monotonic() < deadline:
         time.sleep(0.02)
-    shutil.rmtree(home, ignore_errors=True)  # one that was only just starting ends when it misses its files
+    shutil.rmtree(home, ignore_errors=True)  # a server that was just starting ends without its files
 
 
 if __name__ == "__main__":

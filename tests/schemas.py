@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-VARIABLE = "HOLDFAST_OPENRESPONSES_SCHEMA"
+VARIABLE = "NINELIVES_OPENRESPONSES_SCHEMA"
 BESIDE = Path(__file__).parents[1] / ".." / "shared" / "facts" / "openresponses-openapi.json"
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Which store the settings mean, and what must not be told of it (issue 6)."""
+"""Which store the settings mean, and that its passwords stay secret."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import assemble_store
-from holdfast.assemble_store import _Settling, directory_secret, secret_from, secrets_in, without_secrets
-from holdfast.config import without_password
-from holdfast.journal.base import StoreUnavailable
-from holdfast.journal.base_peers import Alone
+from ninelives.app import store as assemble_store
+from ninelives.app.settings import without_password
+from ninelives.app.store import _RetryingPeers, directory_secret, secret_from, secrets_in, without_secrets
+from ninelives.journal.base import Alone
+from ninelives.journal.values import StoreUnavailable
 
 WORDS = [
     ("postgresql://me:hunter22@host/db", "hunter22"),
@@ -27,7 +27,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("url", "word"), WORDS)
-def test_a_password_is_not_shown_whatever_the_url_is_like(url: str, word: str) -> None:
+def test_a_password_is_never_shown_whatever_the_url_looks_like(url: str, word: str) -> None:
     assert word in secrets_in(url)
     assert word not in without_password(url)
     assert word not in without_secrets(f"cannot connect as {word}: {url}", url)
@@ -38,7 +38,7 @@ def test_a_url_without_a_password_hides_nothing() -> None:
     assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
 
 
-def test_the_secret_of_a_directory_is_made_once_and_is_what_a_store_is_given(tmp_path: Path) -> None:
+def test_the_secret_of_a_directory_is_created_once_and_derived_for_the_store(tmp_path: Path) -> None:
     kept = directory_secret(tmp_path)
     assert len(kept) == 32 and directory_secret(tmp_path) == kept
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
@@ -46,7 +46,7 @@ def test_the_secret_of_a_directory_is_made_once_and_is_what_a_store_is_given(tmp
 
 
 class Away(Alone):
-    """The peers of a database that is away for a while."""
+    """The Peers of a database that fails a number of times."""
 
     def __init__(self, failures: int, *, passing: bool) -> None:
         self.left, self._passing = failures, passing
@@ -58,8 +58,8 @@ class Away(Alone):
         return home
 
 
-def settling(peers: Away) -> _Settling:
-    return _Settling(cast(Any, SimpleNamespace(peers=peers)))
+def settling(peers: Away) -> _RetryingPeers:
+    return _RetryingPeers(cast(Any, SimpleNamespace(peers=peers)))
 
 
 async def test_a_tool_waits_for_a_database_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ async def test_a_tool_waits_for_a_database_that_is_away_for_a_moment(monkeypatch
     assert await settling(Away(3, passing=True)).settle("ann", "ann", "here") == "here"
 
 
-async def test_a_tool_does_not_wait_for_ever_or_for_what_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tool_does_not_wait_for_ever_or_for_a_permanent_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble_store, "SETTLE_S", 0)
     for peers in (Away(10**9, passing=True), Away(1, passing=False)):
         with pytest.raises(StoreUnavailable):

@@ -4,6 +4,7 @@ can tell from a broken promise."""
 from __future__ import annotations
 
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli import main
+from ninelives.app.build import refuse_left_behind
+from ninelives.app.errors import StartError
+from ninelives.app.settings import load
+from ninelives.cli import main
 
 
-def holdfast(*args: str) -> Result:
+def ninelives(*args: str) -> Result:
     result = CliRunner().invoke(main, args)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.output.count("\n") == 1, result.output
@@ -41,25 +45,42 @@ def other(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("url", ["nonsense", "ftp://host", "http://", "http://127.0.0.1:port", "127.0.0.1:8642"])
 @pytest.mark.parametrize("command", [["status"], ["runs", "ls"]], ids=" ".join)
 def test_a_url_that_is_none_is_told(command: list[str], url: str) -> None:
-    assert "is not the URL of a server, such as http://" in holdfast(*command, "--url", url).output
+    assert "is not the URL of a server, such as http://" in ninelives(*command, "--url", url).output
 
 
 @pytest.mark.parametrize("command", [["status"], ["runs", "ls"]], ids=" ".join)
 def test_a_server_that_is_not_there_is_told(command: list[str]) -> None:
-    assert "does not answer" in holdfast(*command, "--url", "http://127.0.0.1:1").output
+    assert "does not answer" in ninelives(*command, "--url", "http://127.0.0.1:1").output
 
 
 def test_a_server_that_is_not_ours_is_told(other: str) -> None:
-    said = holdfast("status", "--url", other)
+    said = ninelives("status", "--url", other)
     assert said.exit_code == 1 and "is another server" in said.output
 
 
 def test_F2_a_drill_with_a_wrong_configuration_breaks_no_promise(tmp_path: Path) -> None:
-    said = holdfast("drill", "--config", str(tmp_path / "none.toml"))
+    said = ninelives("drill", "--config", str(tmp_path / "none.toml"))
     assert said.exit_code == 2 and "There is no configuration file" in said.output
 
 
-def test_a_report_that_is_none_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_bytes(b"\xff")
-    said = holdfast("bench", "--compare", str(tmp_path / "old.json"), "--out", str(tmp_path / "out"))
-    assert said.exit_code == 2 and "is no report of this version" in said.output and not (tmp_path / "out").exists()
+def test_data_of_version_0_1_at_the_old_place_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that would hide it is refused before anything is made, and the command that is printed works."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    old, new = (tmp_path / ".local" / "share" / name for name in ("holdfast", "ninelives"))
+    old.mkdir(parents=True)
+    loaded = load(None, {"HOME": str(tmp_path)}, {})
+    refuse_left_behind(loaded)
+    (old / "holdfast.db").touch()
+    for made_by_doctor in (False, True):
+        if made_by_doctor:
+            new.rename(old)
+            new.mkdir()
+        with pytest.raises(StartError) as told:
+            refuse_left_behind(loaded)
+        refuse_left_behind(load(None, {}, {"server.data_dir": str(new)}))
+        command = str(told.value).partition("run: ")[2].partition("   ")[0]
+        subprocess.run(command, shell=True, check=True)
+        refuse_left_behind(loaded)
+        assert (new / "holdfast.db").exists() and not old.exists()

@@ -1,4 +1,4 @@
-"""Rules of holdfast/config.py (requirements A4, A8, F1, G16)."""
+"""Rules of ninelives/app/settings.py (A4, A8, F1, G16)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import OPTIONS, Loaded, Settings, is_loopback, load
-from holdfast.config_keys import ConfigError, ensure_key, weakness
+from ninelives.app.keys import ConfigError, ensure_key, weakness
+from ninelives.app.settings import OPTIONS, LoadedSettings, Settings, is_loopback, load
 
 GOOD_KEY = "test-key-0123456789"
 
@@ -24,7 +24,7 @@ def empty_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def given(
     text: str | None = None, env: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None
-) -> Loaded:
+) -> LoadedSettings:
     """Settings from a file with this text, this environment and these flags, and from nothing else."""
     path = None
     if text is not None:
@@ -33,7 +33,7 @@ def given(
     return load(path, {"HOME": str(Path("home").absolute()), **(env or {})}, flags or {})
 
 
-def value(loaded: Loaded, key: str) -> Any:
+def value(loaded: LoadedSettings, key: str) -> Any:
     section, name = key.split(".")
     return getattr(getattr(loaded.settings, section), name)
 
@@ -51,7 +51,7 @@ DEFAULTS: dict[str, object] = {
     "server.port": 8642,
     "server.key": None,
     "server.cors_origins": (),
-    "server.data_dir": "~/.local/share/holdfast",
+    "server.data_dir": "~/.local/share/ninelives",
     "server.allowed_hosts": (),
     "server.model_name": "hermes-agent",
     "server.unknown_model": "error",
@@ -64,6 +64,8 @@ DEFAULTS: dict[str, object] = {
     "store.lease_s": 15.0,
     "server.worker": True,
     "server.replica": "",
+    "store.hold_s": 10.0,
+    "store.unstored_hours": 24.0,
     "store.durability": "normal",
     "store.max_responses": 10_000,
     "model.url": "",
@@ -73,7 +75,9 @@ DEFAULTS: dict[str, object] = {
     "agent.tool_progress": "compatible",
     "agent.tool_items": "auto",
     "agent.output_event_bytes": 16384,
-    "agent.durable_chat": False,
+    "agent.store_false": "journal",
+    "agent.resend_window_s": 900.0,
+    "agent.resend_anonymous_s": 120.0,
     "tools.sandbox": "auto",
     "tools.workspace": "owner",
     "limits.concurrent_runs": 256,
@@ -87,7 +91,7 @@ DEFAULTS: dict[str, object] = {
     "limits.tool_output_bytes": 1024 * 1024,
     "limits.subscriber_bytes": 1024 * 1024,
     "limits.stall_s": 60.0,
-    "limits.disconnect_grace_s": 5.0,
+    "limits.leave_grace_s": 2.0,
     "limits.chores": 8,
 }
 
@@ -110,7 +114,7 @@ def test_every_option_has_one_line_of_doc_what_it_takes_and_its_unit(option: Any
 
 
 def test_the_data_directory_knows_home() -> None:
-    assert Settings().server.data_path == Path.home() / ".local/share/holdfast"
+    assert Settings().server.data_path == Path.home() / ".local/share/ninelives"
 
 
 # Where values come from
@@ -122,9 +126,9 @@ def test_the_data_directory_knows_home() -> None:
         (None, {}, {}, 8642, "default"),
         ("[server]\nport = 1", {}, {}, 1, "file given.toml"),
         ("[server]\nport = 1", {"API_SERVER_PORT": "2"}, {}, 2, "env API_SERVER_PORT"),
-        (None, {"API_SERVER_PORT": "2", "HOLDFAST_SERVER_PORT": "3"}, {}, 3, "env HOLDFAST_SERVER_PORT"),
-        ("[server]\nport = 1", {"HOLDFAST_SERVER_PORT": "3"}, {"server.port": 4}, 4, "command line"),
-        ("[server]\nport = 1", {"HOLDFAST_SERVER_PORT": ""}, {"server.port": None}, 1, "file given.toml"),
+        (None, {"API_SERVER_PORT": "2", "NINELIVES_SERVER_PORT": "3"}, {}, 3, "env NINELIVES_SERVER_PORT"),
+        ("[server]\nport = 1", {"NINELIVES_SERVER_PORT": "3"}, {"server.port": 4}, 4, "command line"),
+        ("[server]\nport = 1", {"NINELIVES_SERVER_PORT": ""}, {"server.port": None}, 1, "file given.toml"),
         (None, {}, {"server.port": "0"}, 0, "command line"),
     ],
 )
@@ -136,22 +140,25 @@ def test_flags_win_over_env_over_file_over_default(
 
 
 ENV = [
-    ("HOLDFAST_MODEL_URL", "http://127.0.0.1:11434/v1", "model.url", "http://127.0.0.1:11434/v1"),
-    ("HOLDFAST_MODEL_API_KEY", "null", "model.api_key", "null"),
-    ("HOLDFAST_TOOLS_SANDBOX", "landlock", "tools.sandbox", "landlock"),
-    ("HOLDFAST_TOOLS_APPROVAL", "on-write", "tools.approval", "on-write"),
-    ("HOLDFAST_LIMITS_CONCURRENT_RUNS", " 7 ", "limits.concurrent_runs", 7),
-    ("HOLDFAST_LIMITS_KEEPALIVE_S", "0.5", "limits.keepalive_s", 0.5),
-    ("HOLDFAST_AGENT_DURABLE_CHAT", "true", "agent.durable_chat", True),
-    ("HOLDFAST_AGENT_DURABLE_CHAT", "0", "agent.durable_chat", False),
+    ("NINELIVES_MODEL_URL", "http://127.0.0.1:11434/v1", "model.url", "http://127.0.0.1:11434/v1"),
+    ("NINELIVES_MODEL_API_KEY", "null", "model.api_key", "null"),
+    ("NINELIVES_TOOLS_SANDBOX", "landlock", "tools.sandbox", "landlock"),
+    ("NINELIVES_TOOLS_APPROVAL", "on-write", "tools.approval", "on-write"),
+    ("NINELIVES_LIMITS_CONCURRENT_RUNS", " 7 ", "limits.concurrent_runs", 7),
+    ("NINELIVES_LIMITS_KEEPALIVE_S", "0.5", "limits.keepalive_s", 0.5),
+    ("NINELIVES_STORE_PREPARED", "true", "store.prepared", True),
+    ("NINELIVES_STORE_PREPARED", "0", "store.prepared", False),
+    ("NINELIVES_AGENT_STORE_FALSE", "memory", "agent.store_false", "memory"),
+    ("NINELIVES_STORE_UNSTORED_HOURS", "0", "store.unstored_hours", 0.0),
+    ("NINELIVES_LIMITS_LEAVE_GRACE_S", "0", "limits.leave_grace_s", 0.0),
     (
-        "HOLDFAST_SERVER_CORS_ORIGINS",
+        "NINELIVES_SERVER_CORS_ORIGINS",
         "https://a.b, http://c:1,",
         "server.cors_origins",
         ("https://a.b", "http://c:1"),
     ),
-    ("HOLDFAST_SERVER_ALLOWED_HOSTS", "box.lan", "server.allowed_hosts", ("box.lan",)),
-    ("HOLDFAST_STORE_MAX_RESPONSES", "5", "store.max_responses", 5),
+    ("NINELIVES_SERVER_ALLOWED_HOSTS", "box.lan", "server.allowed_hosts", ("box.lan",)),
+    ("NINELIVES_STORE_MAX_RESPONSES", "5", "store.max_responses", 5),
     ("API_SERVER_KEY", GOOD_KEY, "server.key", GOOD_KEY),
     ("API_SERVER_HOST", "localhost", "server.host", "localhost"),
     ("API_SERVER_PORT", "9000", "server.port", 9000),
@@ -167,7 +174,7 @@ def test_the_environment_is_read_by_name(name: str, text: str, key: str, expecte
 
 
 def test_every_option_can_be_given_in_the_environment() -> None:
-    assert OPTIONS["limits.tool_timeout_s"].env == "HOLDFAST_LIMITS_TOOL_TIMEOUT_S"
+    assert OPTIONS["limits.tool_timeout_s"].env == "NINELIVES_LIMITS_TOOL_TIMEOUT_S"
     assert len({option.env for option in OPTIONS.values()}) == len(OPTIONS)
 
 
@@ -182,7 +189,7 @@ def test_a_file_gives_values_of_every_type() -> None:
         drain_s = 3
         queue = 0
         [agent]
-        durable_chat = true
+        store_false = "memory"
         [tools]
         """
     )
@@ -190,7 +197,7 @@ def test_a_file_gives_values_of_every_type() -> None:
     assert value(loaded, "store.durability") == "full"
     assert value(loaded, "limits.drain_s") == 3.0
     assert value(loaded, "limits.queue") == 0
-    assert value(loaded, "agent.durable_chat") is True
+    assert value(loaded, "agent.store_false") == "memory"
 
 
 def test_a_path_on_the_command_line_is_taken(tmp_path: Path) -> None:
@@ -205,13 +212,13 @@ def write(path: str, port: int) -> Path:
 
 
 def test_the_file_is_the_named_one_then_that_of_the_directory_then_that_of_home() -> None:
-    write("home/.config/holdfast/holdfast.toml", 1)
+    write("home/.config/ninelives/ninelives.toml", 1)
     assert value(given(), "server.port") == 1
-    write("holdfast.toml", 2)
+    write("ninelives.toml", 2)
     assert value(given(), "server.port") == 2
     named = write("named.toml", 3)
-    assert value(given(env={"HOLDFAST_CONFIG": str(named)}), "server.port") == 3
-    assert value(load(write("flag.toml", 4), {"HOLDFAST_CONFIG": str(named)}, {}), "server.port") == 4
+    assert value(given(env={"NINELIVES_CONFIG": str(named)}), "server.port") == 3
+    assert value(load(write("flag.toml", 4), {"NINELIVES_CONFIG": str(named)}, {}), "server.port") == 4
 
 
 # What is refused
@@ -224,9 +231,9 @@ UNKNOWN = [
     ("server = 1", {}, "server", "server.host", "given.toml"),
     ("[limits]\ntimeout_s = 1", {}, "limits.timeout_s", "limits.tool_timeout_s", "given.toml"),
     ("[zzzz]", {}, "zzzz", "config show", "given.toml"),
-    (None, {"HOLDFAST_SERVER_PROT": "1"}, "HOLDFAST_SERVER_PROT", "HOLDFAST_SERVER_PORT", "environment"),
-    (None, {"HOLDFAST_MODEL_URI": "1"}, "HOLDFAST_MODEL_URI", "HOLDFAST_MODEL_URL", "environment"),
-    (None, {"HOLDFAST_PORT": ""}, "HOLDFAST_PORT", "HOLDFAST_SERVER_PORT", "environment"),
+    (None, {"NINELIVES_SERVER_PROT": "1"}, "NINELIVES_SERVER_PROT", "NINELIVES_SERVER_PORT", "environment"),
+    (None, {"NINELIVES_MODEL_URI": "1"}, "NINELIVES_MODEL_URI", "NINELIVES_MODEL_URL", "environment"),
+    (None, {"NINELIVES_PORT": ""}, "NINELIVES_PORT", "NINELIVES_SERVER_PORT", "environment"),
 ]
 
 
@@ -238,6 +245,20 @@ def test_an_unknown_name_is_refused_with_what_was_meant_and_where_it_stands(
     assert f"no option {name} " in message
     assert meant in message.partition(")")[2]
     assert where in message
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "instead"),
+    [
+        ("[agent]\ndurable_chat = true", {}, "by default"),
+        (None, {"NINELIVES_AGENT_DURABLE_CHAT": "1"}, "by default"),
+        ("[limits]\ndisconnect_grace_s = 1", {}, "limits.leave_grace_s"),
+    ],
+)
+def test_an_option_that_was_removed_is_refused_with_what_to_do(
+    text: str | None, env: dict[str, str], instead: str
+) -> None:
+    assert instead in refusal(text, env)
 
 
 def test_an_unknown_flag_is_refused() -> None:
@@ -265,12 +286,14 @@ WRONG = [
     ("[limits]\nkeepalive_s = inf", {}, ("limits.keepalive_s", "seconds")),
     ("[limits]\nkeepalive_s = 0", {}, ("limits.keepalive_s", "more than 0")),
     ("[limits]\nbody_bytes = 1.5", {}, ("limits.body_bytes", "1.5", "bytes")),
-    (None, {"HOLDFAST_SERVER_PORT": "abc"}, ("server.port", "'abc'", "env HOLDFAST_SERVER_PORT")),
+    (None, {"NINELIVES_SERVER_PORT": "abc"}, ("server.port", "'abc'", "env NINELIVES_SERVER_PORT")),
     (None, {"API_SERVER_PORT": "-1"}, ("server.port", "'-1'", "env API_SERVER_PORT", "at least 0")),
-    (None, {"HOLDFAST_AGENT_DURABLE_CHAT": "maybe"}, ("agent.durable_chat", "true or false")),
-    (None, {"HOLDFAST_TOOLS_SANDBOX": "docker"}, ("tools.sandbox", "one of auto, landlock, off")),
-    (None, {"HOLDFAST_LIMITS_QUEUE": "9" * 5000}, ("limits.queue",)),
-    (None, {"HOLDFAST_MODEL_NAME": "\udcff"}, ("model.name",)),
+    (None, {"NINELIVES_STORE_PREPARED": "maybe"}, ("store.prepared", "true or false")),
+    ("[agent]\nstore_false = 'disk'", {}, ("agent.store_false", "one of journal, memory")),
+    ("[store]\nunstored_hours = -1", {}, ("store.unstored_hours", "at least 0")),
+    (None, {"NINELIVES_TOOLS_SANDBOX": "docker"}, ("tools.sandbox", "one of auto, landlock, off")),
+    (None, {"NINELIVES_LIMITS_QUEUE": "9" * 5000}, ("limits.queue",)),
+    (None, {"NINELIVES_MODEL_NAME": "\udcff"}, ("model.name",)),
 ]
 
 
@@ -285,7 +308,7 @@ def test_a_wrong_value_is_refused_with_its_name_value_origin_and_what_is_allowed
 
 
 def test_a_wrong_value_is_refused_even_where_another_one_wins() -> None:
-    assert "given.toml" in refusal("[server]\nport = 'x'", {"HOLDFAST_SERVER_PORT": "1"})
+    assert "given.toml" in refusal("[server]\nport = 'x'", {"NINELIVES_SERVER_PORT": "1"})
 
 
 def test_a_wrong_secret_is_not_told() -> None:
@@ -295,14 +318,14 @@ def test_a_wrong_secret_is_not_told() -> None:
 
 @pytest.mark.parametrize("content", [b"[server", b"[server]\nport = 1\nport = 2", b"\xff\xfe"])
 def test_a_file_that_is_not_toml_is_refused_by_name(content: bytes) -> None:
-    Path("holdfast.toml").write_bytes(content)
-    assert "holdfast.toml cannot be read" in refusal()
+    Path("ninelives.toml").write_bytes(content)
+    assert "ninelives.toml cannot be read" in refusal()
 
 
 def test_a_named_file_must_exist() -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml"):
         load(Path("gone.toml"), {}, {})
-    assert "other.toml" in refusal(env={"HOLDFAST_CONFIG": "other.toml"})
+    assert "other.toml" in refusal(env={"NINELIVES_CONFIG": "other.toml"})
 
 
 # The key (A4)
@@ -326,7 +349,7 @@ WEAK = {
 
 
 @pytest.mark.parametrize("key", WEAK.values(), ids=WEAK.keys())
-@pytest.mark.parametrize("name", ["API_SERVER_KEY", "HOLDFAST_SERVER_KEY"])
+@pytest.mark.parametrize("name", ["API_SERVER_KEY", "NINELIVES_SERVER_KEY"])
 def test_a_weak_key_is_refused_with_how_to_make_one(name: str, key: str) -> None:
     message = refusal(env={name: key})
     assert f"env {name}" in message
@@ -426,10 +449,10 @@ def test_config_show_has_a_row_for_every_option_with_its_origin_and_doc() -> Non
 
 
 SECRETS = {
-    "HOLDFAST_SERVER_KEY": f"{GOOD_KEY}-hunter2",
-    "HOLDFAST_MODEL_API_KEY": "hunter2",
-    "HOLDFAST_STORE_URL": "postgresql://me:hunter2@db:5432/holdfast?password=hunter2&sslmode=require",
-    "HOLDFAST_MODEL_URL": "http://me:hunter2@host/v1",
+    "NINELIVES_SERVER_KEY": f"{GOOD_KEY}-hunter2",
+    "NINELIVES_MODEL_API_KEY": "hunter2",
+    "NINELIVES_STORE_URL": "postgresql://me:hunter2@db:5432/ninelives?password=hunter2&sslmode=require",
+    "NINELIVES_MODEL_URL": "http://me:hunter2@host/v1",
 }
 
 
@@ -437,7 +460,8 @@ def test_no_secret_is_shown_in_rows_or_in_a_repr() -> None:
     loaded = given(env=SECRETS)
     rows = {row.key: row.value for row in loaded.describe()}
     assert rows["server.key"] == rows["model.api_key"] == "********"
-    assert rows["store.url"] == "postgresql://me:********@db:5432/holdfast?password=********&sslmode=require"
+    assert rows["store.url"] == "postgresql://me:********@db:5432/ninelives?password=********&sslmode=require"
     assert rows["model.url"] == "http://me:********@host/v1"
-    assert "hunter2" not in f"{loaded!r} {loaded.settings} {loaded.settings.server} {rows}"
+    shown = f"{loaded!r} {loaded.settings} {loaded.settings.server} {rows}"
+    assert "hunter2" not in shown and "port='8642'" in shown, "all that is no secret is shown"
     assert loaded.settings.model.api_key == "hunter2"

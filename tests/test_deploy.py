@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from holdfast.config import OPTIONS
+from ninelives.app.settings import OPTIONS
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 KNOWN = {option.env for option in OPTIONS.values()} | {"API_SERVER_KEY"}
@@ -23,7 +23,7 @@ def test_every_setting_of_the_compose_file_is_an_option() -> None:
     services = compose()["services"]
     for name in ("one", "two", "three"):
         assert set(services[name]["environment"]) <= KNOWN
-        assert services[name]["environment"]["HOLDFAST_SERVER_REPLICA"] == name
+        assert services[name]["environment"]["NINELIVES_SERVER_REPLICA"] == name
 
 
 def test_nginx_sends_to_the_replicas_of_the_compose_file_and_does_not_buffer_streams() -> None:
@@ -37,7 +37,7 @@ def test_nginx_sends_to_the_replicas_of_the_compose_file_and_does_not_buffer_str
 def test_the_unit_of_systemd_gives_a_server_the_time_that_it_drains() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(DEPLOY / "holdfast.service")
+    unit.read(DEPLOY / "ninelives.service")
     service = unit["Service"]
     assert float(service["TimeoutStopSec"]) > OPTIONS["limits.drain_s"].default + 5  # type: ignore[operator]
     assert service["ExecStart"].split()[1:3] == ["serve", "--host"] and service["KillMode"] == "mixed"

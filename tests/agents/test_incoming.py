@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.agents.incoming import FLOOD, Incoming
-from holdfast.core.events import ReasoningDelta, TextDelta, Usage
-from holdfast.models.base import Finished, Part, Text, Thinking
+from ninelives.agents.incoming import FLOOD, Incoming
+from ninelives.core.events import ReasoningDelta, TextDelta, Usage
+from ninelives.models.base import Finished, Part, Text, Thinking
 
 
 def incoming(room: int = 1_000_000) -> Incoming:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.base import Turn
-from holdfast.agents.loop import LoopAgent, LoopSettings
-from holdfast.core import events as e
-from holdfast.models.base import Ask, CallPiece, Finished, Part, Text
-from holdfast.tools.registry import Toolbox
+from ninelives.agents.base import Turn
+from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.core import events as e
+from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
+from ninelives.tools.registry import Toolbox
 from tests.journals import Pen
 
 
@@ -34,13 +34,13 @@ class Taker:
         self._free = free
         self.settled: list[e.MessageCompleted] = []
 
-    def free(self) -> bool:
+    def has_room(self) -> bool:
         return self._free
 
     def put(self, delta: e.Delta) -> None:
         raise AssertionError("this model yields")
 
-    def settle(self, said: e.MessageCompleted) -> None:
+    def put_last(self, said: e.MessageCompleted) -> None:
         self.settled.append(said)
 
 
@@ -48,7 +48,7 @@ async def run(model: Says, ahead: Taker | None) -> list[e.AnyEvent]:
     unused: Any = None
     agent = LoopAgent(model, Toolbox([]), LoopSettings(), unused, unused, unused)  # type: ignore[arg-type]
     events = []
-    async for event in agent.run(Turn(Pen().attempt().state, (), ahead=ahead)):
+    async for event in agent.run(Turn(Pen().attempt().state, (), deltas=ahead)):
         events.append(event)
         if len(events) == 4:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report
+from lab.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report
 
 
 def figure(load: str, target: str, **values: float) -> Figure:

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from holdfast.bench.compare import compare
-from holdfast.bench.figures import DURABLE, FLOOR, Figure
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from lab.bench.cli import _earlier, bench
+from lab.bench.compare import compare
+from lab.bench.figures import DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure
 from tests.bench.made import figure, report
+
+COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "performance"
+
+
+def test_the_committed_report_can_be_compared_with_and_has_the_series_of_this_version() -> None:
+    old = _earlier(COMMITTED / "bench.json")
+    series = {one.target for one in old.figures}
+    assert {DIRECT, FLOOR, EPHEMERAL, DURABLE} <= series
+    assert not list(compare(old, old))
+    charts = "".join(path.read_text() for path in COMMITTED.glob("*.svg"))
+    assert f">{DURABLE}<" in charts and f">{EPHEMERAL}<" in charts
 
 
 def rises(new: list[Figure], old: list[Figure]) -> list[tuple[str, bool]]:
@@ -52,3 +68,10 @@ def test_void_figures_are_not_compared() -> None:
     void.void = "direct reached only 90 %"
     assert rises([void], [paced(DURABLE, 100)]) == []
     assert rises([paced(DURABLE, 1000)], [void]) == []
+
+
+def test_a_report_that_is_none_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_bytes(b"\xff")
+    said = CliRunner().invoke(bench, ["--compare", str(tmp_path / "old.json"), "--out", str(tmp_path / "out")])
+    assert said.exit_code == 2 and "is not a report that this version" in said.output
+    assert not (tmp_path / "out").exists()

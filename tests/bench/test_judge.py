@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure
-from holdfast.bench.judge import RULES, judge, mark_void
+from lab.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure
+from lab.bench.judge import RULES, judge, mark_void
 from tests.bench.made import figure, kept, report
 
 

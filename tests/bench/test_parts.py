@@ -9,18 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report, spread
-from holdfast.bench.generator import Generator
-from holdfast.bench.judge import judge
-from holdfast.bench.length import costs, growth
-from holdfast.bench.machine import Cores, Fleet, Server
-from holdfast.bench.page import write
-from holdfast.bench.plots import draw
-from holdfast.bench.program import Impossible, Wish, calmest, choose
-from holdfast.bench.svg import Chart, Scale, Series, bars, lines, log_ticks, ticks
-from holdfast.bench.tables import COLUMNS, cells
-from holdfast.bench.targets import Ground, Peer
-from holdfast.bench.wire import Stream
+from lab.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report, spread
+from lab.bench.generator import Generator
+from lab.bench.judge import judge
+from lab.bench.length import costs, growth
+from lab.bench.machine import Cores, Fleet, Server
+from lab.bench.page import write
+from lab.bench.plots import draw
+from lab.bench.program import Impossible, Wish, calmest, choose
+from lab.bench.svg import Chart, Scale, Series, bars, lines, log_ticks, ticks
+from lab.bench.tables import COLUMNS, cells
+from lab.bench.targets import Ground, Peer
+from lab.bench.wire import Stream
 from tests.bench.made import figure, kept, report
 
 
@@ -49,12 +49,12 @@ def test_a_mark_that_two_reads_share_is_counted_once() -> None:
     for cut in range(1, len(data)):
         stream = Stream()
         for part in (data[:cut], data[cut:]):
-            stream.take(bytearray(part), len(part), b"data: {")
+            stream.add(bytearray(part), len(part), b"data: {")
         assert (stream.frames, stream.completed, stream.size) == (5, True, len(data))
 
 
 def test_only_names_loads_and_targets_whole_or_by_their_first_part() -> None:
-    loads, names = choose(Wish(only=("paced", "floor", "holdfast-durable")))
+    loads, names = choose(Wish(only=("paced", "floor", "ninelives-durable")))
     assert [load.name for load in loads] == [f"paced-{n}" for n in (50, 100, 200, 250, 400)]
     assert names == [DIRECT, FLOOR, DURABLE]
     loads, names = choose(Wish(only=("tiny-1",)))
@@ -71,7 +71,7 @@ def test_the_control_is_there_for_its_own_load_and_for_all_if_asked() -> None:
 
 
 def test_every_promise_has_its_load_in_the_whole_run() -> None:
-    from holdfast.bench.judge import RULES
+    from lab.bench.judge import RULES
 
     names = {load.name for load in choose(Wish())[0]}
     assert {rule.load for rule in RULES} <= names
@@ -88,7 +88,7 @@ def test_a_peer_is_a_name_a_url_and_a_key() -> None:
 
 def test_the_server_of_another_checkout_is_not_looked_for_in_the_current_folder(tmp_path: Path) -> None:
     fleet, cores = Fleet(tmp_path), Cores(0, (0,))
-    upstream, own = Server("upstream", 0, 1, 0.0), [sys.executable, "-m", "holdfast"]
+    upstream, own = Server("upstream", 0, 1, 0.0), [sys.executable, "-m", "ninelives"]
     for foreign in (True, False):
         on = Ground(fleet, cores, Generator(()), upstream, own, tmp_path, foreign=foreign)
         assert ("PYTHONSAFEPATH" in on.env) is foreign

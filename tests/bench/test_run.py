@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.bench import generator
-from holdfast.bench.client import Seen
-from holdfast.bench.counters import Counter
-from holdfast.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report
-from holdfast.bench.machine import Fleet, Server, free_port, go_first, pinned
+from lab.bench import generator
+from lab.bench.client import Seen
+from lab.bench.counters import Counter
+from lab.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR, Report
+from lab.bench.machine import Fleet, Server, free_port, go_first, pinned
 from tests.bench import made
 
 GENERATORS = ["c", "python"]
@@ -81,7 +81,7 @@ def test_a_held_stream_goes_on_when_it_is_released(ends: tuple[list[str], Server
     assert rest.count(b"@") == 1 and rest.rstrip().endswith(b"[DONE]")
 
 
-IN_USE = {"HOLDFAST_STORE_URL": "postgresql://me@127.0.0.1:1/in_use", "HOLDFAST_SERVER_KEY": "hk-0123456789-in-use"}
+IN_USE = {"NINELIVES_STORE_URL": "postgresql://me@127.0.0.1:1/in_use", "NINELIVES_SERVER_KEY": "hk-0123456789-in-use"}
 """The configuration of a server that is in use: nobody listens there, so that whoever asks it is not started."""
 
 
@@ -91,13 +91,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Compl
     folder = tmp_path_factory.mktemp("run")
     upstream, old = free_port(), folder / "old.json"
     old.write_bytes(msgspec.json.encode(made.report(made.figure("tiny-1", DURABLE, cpu_us=0.001))))
-    peer = ["-m", "holdfast.bench.floor", "--model-url", f"http://127.0.0.1:{upstream}/v1"]
+    peer = ["-m", "lab.bench.floor", "--model-url", f"http://127.0.0.1:{upstream}/v1"]
     with Fleet(folder) as fleet:
         other = fleet.start("other", [sys.executable, *peer], tuple(os.sched_getaffinity(0)))
         words = ["--quick", "--only", f"tiny-1,control,{FLOOR},{DURABLE},other", "--beside-others"]
         words += ["--upstream-port", str(upstream), "--peer", f"other=http://{other.address}/v1,a-key"]
         words += ["--out", str(folder / "out"), "--report", str(folder / "page"), "--compare", str(old)]
-        command = [sys.executable, "-m", "holdfast", "bench", *words]
+        command = [sys.executable, "-m", "lab.bench", *words]
         env = {**os.environ, **IN_USE}
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env), folder
 
@@ -122,7 +122,7 @@ def test_the_store_and_the_key_that_are_configured_are_never_used(measured: Meas
     report = msgspec.json.decode((folder / "out" / "latest.json").read_bytes(), type=Report)
     it = report.find("tiny-1", DURABLE)
     assert it is not None and it.values["requests"] > 0, done.stdout + done.stderr
-    assert "in_use" not in done.stdout + done.stderr + (folder / "out" / "holdfast.log").read_text()
+    assert "in_use" not in done.stdout + done.stderr + (folder / "out" / "ninelives.log").read_text()
 
 
 def test_fifty_planted_microseconds_show(measured: Measured) -> None:
@@ -142,7 +142,7 @@ def test_a_cost_that_rose_is_told_by_the_exit_code(measured: Measured) -> None:
 
 def test_a_load_that_is_not_there_is_told_with_exit_code_2() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "bench", "--only", "hurry"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "lab.bench", "--only", "hurry"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and "no load or target is called hurry" in done.stderr
 

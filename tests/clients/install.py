@@ -23,7 +23,14 @@ PINS = {
     "litellm": ("litellm==1.106.2", "mcp==2.3.0"),
     "llm": ("llm==0.36",),
     "anthropic": ("anthropic==2.8.0",),
+    "aider": ("aider-chat==0.86.2",),
 }
+COMMANDS = {
+    "pi": ("@mariozechner/pi-coding-agent@0.73.1",),
+    "opencode": ("opencode-ai@1.18.33",),
+    "claude": ("@anthropic-ai/claude-code@2.1.326",),
+}
+"""Commands from npm, each in a folder of its own: one that cannot be installed takes no other along."""
 
 
 def python_of(place: str) -> Path:
@@ -73,9 +80,34 @@ def install_node() -> str:
     return why
 
 
+def install_command(place: str) -> str:
+    """A command and what it needs, without a lock file. Why not, if not."""
+    if shutil.which("npm") is None:
+        return f"npm is missing: install Node.js with npm to test {place}"
+    where, wanted = VENVS / place, " ".join(COMMANDS[place])
+    if (stamp := where / ".pins").exists() and stamp.read_text() == wanted:
+        return ""
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir(parents=True)
+    why = _said(
+        ["npm", "install", "--prefix", str(where), "--no-package-lock", "--no-audit", "--no-fund", *COMMANDS[place]]
+    )
+    if not why:
+        stamp.write_text(wanted)
+    return why
+
+
+def install(place: str) -> str:
+    """Fill a place. Why not, if not."""
+    if place == "node":
+        return install_node()
+    return install_command(place) if place in COMMANDS else install_python(place)
+
+
 def version_of(place: str, package: str) -> str:
     """The version that is really there."""
-    if place == "node":
-        return str(json.loads((NODE / "node_modules" / package / "package.json").read_text())["version"])
+    if place == "node" or place in COMMANDS:
+        where = NODE if place == "node" else VENVS / place
+        return str(json.loads((where / "node_modules" / package / "package.json").read_text())["version"])
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     return subprocess.run([python_of(place), "-c", code], capture_output=True, text=True, timeout=60).stdout.strip()

@@ -15,8 +15,10 @@ HEAD_BYTES = 1 << 20
 class CountingProxy:
     """`with CountingProxy(port) as proxy:` in a thread of its own. `requests[lane]`: "POST /v1/responses 200" ..."""
 
-    def __init__(self, server_port: int) -> None:
+    def __init__(self, server_port: int, *, hold: bool = False) -> None:
         self.requests: dict[str, list[str]] = defaultdict(list)
+        self.hold = hold
+        """Answers that begin now are swallowed up to their end, as by a proxy that waits for the whole of them."""
         self._server_port = server_port
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -79,6 +81,9 @@ class CountingProxy:
             try:
                 answer = await there.readuntil(b"\r\n\r\n")
                 record[place] += " " + answer.split(b" ", 2)[1].decode()
+                if self.hold:
+                    await there.read()
+                    return
                 writer.write(answer)
                 await _pump(there, writer)
             finally:

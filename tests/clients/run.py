@@ -1,17 +1,13 @@
 """make test-clients: real clients against the real server, a scripted model behind it. Owns: starting all of it,
-handing jobs to the clients' scripts (one line of JSON each, both ways), the verdicts and the table. Refuses to know:
-any client.   python -m tests.clients.run [--only NAME ...] [--json] [--docs FILE] [--jobs N]"""
+handing jobs to the clients' scripts, the verdicts and the table. Refuses to know:
+any client.   python -m tests.clients.run [--only NAME ...] [--kills] [--json] [--docs FILE] [--jobs N]"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import queue
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,15 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.clients import install, matrix
+from tests.clients import install, kills, matrix
 from tests.clients.matrix import Client
 from tests.clients.proxy import CountingProxy
+from tests.clients.script import command, started
 from tests.clients.table import page, printed
 from tests.story.server import KEY, Server, Upstream, start_server, start_upstream
 
 MODEL = "hermes-agent"
-START_S, JOB_S = 240.0, 180.0
-"""A job that takes longer hangs: no case needs more than a few seconds of an idle machine."""
 
 
 @dataclass(frozen=True)
@@ -42,66 +37,6 @@ class Verdict:
     result: str
     why: str = ""
     seconds: float = 0.0
-
-
-class Script:
-    """A client's script as a process. It is started again after a job that hung."""
-
-    def __init__(self, command: list[str], env: dict[str, str], errors: Path) -> None:
-        self._command, self._env, self._errors = command, env, errors
-        self._child: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Script:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def _start(self) -> subprocess.Popen[str]:
-        with self._errors.open("a") as errors:
-            child = subprocess.Popen(
-                self._command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-        lines: queue.Queue[str] = queue.Queue()
-        self._lines = lines
-
-        def read() -> None:
-            assert child.stdout is not None
-            for line in child.stdout:
-                lines.put(line)
-            lines.put("")
-
-        threading.Thread(target=read, daemon=True).start()
-        return child
-
-    def _end(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait(10)
-            for pipe in (self._child.stdin, self._child.stdout):
-                if pipe is not None:
-                    pipe.close()
-        self._child = None
-
-    def ask(self, job: dict[str, Any]) -> dict[str, Any] | str:
-        """What was seen, or why nothing was."""
-        first = self._child is None
-        if self._child is None:
-            self._child = self._start()
-        assert self._child.stdin is not None
-        try:
-            self._child.stdin.write(json.dumps(job) + "\n")
-            self._child.stdin.flush()
-            line = self._lines.get(timeout=START_S if first else JOB_S)
-        except queue.Empty:
-            self._end()
-            return "it hung: no end within the deadline"
-        except OSError:
-            line = ""
-        if not line:
-            self._end()
-            return f"its script ended: {self._errors.read_text().strip()[-300:]}"
-        return dict(json.loads(line))
 
 
 @dataclass(frozen=True)
@@ -171,24 +106,12 @@ def bench(where: Path) -> Iterator[Bench]:
         upstream.process.stop()
 
 
-def command(client: Client) -> list[str]:
-    """How a client's script is run."""
-    if client.script.endswith(".mjs"):
-        return [install.node() or "node", str(install.NODE / client.script), client.argument]
-    python = sys.executable if client.place == "node" else str(install.python_of(client.place))
-    return [python, str(install.HERE / "py" / client.script)]
-
-
 def run(client: Client, on: Bench, version: str, start: list[str]) -> list[Verdict]:
     """All cases of one client, one after the other."""
     if why := on.missing(client):
         return [Verdict(client.name, version, "", "", "skip", why)]
     verdicts = []
-    home = on.where / client.name.replace(" ", "-")
-    home.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ANTHROPIC_"))}
-    env |= {"HOME": str(home), "NODE_NO_WARNINGS": "1", "PYTHONWARNINGS": "ignore"}
-    with Script(start, env, home / "stderr") as script:
+    with started(start, on.where / client.name.replace(" ", "-")) as script:
         for way in client.ways:
             if why := on.missing_way(way):
                 verdicts.append(Verdict(client.name, version, way, "", "skip", why))
@@ -207,15 +130,13 @@ def installed(clients: list[Client]) -> dict[str, str]:
     why = {}
     for place in dict.fromkeys(client.place for client in clients):
         print(f"installing {place} ...", file=sys.stderr, flush=True)
-        said = install.install_node() if place == "node" else install.install_python(place)
-        if said:
+        if said := install.install(place):
             why[place] = said
             print(f"\n!!! {place}: CLIENTS ARE SKIPPED: {said}\n", file=sys.stderr, flush=True)
     return why
 
 
-def run_all(clients: list[Client], jobs: int) -> list[Verdict]:
-    missing = installed(clients)
+def run_all(clients: list[Client], missing: dict[str, str], jobs: int, where: Path) -> list[Verdict]:
     verdicts = [Verdict(c.name, "-", "", "", "skip", missing[c.place]) for c in clients if c.place in missing]
     there = [client for client in clients if client.place not in missing]
 
@@ -225,8 +146,7 @@ def run_all(clients: list[Client], jobs: int) -> list[Verdict]:
         print(f"{client.name}: {counts}", file=sys.stderr, flush=True)
         return found
 
-    scratch = tempfile.TemporaryDirectory(prefix="holdfast-clients-")
-    with scratch as where, bench(Path(where)) as on, ThreadPoolExecutor(jobs) as pool:
+    with bench(where) as on, ThreadPoolExecutor(jobs) as pool:
         for found in pool.map(one, there):
             verdicts += found
     return verdicts
@@ -235,16 +155,27 @@ def run_all(clients: list[Client], jobs: int) -> list[Verdict]:
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.clients.run")
     options.add_argument("--only", action="append", help="part of a client's name; may be given again")
+    options.add_argument("--kills", action="store_true", help="only the cases in which the server dies")
     options.add_argument("--json", action="store_true", help="the verdicts as JSON on stdout")
     options.add_argument("--docs", type=Path, help="write the table to this page")
     options.add_argument("--jobs", type=int, default=2)
     given = options.parse_args()
-    wanted = [c for c in matrix.CLIENTS if not given.only or any(part.lower() in c.name.lower() for part in given.only)]
-    verdicts = run_all(wanted, given.jobs)
+
+    def wanted(client: Client) -> bool:
+        return not given.only or any(part.lower() in client.name.lower() for part in given.only)
+
+    clients = [] if given.kills else [client for client in matrix.CLIENTS if wanted(client)]
+    killed = [case for case in kills.KILLED if wanted(case.client)]
+    missing = installed([*clients, *(case.client for case in killed)])
+    with tempfile.TemporaryDirectory(prefix="ninelives-clients-") as scratch:
+        verdicts = run_all(clients, missing, given.jobs, Path(scratch) / "matrix") if clients else []
+        deaths = kills.run_all(killed, missing, Path(scratch) / "kills", given.jobs)
     if given.docs:
-        given.docs.write_text(page(verdicts))
-    print(json.dumps([asdict(v) for v in verdicts], indent=1) if given.json else printed(verdicts))
-    return int(not verdicts or any(v.result == "fail" for v in verdicts))
+        given.docs.write_text(page(verdicts, deaths))
+    told = {"cases": [asdict(v) for v in verdicts], "kills": [asdict(death) for death in deaths]}
+    print(json.dumps(told, indent=1) if given.json else printed(verdicts, deaths))
+    rows = [row.result for row in (*verdicts, *deaths)]
+    return int(not rows or "fail" in rows)
 
 
 if __name__ == "__main__":

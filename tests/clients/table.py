@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
+MARKS = {"ok": "ok", "limit": "ok*", "gap": "GAP", "fail": "FAIL", "skip": "SKIP"}
+KILLED = """## Killed in mid-answer
 
-def printed(verdicts: list[Any]) -> str:
+A server with default settings runs one tool, begins its answer and is killed with `kill -9`. It is started again on the
+same port and data directory. Killed in mid-answer, the client had the beginning of the answer. Killed before the first
+byte, it had nothing: a proxy kept the beginning back. An answer that is not streamed has no beginning. Where a client
+gives up, its user asks the same again.
+
+- tool: how often the tool ran. runs: how many `/v1/runs` had for this question.
+- Whole, after the part that broke off: a [Responses](api/responses.md) stream has the broken message first, as an item
+  with status `incomplete`. The final response has its text once.
+- GAP: not yet as it should be, below.
+"""
+
+
+def printed(verdicts: list[Any], deaths: list[Any]) -> str:
     """One line per cell, then the counts; what is not simply ok says why."""
-    names = ("client", "version", "way", "case")
-    width = [max([len(str(getattr(v, name))) for v in verdicts] or [0]) for name in names]
-    lines = []
-    for v in verdicts:
-        cells = (text.ljust(n) for text, n in zip((v.client, v.version, v.way, v.case), width, strict=True))
-        mark = {"ok": "ok", "limit": "ok*", "fail": "FAIL", "skip": "SKIP"}[v.result]
-        lines.append(f"{'  '.join(cells)}  {mark:4}  {v.why}".rstrip())
-    counts = {name: sum(v.result == name for v in verdicts) for name in ("ok", "limit", "fail", "skip")}
+    lines = _columns([((v.client, v.version, v.way, v.case), v) for v in verdicts])
+    if deaths:
+        lines += ["", "killed:"]
+        lines += _columns([((d.client, d.version, d.way, d.when, f"asked again by {d.again}"), d) for d in deaths])
+    counts = {name: sum(row.result == name for row in (*verdicts, *deaths)) for name in MARKS}
     lines.append("")
     lines.append(
         f"{counts['ok']} ok, {counts['limit']} ok within a limit of the client's own (*), "
-        f"{counts['fail']} failed, {counts['skip']} SKIPPED"
+        f"{counts['gap']} KNOWN GAPS, {counts['fail']} failed, {counts['skip']} SKIPPED"
     )
     return "\n".join(lines)
 
 
-def page(verdicts: list[Any]) -> str:
+def _columns(rows: list[tuple[tuple[str, ...], Any]]) -> list[str]:
+    """Cells of one width, then the mark and the reason."""
+    width = [max(len(cell) for cell in column) for column in zip(*(cells for cells, _ in rows), strict=True)]
+    return [
+        f"{'  '.join(map(str.ljust, cells, width))}  {MARKS[row.result]:4}  {row.why}".rstrip() for cells, row in rows
+    ]
+
+
+def page(verdicts: list[Any], deaths: list[Any]) -> str:
     """The page in docs/: a table of clients and cases, then what is a client's own limit and what was left out."""
     lines = ["# Clients that were tested", ""]
     lines += ["Made by `make test-clients ARGS='--docs docs/clients-tested.md'`: real clients against a real server."]
@@ -39,10 +58,39 @@ def page(verdicts: list[Any]) -> str:
         ways = ", ".join(dict.fromkeys(v.way for v in mine if v.way and v.result != "skip"))
         cells = [_cell([v.result for v in mine if v.case == case]) for case in cases]
         lines.append(f"| {client} | {mine[0].version} | {ways} | " + " | ".join(cells) + " |")
-    for title, result in (("Failures", "fail"), ("Limits of the clients", "limit"), ("Skipped", "skip")):
+    lines += ["", *KILLED.splitlines(), *_killed(deaths)]
+    titles = {"fail": "Failures", "gap": "Known gaps", "limit": "Limits of the clients", "skip": "Skipped"}
+    for result, title in titles.items():
         told = dict.fromkeys(f"- {v.client}, {_places(verdicts, v)}: {v.why}" for v in verdicts if v.result == result)
+        told |= dict.fromkeys(
+            f"- {d.client}, {f'{d.way} killed {d.when}' if d.way else 'killed'}: {d.why}"
+            for d in deaths
+            if d.result == result
+        )
         lines += ["", f"## {title}", "", *(told or ["None."])]
     return "\n".join(lines) + "\n"
+
+
+def _killed(deaths: list[Any]) -> list[str]:
+    """One row per kill."""
+    names = (
+        "client",
+        "version",
+        "way",
+        "killed",
+        "what the client does",
+        "asked again by",
+        "tool",
+        "runs",
+        "answer",
+        "",
+    )
+    lines = ["", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    for d in deaths:
+        facts = (d.did, d.again, d.lines, d.runs, d.answer) if d.way else ("", "", "", "", "")
+        cells = (d.client, d.version, d.way, d.when, *facts, MARKS[d.result])
+        lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return lines
 
 
 def _cell(results: list[str]) -> str:

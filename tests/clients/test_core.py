@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from http.client import HTTPConnection
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clients import install, matrix
+from tests.clients import install, kills, matrix
 from tests.clients.run import Bench, Verdict, bench, run
+from tests.clients.script import started
+from tests.story.server import KEY, Client, Upstream, start_upstream
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -77,9 +82,79 @@ def test_the_proxy_counts_by_lane_and_passes_all_on(on: Bench) -> None:
     assert on.proxy.requests["lane-a"] == ["POST /v1/responses 401"] * 2
 
 
+# Killed in mid-answer
+
+CHAT, STREAM, *_ = kills.KILLED
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[Upstream]:
+    started_now = start_upstream(tmp_path / "upstream")
+    yield started_now
+    started_now.process.stop()
+
+
+class Forgetful:
+    """A client that asks for something else when its connection is lost."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
+        self._asked += 1
+        question = {"role": "user", "content": job["prompt"]}
+        body = {"model": job["model"], "messages": [question], "max_tokens": 1000 + self._asked}
+        try:
+            client = Client(int(job["base"].rpartition(":")[2]), {"authorization": f"Bearer {KEY}"})
+            made = client.post("/v1/chat/completions", body).json()
+        except OSError as error:
+            return {**SEEN, "text": "", "error": {"kind": "lost", "message": str(error), "status": None}}
+        return {**SEEN, "text": made["choices"][0]["message"]["content"]}
+
+
+@needs_bwrap
+def test_openai_python_gets_over_a_kill(tmp_path: Path, upstream: Upstream) -> None:
+    with started([sys.executable, str(install.HERE / "py" / CORE.script)], tmp_path / "home") as script:
+        for case in (CHAT, STREAM):
+            assert kills.die(case, version("openai"), tmp_path, upstream, script).why == ""
+
+
+@needs_bwrap
+def test_the_judge_of_kills_sees_a_tool_that_runs_twice(tmp_path: Path, upstream: Upstream) -> None:
+    case = replace(CHAT, again=kills.USER)
+    death = kills.die(case, "-", tmp_path, upstream, Forgetful())  # type: ignore[arg-type]
+    assert (death.result, death.lines, death.runs, death.answer) == ("fail", 2, 2, kills.WHOLE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (2, 1, 3, "whole", []),
+        (1, 2, 3, "whole", []),
+        (1, 1, 4, "whole", []),
+        (1, 1, 3, "", []),
+        (1, 1, 3, "whole", ["Bash"]),
+    ],
+)
+def test_the_judge_of_kills_finds_what_is_wrong(wrong: tuple[Any, ...]) -> None:
+    assert kills.complaints(CHAT, 1, 1, 3, "whole", []) == []
+    assert len(kills.complaints(CHAT, *wrong)) == 1
+
+
+def test_only_a_whole_answer_is_called_whole() -> None:
+    whole = {**SEEN, "text": f"before\n{kills.BEGINNING}\n{kills.LAST}\n"}
+    assert kills.answer_of(whole) == kills.WHOLE
+    assert kills.answer_of({**whole, "text": f"{kills.BEGINNING}tok0 tok1 {kills.LAST}"}) == kills.REPEATED
+    assert kills.answer_of({**whole, "text": kills.BEGINNING + kills.LAST[:-8]}) == ""
+    assert kills.answer_of({**whole, "more": {"final": "tok0 tok1"}}) == "", "the final response says something else"
+    assert kills.answer_of({**whole, "error": {"kind": "E", "message": "", "status": None}}) == ""
+
+
 def test_versions_are_exact_and_no_lock_file_is_kept() -> None:
     manifest = json.loads((install.NODE / "package.json").read_text())
     pinned = {**manifest["dependencies"], **manifest["optionalDependencies"]}
     assert all(text.split("@")[-1][0].isdigit() for text in pinned.values()), pinned
     assert all("==" in pin for pins in install.PINS.values() for pin in pins)
+    assert all(pin.split("@")[-1][0].isdigit() for pins in install.COMMANDS.values() for pin in pins)
     assert not list(Path(install.HERE).glob("node/*lock*"))

@@ -66,7 +66,7 @@ async def run(name: str, folder: Path, given: argparse.Namespace) -> Result:
 def main(argv: list[str]) -> int:
     """All chosen trials, one after the other."""
     given = parse(argv)
-    home = given.keep or Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
+    home = given.keep or Path(tempfile.mkdtemp(prefix="ninelives-cluster-"))
     print(f"seed {given.seed}", flush=True)
     results = []
     try:

@@ -1,7 +1,7 @@
 """python -m tests.cluster.bench: SQLite, PostgreSQL with one replica and with three, side by side in one run. Owns: the
 three targets, what is asked of each (a flood, paced streams, bare appends of the same slices, and how long an event
 takes to a reader on another replica), the table and the verdicts of issue 6. Refuses to know: processes and the load
-generator, which are those of holdfast.bench.
+generator, which are those of lab.bench.
 
 Nothing is pinned to a core: servers, database and load share all of them, as they would on one small machine. The
 latency of each target is told as what it adds to the upstream's own (`direct`)."""
@@ -23,9 +23,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.bench import generator, loads
-from holdfast.bench.client import Seen
-from holdfast.bench.machine import Fleet, Server, describe
+from lab.bench import generator, loads
+from lab.bench.client import Seen
+from lab.bench.machine import Fleet, Server, describe
 from tests.cluster.bench_parts import append_rates, fan_out
 from tests.cluster.database import Database
 
@@ -79,10 +79,10 @@ class Bench:
 
     def serve(self, name: str, store: str = "sqlite") -> Server:
         """A server of its own data directory."""
-        argv = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(self.folder / name)]
+        argv = [sys.executable, "-m", "ninelives", "serve", "--port", "0", "--data-dir", str(self.folder / name)]
         argv += ["--model-url", f"http://{self.upstream.address}/v1", "--model", "bench"]
         argv += ["--store", store]
-        return self.fleet.start(name, argv, CORES, {"API_SERVER_KEY": KEY, "HOLDFAST_SERVER_REPLICA": name})
+        return self.fleet.start(name, argv, CORES, {"API_SERVER_KEY": KEY, "NINELIVES_SERVER_REPLICA": name})
 
     def ask(self, target: Target, load: loads.Load) -> list[Seen]:
         """The load, divided over the servers of the target, all at once."""

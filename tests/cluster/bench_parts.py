@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.journal.base import Store, Verdict
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.sqlite import SqliteStore
-from holdfast.testing.author import Author, Backend
-from holdfast.testing.clock import VirtualClock
+from ninelives.journal.base import Store
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.sqlite.store import SqliteStore
+from ninelives.journal.values import Verdict
+from ninelives.testing.author import Author, Backend
+from ninelives.testing.clock import VirtualClock
 
 RUNS = 200
 CHUNKS = (1, 20)
@@ -44,13 +45,15 @@ async def append_rate(store: Store, word: str, chunk: int, seconds: float) -> fl
 
 async def append_rates(folder: Path, url: str, seconds: float) -> dict[str, dict[str, float]]:
     """For each store and chunk. SQLite `full` is the one that is as durable as PostgreSQL."""
-    from holdfast.journal.postgres import Identity, PostgresStore
+    from ninelives.journal.postgres.store import Identity, PostgresStore
 
     found: dict[str, dict[str, float]] = {}
     stores: dict[str, Any] = {
         "sqlite": await SqliteStore.open_at(folder / "bare-normal.db", "normal", time.time),
         "sqlite full": await SqliteStore.open_at(folder / "bare-full.db", "full", time.time),
-        "postgresql": await PostgresStore.open_at(url, Identity(holder="bench", name="bench", works=True), LocalBell()),
+        "postgresql": await PostgresStore.open_at(
+            url, Identity(holder="bench", name="bench", works=True), LocalNotifier()
+        ),
     }
     for chunk in CHUNKS:
         for name, store in stores.items():

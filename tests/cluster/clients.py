@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.drill.checks import ENDS, Finding, Told, frames_of, payload, position
-from holdfast.drill.loads import AFTER, PROBES, STREAMS, Load
+from ninelives.drill.checks import ENDS, Finding, Told, frames_of, payload, position
+from ninelives.drill.loads import AFTER, PROBES, STREAMS, Load
 from tests.cluster.lines import Line, Request
 
 Kind = Literal["follow", "poll", "call", "watch"]
@@ -103,8 +103,7 @@ class Client:
 
     async def _begin(self) -> None:
         path, body = self.load._request()
-        request = Request(self.line, "POST", path, body, Idempotency_Key=self.load.tag)
-        request.heard = self._heard
+        request = Request(self.line, "POST", path, body, self._count_frames, Idempotency_Key=self.load.tag)
         try:
             await request.follow()
         except asyncio.CancelledError:  # its time is over: what it knows by now is wanted all the same
@@ -119,7 +118,7 @@ class Client:
         else:
             self._keep(request, -1)
 
-    def _heard(self, data: bytes) -> None:
+    def _count_frames(self, data: bytes) -> None:
         self.arrivals += [time.time()] * data.count(b"\n\n")
 
     def _named(self, shown: str) -> None:
@@ -144,8 +143,7 @@ class Client:
     async def _come_back(self) -> None:
         dialect, after = self.load.dialect, self._cursor()
         path = STREAMS[dialect].format(self.load.id) + (AFTER[dialect].format(after) if after >= 0 else "")
-        request = Request(self.line, "GET", path)
-        request.heard = self._heard
+        request = Request(self.line, "GET", path, on_data=self._count_frames)
         await request.follow()
         if request.status == 409 and dialect == "chat" and b"draft_dropped" in request.data:
             self.connections += 1

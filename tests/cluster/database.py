@@ -5,14 +5,14 @@ Refuses to know: what is stored in it."""
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
-from holdfast.bench.machine import free_port
+from lab.bench.machine import free_port
+from ninelives.drill.processes import signal_child
 from tests.pg_end import Tie
 
 START_S = 60.0
@@ -27,7 +27,7 @@ class Database:
         self.port = free_port(host)
         self.restarts = 0
         self._trusted = trusted
-        self._home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._home = Path(tempfile.mkdtemp(prefix="ninelives-pg-"))
         self._tie = Tie(self._home)
         self._child: asyncio.subprocess.Process | None = None
         self._bin = Path()
@@ -97,7 +97,7 @@ class Database:
         """pg_ctl stop -m immediate: every backend dies at once, in the middle of whatever it does."""
         assert self._child is not None
         if self._child.returncode is None:
-            os.kill(self._child.pid, signal.SIGQUIT)
+            signal_child(self._child.pid, signal.SIGQUIT)
             await asyncio.wait_for(self._child.wait(), START_S)
 
     async def restart(self, down_s: float = 0.0) -> None:

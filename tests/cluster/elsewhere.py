@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.drill.checks import frames_of, payload
-from holdfast.drill.wire import until
+from ninelives.drill.checks import frames_of, payload
+from ninelives.drill.wire import until
 from tests.cluster.judging import Result, spread
 from tests.cluster.lines import Request, until_so
 from tests.cluster.replicas import Cluster, Replica, Shape

@@ -1,5 +1,5 @@
 """What became of the runs of a trial. Owns: gathering the evidence of each over the balancer (so from any replica), the
-checks of P1-P5 (holdfast.drill.checks) and P11 over it, and the result of a trial. Refuses to know: what was done to
+checks of P1-P5 (ninelives.drill.checks) and P11 over it, and the result of a trial. Refuses to know: what was done to
 the cluster."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.drill.checks import Evidence, Finding, judge
-from holdfast.drill.loads import TAG, Unreadable
-from holdfast.drill.own import PROBE_TOOLS
-from holdfast.drill.rig import text_of
-from holdfast.drill.witness import Setup, Witness, run_path
+from ninelives.drill.checks import Evidence, Finding, judge
+from ninelives.drill.loads import TAG, Unreadable
+from ninelives.drill.own import PROBE_TOOLS
+from ninelives.drill.rig import text_of
+from ninelives.drill.witness import Setup, Witness, run_path
 from tests.cluster.clients import Client, gaps
 from tests.cluster.lines import Line
 from tests.cluster.replicas import Cluster

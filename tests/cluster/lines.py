@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from holdfast.drill.wire import Exchange
+from ninelives.drill.wire import Exchange
 
 SILENT_S = 4.0
 """Several keepalives of a trial."""
@@ -18,8 +18,16 @@ Json = dict[str, Any]
 class Request(Exchange):
     """An exchange with an address of its own."""
 
-    def __init__(self, line: Line, method: str, path: str, body: Json | None = None, **headers: str) -> None:
-        super().__init__(line.port, method, path, body, Host=f"{line.host}:{line.port}", **headers)
+    def __init__(
+        self,
+        line: Line,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        on_data: Callable[[bytes], None] | None = None,
+        **headers: str,
+    ) -> None:
+        super().__init__(line.port, method, path, body, on_data, Host=f"{line.host}:{line.port}", **headers)
         self.host = line.host
         self.heard_at = 0.0
         """When the last bytes came, by the loop's clock."""
@@ -29,13 +37,6 @@ class Request(Exchange):
         """Send and take in all that comes; a line that says nothing for so long is given up."""
         loop = asyncio.get_running_loop()
         self.heard_at = loop.time()
-        told: Callable[[bytes], None] = self.heard
-
-        def heard(data: bytes) -> None:
-            self.heard_at = loop.time()
-            told(data)
-
-        self.heard = heard
         task = asyncio.create_task(self.run(seconds))
         try:
             while not task.done():
@@ -49,6 +50,10 @@ class Request(Exchange):
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         return self
+
+    def _receive(self, data: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        super()._receive(data)
 
 
 class Line(NamedTuple):

@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.drill.checks import calls_of
-from holdfast.drill.loads import PROBES, Load
-from holdfast.drill.wire import until
+from ninelives.drill.checks import calls_of
+from ninelives.drill.loads import PROBES, Load
+from ninelives.drill.wire import until
 from tests.cluster.clients import Client
 from tests.cluster.judging import Judge, Result, spread
 from tests.cluster.lines import Request, until_so

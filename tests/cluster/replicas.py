@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.drill import TRACES_ENV
-from holdfast.drill.own import EVERYWHERE, PROBE_MODULE
-from holdfast.drill.processes import ROOT, START_S, launch_clean
+from ninelives.drill import TRACES_ENV
+from ninelives.drill.own import EVERYWHERE, PROBE_MODULE
+from ninelives.drill.processes import ROOT, START_S, launch_clean, signal_child
 from tests.cluster.database import Database
 from tests.cluster.ground import Ground, Loopback, ground
 from tests.cluster.lines import Line
@@ -46,7 +45,7 @@ class Shape:
 
 
 class Replica:
-    """One `holdfast serve`, over all its lives."""
+    """One `ninelives serve`, over all its lives."""
 
     def __init__(self, name: str, address: str, argv: list[str], environ: dict[str, str], log: Path) -> None:
         self.name = name
@@ -94,8 +93,7 @@ class Replica:
     def signal(self, number: signal.Signals) -> None:
         """Send it; nothing happens when the process is gone."""
         if self.alive:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            signal_child(self.pid, number)
 
     async def gone(self, seconds: float = 60.0) -> int:
         """Wait for the end: the exit code."""
@@ -174,7 +172,7 @@ class Cluster:
         await asyncio.gather(*(self.start(replica) for replica in self.replicas[1:]))
 
     async def _start_upstream(self) -> None:
-        argv = ("-m", "holdfast.testing.fake_upstream", "--host", self.ground.home, "--log", str(self.upstream_log))
+        argv = ("-m", "ninelives.testing.fake_upstream", "--host", self.ground.home, "--log", str(self.upstream_log))
         child = await asyncio.create_subprocess_exec(sys.executable, *argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
         self._upstream = child
         self._stack.push_async_callback(self._end_upstream)
@@ -195,23 +193,23 @@ class Cluster:
 
     def _replica(self, n: int) -> Replica:
         address = self.ground.address(n)
-        argv = [*self.ground.under(n), sys.executable, "-m", "holdfast", "serve", "--host", address, "--port", "0"]
+        argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address, "--port", "0"]
         argv += ["--data-dir", str(self.folder / f"data-{n}"), "--sandbox", "off", "--approval", self.shape.approval]
         argv += ["--model-url", f"{self.upstream}/v1", "--model", "m"]
         if self.database is not None:
             argv += ["--store", self.database.url]
         ours = {
-            "HOLDFAST_LIMITS_KEEPALIVE_S": str(KEEPALIVE_S),
-            "HOLDFAST_TOOLS_MODULES": ",".join(self.shape.modules),
+            "NINELIVES_LIMITS_KEEPALIVE_S": str(KEEPALIVE_S),
+            "NINELIVES_TOOLS_MODULES": ",".join(self.shape.modules),
             TRACES_ENV: str(self.traces),
-            **{f"HOLDFAST_{key.replace('.', '_').upper()}": str(value) for key, value in EVERYWHERE.items()},
+            **{f"NINELIVES_{key.replace('.', '_').upper()}": str(value) for key, value in EVERYWHERE.items()},
             **(self._shared(n) if self.database is not None else {}),
         }
         environ = {**launch_clean(**ours).environ, **self.shape.environ}
         return Replica(f"r{n}", address, argv, environ, self.folder / f"r{n}.log")
 
     def _shared(self, n: int) -> dict[str, str]:
-        return {"HOLDFAST_STORE_LEASE_S": str(self.shape.lease_s), "HOLDFAST_SERVER_REPLICA": f"r{n}"}
+        return {"NINELIVES_STORE_LEASE_S": str(self.shape.lease_s), "NINELIVES_SERVER_REPLICA": f"r{n}"}
 
     async def start(self, replica: Replica) -> float:
         """Bring it up, and let the balancer know where it is."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import openai
 
-from holdfast.drill.checks import calls_of
-from holdfast.drill.loads import PROBES, Load
-from holdfast.drill.wire import KEY
+from ninelives.drill.checks import calls_of
+from ninelives.drill.loads import PROBES, Load
+from ninelives.drill.wire import KEY
 from tests.cluster.clients import ENDED, Client, Kind
 from tests.cluster.judging import Judge, Read, Result, spread
 from tests.cluster.replicas import Cluster, Shape

@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.drill.checks import calls_of, frames_of, payload
-from holdfast.drill.loads import Load
-from holdfast.drill.wire import until
-from holdfast.drill.witness import core
+from ninelives.drill.checks import calls_of, frames_of, payload
+from ninelives.drill.loads import Load
+from ninelives.drill.wire import until
+from ninelives.drill.witness import core
 from tests.cluster.chaos import Chaos, Dose, Suffered
 from tests.cluster.clients import Client, drawn
 from tests.cluster.judging import Judge, Read, Result, spread

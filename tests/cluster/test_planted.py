@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill.checks import Told, calls_of, frames_of
-from holdfast.drill.loads import Load
+from ninelives.drill.checks import Told, calls_of, frames_of
+from ninelives.drill.loads import Load
 from tests.cluster.chaos import Dose
 from tests.cluster.clients import Client
 from tests.cluster.judging import STRIKES, most_sealed

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import asyncpg
 
-from holdfast.drill.checks import Finding
+from ninelives.drill.checks import Finding
 from tests.cluster.replicas import Cluster, Replica
 
 Held = Mapping[str, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.admission import (
+from ninelives.core.admission import (
     Accept,
     Asked,
     Attach,
@@ -14,10 +14,10 @@ from holdfast.core.admission import (
     RunFound,
     decide,
     editable,
-    settled,
+    resolve_without_store,
 )
-from holdfast.core.errors import ClientError
-from holdfast.core.spec import Resolved
+from ninelives.core.errors import ClientError
+from ninelives.core.spec import Resolved
 
 RUN, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 
@@ -43,6 +43,42 @@ ACCEPTED = [
         Found(),
         Resolved(session="s", session_turns=0, remember=True),
     ),
+    (
+        "D2 a turn with store left out is added to its session",
+        asks(session="s", kept="hours"),
+        Found(session_turns=3),
+        Resolved(session="s", session_turns=3, remember=True),
+    ),
+    (
+        "D2 a turn with store=false reads its session and changes nothing",
+        asks(session="s", kept="delivery"),
+        Found(session_turns=3),
+        Resolved(session="s", session_turns=3),
+    ),
+    (
+        "D2 so does one in memory",
+        asks(session="s", kept="memory"),
+        Found(session_turns=3),
+        Resolved(session="s", session_turns=3),
+    ),
+    (
+        "D2 the same with a chain",
+        asks(previous=RUN, session="s", kept="delivery"),
+        Found(previous=RunFound(True, "s-old")),
+        Resolved(previous=RUN, session="s"),
+    ),
+    (
+        "D2 and in a conversation",
+        asks(conversation="trip", session="s", kept="delivery"),
+        Found(conversation=ConversationFound("conv_1", RUN, None)),
+        Resolved(previous=RUN, conversation="conv_1", session="s"),
+    ),
+    (
+        "D2 a request with its own history gets none from the session",
+        asks(session="s", history_given=True),
+        Found(session_turns=3),
+        Resolved(session="s", remember=True),
+    ),
     ("D2 a session that was not named gives no turns", asks(), Found(session_turns=3), Resolved(session="auto-1")),
     (
         "C6 a chain: its session goes along",
@@ -58,7 +94,7 @@ ACCEPTED = [
     ),
     (
         "C6 a chain that is not stored",
-        asks(previous=RUN, store=False),
+        asks(previous=RUN, kept="delivery"),
         Found(previous=RunFound(True, "s-old")),
         Resolved(previous=RUN, session="s-old"),
     ),
@@ -70,7 +106,7 @@ ACCEPTED = [
     ),
     (
         "C7 a turn that is not stored makes no conversation",
-        asks(conversation="trip", store=False),
+        asks(conversation="trip", kept="delivery"),
         Found(),
         Resolved(session="auto-1"),
     ),
@@ -88,7 +124,7 @@ ACCEPTED = [
     ),
     (
         "C7 a turn that is not stored reads the latest and is never refused",
-        asks(conversation="trip", store=False),
+        asks(conversation="trip", kept="delivery"),
         Found(conversation=ConversationFound("conv_1", RUN, OTHER)),
         Resolved(previous=RUN, conversation="conv_1", session="conv_1"),
     ),
@@ -165,16 +201,30 @@ def test_the_active_response_is_named_in_the_message() -> None:
     ids=["alone", "conversation active", "previous not completed", "everything else is gone"],
 )
 def test_a_known_key_with_the_same_request_attaches_whatever_else_is_true(found: Found) -> None:
-    """C5, house 6.16: idempotency first."""
+    """C5, R16: idempotency comes first."""
     assert decide(asks(key="k", previous=RUN, conversation=None), found) == Attach(RUN)
     assert decide(asks(key="k", conversation="trip"), found) == Attach(RUN)
 
 
 def test_a_key_of_another_request_is_refused_before_anything_else_is_looked_at() -> None:
-    """House 6.16."""
+    """R16."""
     with pytest.raises(ClientError) as caught:
         decide(asks(key="k", previous=RUN), Found(key=KeyFound(RUN, "1:y")))
     assert caught.value.code == "idempotency_key_conflict"
+
+
+@pytest.mark.parametrize("kept", ["stored", "hours", "delivery"])
+def test_b8_a_request_joins_the_run_whose_connection_was_lost(kept: str) -> None:
+    """B8, G13: also where a new run would be refused, because that run holds the conversation."""
+    assert decide(asks(match="m", kept=kept), Found(lost=RUN)) == Attach(RUN, again=True)
+    busy = Found(lost=OTHER, conversation=ACTIVE)
+    assert decide(asks(match="m", conversation="trip", kept=kept), busy) == Attach(OTHER, again=True)
+
+
+def test_b8_a_key_is_asked_first_and_a_key_that_nobody_used_joins_nothing() -> None:
+    """C5, R16: a key names its run; nothing has to be guessed."""
+    assert decide(asks(key="k"), Found(key=KeyFound(RUN, "1:x"), lost=OTHER)) == Attach(RUN)
+    assert isinstance(decide(asks(key="k"), Found(lost=OTHER)), Accept)
 
 
 # Conversations as things of their own (C8)
@@ -204,8 +254,8 @@ def test_a_conversation_can_be_edited_while_nothing_runs_in_it() -> None:
 
 
 def test_what_names_nothing_is_settled_without_a_store_exactly_as_with_an_empty_one() -> None:
-    plain = Asked(owner="o", fingerprint="f", derived_session="auto-1", store=False)
-    assert decide(plain, Found()) == Accept(settled(plain) or Resolved())
+    plain = Asked(owner="o", fingerprint="f", derived_session="auto-1", kept="memory")
+    assert decide(plain, Found()) == Accept(resolve_without_store(plain) or Resolved())
     names = {"key": "k", "previous": RUN, "conversation": "talk", "session": "s", "conversation_use": "make"}
-    for name, value in names.items():
-        assert settled(Asked(owner="o", fingerprint="f", **{name: value})) is None  # type: ignore[arg-type]
+    for name, value in {"match": "m", **names}.items():
+        assert resolve_without_store(Asked(owner="o", fingerprint="f", **{name: value})) is None  # type: ignore[arg-type]

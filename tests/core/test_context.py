@@ -5,9 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.context import GONE, HEAD, TAIL, estimated_tokens, fit, is_long, output_path, shown_to_model
-from holdfast.core.errors import AgentError
-from holdfast.core.spec import Message
+from ninelives.core.context import (
+    GONE,
+    HEAD,
+    TAIL,
+    estimated_tokens,
+    fit,
+    is_long,
+    output_path,
+    shortened,
+    shown_to_model,
+)
+from ninelives.core.errors import AgentError
+from ninelives.core.spec import Message
 
 
 def say(role: str, text: str, **more: object) -> Message:
@@ -86,3 +96,14 @@ def test_a_long_output_is_shown_by_its_ends_with_a_pointer() -> None:
     assert not is_long(edge) and shown_to_model("c", edge) == edge
     shown = shown_to_model("c", edge + "y")
     assert is_long(edge + "y") and output_path("c") in shown and "1 characters left out" in shown
+
+
+@pytest.mark.parametrize("extra", [1, 10_000_000])
+def test_a_long_output_without_a_file_is_shortened_for_good(extra: int) -> None:
+    """B6: a run in memory leaves no file."""
+    output = "a" * (HEAD + TAIL) + "z" * extra
+    short = shortened(output)
+    assert not is_long(short) and shown_to_model("c", short) == short
+    assert short.startswith("aaa") and short.endswith("z") and "read_file" not in short
+    left_out = int(short.partition("[... ")[2].partition(" ")[0])
+    assert short.count("a" * 100) and left_out + len(short.split("\n")[0]) + TAIL == len(output)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.spec import FINGERPRINT_VERSION, fingerprint
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.chat import parse as chat
-from holdfast.dialects.responses import parse as responses
+from ninelives.core.spec import FINGERPRINT_VERSION, fingerprint
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.chat import parse as chat
+from ninelives.dialects.responses import parse as responses
 
 CONTEXT = Context("alice", {"idempotency-key": "k"}, Profile("hermes-agent"), b"secret")
 
@@ -28,7 +28,7 @@ def with_headers(**headers: str) -> Context:
 
 
 def test_the_known_values() -> None:
-    """House 6.16: these are stored with keys; a change of one needs a new version, and the old one stays computable."""
+    """R16: these are stored with keys; a change of one needs a new version, and the old one stays computable."""
     assert FINGERPRINT_VERSION == 1
     assert fingerprint("chat", {}, None) == "1:3ca25df114e26ecd4e355f9e8ba2319a1ff40dccbfdce2de9eec4462db9693c8"
     assert of_responses() == "1:cbdbda324039aef985ca507c2423633ec6995978ccddb7a4a996c39f64b74de1"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
-from holdfast.core import events as e
-from holdfast.core.errors import IllegalEvent
-from holdfast.core.state import (
+from ninelives.core import events as e
+from ninelives.core.errors import IllegalEvent
+from ninelives.core.state import (
     Called,
     Handed,
     Returned,
@@ -24,7 +24,7 @@ from holdfast.core.state import (
     stopping,
     waiting,
 )
-from holdfast.core.table import Phase
+from ninelives.core.table import Phase
 from tests.journals import AT, STEP_MS, Pen, journals, quick
 
 A, B = e.Call("call_a", "terminal", "{}"), e.Call("call_b", "read_file", "{}")
@@ -170,7 +170,7 @@ def test_a_finish_without_a_start_is_illegal() -> None:
 
 def test_a_settled_call_cannot_start_again() -> None:
     """P5."""
-    with pytest.raises(IllegalEvent, match="settled already"):
+    with pytest.raises(IllegalEvent, match="has a result already"):
         Pen().attempt().settle(A, B).start(A).finish(A).start(A)
 
 
@@ -215,7 +215,7 @@ def strikes(pen: Pen) -> int:
 
 
 def test_an_unclean_end_without_a_new_fact_is_a_strike() -> None:
-    """House 6.7, G10."""
+    """R7, G10."""
     pen = Pen().attempt()
     assert [strikes(pen.crash()) for _ in range(5)] == [1, 2, 3, 4, 5]
 
@@ -239,7 +239,7 @@ def test_drafts_and_starts_are_no_new_facts() -> None:
     ids=["a message", "a result", "two results"],
 )
 def test_any_new_fact_sets_the_strikes_to_zero(new_fact: Callable[[Pen], Pen]) -> None:
-    """House 6.7."""
+    """R7."""
     pen = Pen().attempt().crash().crash()
     assert strikes(pen) == 2
     assert strikes(new_fact(pen).crash()) == 0
@@ -247,7 +247,7 @@ def test_any_new_fact_sets_the_strikes_to_zero(new_fact: Callable[[Pen], Pen]) -
 
 
 def test_a_clean_end_costs_no_strike_and_forgives_none() -> None:
-    """House 6.7: drains and parking cost none."""
+    """R7: drains and parking cost none."""
     pen = Pen().attempt().crash()
     assert strikes(pen.attempt()) == 1
     assert strikes(pen.attempt()) == 1
@@ -262,7 +262,7 @@ def test_an_answered_approval_is_a_new_fact() -> None:
 
 
 def test_waiting_for_a_person_takes_no_retry_budget() -> None:
-    """D4, promises 1.9: however often the server dies while nobody has answered."""
+    """D4: however often the server dies while nobody has answered."""
     pen = Pen().attempt().crash().settle(B).write(question(B))
     assert [strikes(pen.crash()) for _ in range(6)] == [0] * 6
 
@@ -370,7 +370,7 @@ def test_a_stop_is_seen_until_the_end() -> None:
 
 
 def test_times_come_from_the_entries() -> None:
-    """House 5.2: time comes in as a value."""
+    """core is pure: time comes in as a value."""
     facts = Pen().attempt().complete().state.facts
     assert (facts.created_at, facts.updated_at) == (AT, AT + 2 * STEP_MS)
 

@@ -1,13 +1,13 @@
-"""What a delta costs: the same at any length (house rule 6.9)."""
+"""What a delta costs: the same at any length (R9)."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
 
-from holdfast.core import events as e
-from holdfast.core.rope import join
-from holdfast.core.state import RunState, apply
+from ninelives.core import events as e
+from ninelives.core.rope import join
+from ninelives.core.state import RunState, apply
 from tests.journals import AT, RUN, Pen
 
 
@@ -28,7 +28,7 @@ def allocated(step: Callable[[RunState, e.Entry], RunState], state: RunState, co
 
 
 def test_the_last_thousand_of_fifty_thousand_deltas_cost_what_the_first_did() -> None:
-    """House 6.9: text is a rope. Measured in bytes allocated, not in time."""
+    """R9: text is a rope. Measured in bytes allocated, not in time."""
     state, first = allocated(apply, Pen().attempt().state, 1000)
     for _ in range(48_000):
         state = apply(state, e.Entry(RUN, state.seq + 1, AT, 1, e.TextDelta("word ")))

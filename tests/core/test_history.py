@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from holdfast.core import events as e
-from holdfast.core.context import HEAD, TAIL
-from holdfast.core.history import ask_messages, output_messages, paired, split_turn, text_of, turn_messages
-from holdfast.core.spec import Message
-from holdfast.core.state import fold
+from ninelives.core import events as e
+from ninelives.core.context import HEAD, TAIL
+from ninelives.core.history import ask_messages, output_messages, paired, split_turn, text_of, turn_messages
+from ninelives.core.spec import Message
+from ninelives.core.state import fold
 from tests.journals import Pen, journals, quick, spec_of
 
 A, B = e.Call("call_a", "terminal", '{"command":"ls"}'), e.Call("call_b", "read_file", "{}")
@@ -61,7 +61,7 @@ def test_a_call_of_the_caller_is_kept_without_a_result() -> None:
 
 
 def test_an_unknown_outcome_is_told_in_words() -> None:
-    """House 4: the words of the result reach the model as they are."""
+    """P5: the words of the result reach the model as they are."""
     pen = Pen().attempt().settle(A).start(A, effect="write").crash()
     pen.write(e.ToolFinished(call_id="call_a", output="its outcome is unknown", is_error=True, outcome="unknown"))
     assert added(pen)[1] == {"role": "tool", "tool_call_id": "call_a", "content": "its outcome is unknown"}
@@ -100,8 +100,8 @@ def test_prompts_are_layered_and_earlier_turns_come_before_the_new_one() -> None
     """B1: the client's on top of the profile's own."""
     spec = spec_of("chat", history=({"role": "user", "content": "Sent along"},), instructions="Be brief")
     earlier: list[Message] = [{"role": "user", "content": "Kept"}]
-    assert ask_messages("You are Holdfast.", spec, earlier) == [
-        {"role": "system", "content": "You are Holdfast.\n\nBe brief"},
+    assert ask_messages("You are Ninelives.", spec, earlier) == [
+        {"role": "system", "content": "You are Ninelives.\n\nBe brief"},
         {"role": "user", "content": "Kept"},
         {"role": "user", "content": "Sent along"},
         USER,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.ids import call_id, handed_id, item_id, run_of, run_of_any, wire_id
+import ninelives.dialects  # noqa: F401 - registers the prefixes
+from ninelives.core import ids
+from ninelives.core.ids import call_id, handed_id, item_id, run_of, run_of_any, wire_id
 
 RUN = "0123456789abcdef01234567"
 
@@ -31,6 +33,14 @@ def test_a_route_takes_its_own_ids_only_and_runs_take_all() -> None:
     """G7."""
     assert run_of("responses", wire_id("chat", RUN)) is None
     assert run_of_any(wire_id("chat", RUN)) == RUN
+
+
+@pytest.mark.parametrize(
+    ("dialect", "prefix"), [("other", "resp_"), ("other", "resp_x_"), ("other", "r"), ("responses", "answer_")]
+)
+def test_no_id_can_belong_to_two_dialects(dialect: str, prefix: str) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        ids.register(dialect, prefix)
 
 
 def test_item_and_call_ids_derive_from_the_run_and_a_place_in_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.rope import FULL, Rope, grow, join
+from ninelives.core.rope import FULL, Rope, grow, join
 
 
 @given(st.lists(st.tuples(st.integers(0, 1_000_000), st.text(max_size=3)), max_size=60), st.integers(0, 2 * FULL))

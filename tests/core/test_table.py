@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
-from holdfast.core import events as e
-from holdfast.core.errors import Damaged, IllegalEvent
-from holdfast.core.state import apply, fold, start
-from holdfast.core.table import TABLE, TERMINAL, Phase
+from ninelives.core import events as e
+from ninelives.core.errors import Damaged, IllegalEvent
+from ninelives.core.state import apply, fold, start
+from ninelives.core.table import TABLE, TERMINAL, Phase
 from tests.journals import AT, RUN, Pen, journals, quick, spec_of
 
 FAILED = e.RunFailed(code="server_error", message="No")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import events as e
-from holdfast.core.errors import IllegalEvent
-from holdfast.core.rope import FULL
-from holdfast.core.state import RunState, apply
-from holdfast.core.writing import Place, Writing, at
+from ninelives.core import events as e
+from ninelives.core.errors import IllegalEvent
+from ninelives.core.rope import FULL
+from ninelives.core.state import RunState, apply
+from ninelives.core.writing import Place, Writing, at
 from tests.journals import AT, RUN, Pen
 
 EVENTS = st.one_of(

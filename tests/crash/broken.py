@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import holdfast.engine.drivers
-from holdfast.engine.live import Live
-from holdfast.engine.writer import Writer
-from holdfast.tools.decorator import tool
+import ninelives.engine.engine
+from ninelives.engine.run import ClaimedRun
+from ninelives.engine.writer import Writer
+from ninelives.tools.decorator import tool
 
 LATE_S = 0.05
 
@@ -17,16 +17,16 @@ LATE_S = 0.05
 class TellsLongBeforeItWrites(Writer):
     """Write, then tell: the other way round."""
 
-    async def _flush(self, batch: Sequence[Live]) -> None:
+    async def _flush(self, batch: Sequence[ClaimedRun]) -> None:
         taken = [live.take() for live in batch]
         for live, (_, entries, after) in zip(batch, taken, strict=True):
             live.tell(entries, after)
         await asyncio.sleep(LATE_S)
         await self._append([part for part, _, _ in taken])
-        self._bell.ring(live.run for live in batch)
+        self._notifier.ring(live.run for live in batch)
 
 
-holdfast.engine.drivers.Writer = TellsLongBeforeItWrites  # type: ignore[misc]
+ninelives.engine.engine.Writer = TellsLongBeforeItWrites  # type: ignore[misc]
 
 
 @tool(effect="read")

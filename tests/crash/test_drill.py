@@ -1,4 +1,4 @@
-"""`holdfast drill` as its user has it: a command, in a directory with a configuration and tools of their own (F2)."""
+"""`ninelives drill` as its user has it: a command, in a directory with a configuration and tools of their own (F2)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.config import load
-from holdfast.drill.boundaries import die_everywhere, scenario
-from holdfast.drill.checks import Finding
-from holdfast.drill.loads import PROBES
-from holdfast.drill.own import Impossible, Own, Wish, named_call, own_server
-from holdfast.drill.report import Facts, page, table
-from holdfast.drill.rig import Rig, Tally
-from holdfast.testing.fake_upstream import FakeUpstream
+from ninelives.app.settings import load
+from ninelives.drill.boundaries import die_everywhere, scenario
+from ninelives.drill.checks import Finding
+from ninelives.drill.loads import PROBES
+from ninelives.drill.own import Impossible, Own, Wish, named_call, own_server
+from ninelives.drill.report import Facts, page, table
+from ninelives.drill.rig import Rig, Tally
+from ninelives.testing.fake_upstream import FakeUpstream
 
 pytestmark = pytest.mark.xdist_group("processes")
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = '''
 from pathlib import Path
-from holdfast.tools.decorator import tool
+from ninelives.tools.decorator import tool
 
 print("a module that talks " * 20_000)
 
@@ -52,7 +52,7 @@ approval = "always"
 url = "postgresql://nobody@127.0.0.1:1/a-drill-must-not-touch-it"
 max_responses = 1
 """
-ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "API_SERVER_"))}
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("NINELIVES_", "API_SERVER_"))}
 
 
 class Said(NamedTuple):
@@ -67,16 +67,16 @@ class Said(NamedTuple):
 def home(tmp_path: Path) -> Path:
     """Where the user has their configuration."""
     (tmp_path / "shop.py").write_text(TOOLS)
-    (tmp_path / "holdfast.toml").write_text(CONFIG)
+    (tmp_path / "ninelives.toml").write_text(CONFIG)
     return tmp_path
 
 
-async def holdfast_drill(home: Path, *arguments: str) -> Said:
+async def ninelives_drill(home: Path, *arguments: str) -> Said:
     """The command, to its end."""
     environ = {**ENVIRON, "PYTHONPATH": str(ROOT), "TMPDIR": str(home)}
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast", "drill", *arguments, cwd=home, env=environ, stdout=pipe, stderr=pipe
+        sys.executable, "-m", "ninelives", "drill", *arguments, cwd=home, env=environ, stdout=pipe, stderr=pipe
     )
     try:
         async with asyncio.timeout(180):
@@ -93,22 +93,22 @@ async def test_F2_a_drill_of_the_users_own_server_counts_kills_and_calls_only_th
     home: Path,
 ) -> None:
     named = ("--call", 'order:{"item": "tea"}')
-    said = await holdfast_drill(home, "--kills", "2", "--no-boundaries", "--json", "--report", "proof.md", *named)
+    said = await ninelives_drill(home, "--kills", "2", "--no-boundaries", "--json", "--report", "proof.md", *named)
     assert said.code == 0, said
     told = json.loads(said.out)
     assert told["ok"] and told["kills"] == told["at_random"] == 2 and told["violations"] == []
     assert told["runs"] >= 4 and told["events_seen"] > 10 and told["tool_executions_counted"] >= 0
-    assert told["changed_settings"]["tools.modules"] == "shop.py,holdfast.drill.probes"
+    assert told["changed_settings"]["tools.modules"] == "shop.py,ninelives.drill.probes"
     assert (home / "proof.md").read_text().count("\n| ") >= 15
     ordered = (home / "orders").read_text().split() if (home / "orders").exists() else []
     assert set(ordered) <= {"tea"}
-    assert not [left for left in os.listdir(home) if left.startswith("holdfast-drill-")], "it leaves nothing behind"
+    assert not [left for left in os.listdir(home) if left.startswith("ninelives-drill-")], "it leaves nothing behind"
 
 
 async def test_F2_a_server_that_tells_before_it_writes_is_found_with_exit_code_1(home: Path) -> None:
     broken = str(Path(__file__).with_name("broken.py"))
-    (home / "holdfast.toml").write_text(f'[tools]\nmodules = ["{broken}"]\n')
-    said = await holdfast_drill(home, "--kills", "1", "--in-flight", "3", "--no-boundaries", "--seed", str(SEED))
+    (home / "ninelives.toml").write_text(f'[tools]\nmodules = ["{broken}"]\n')
+    said = await ninelives_drill(home, "--kills", "1", "--in-flight", "3", "--no-boundaries", "--seed", str(SEED))
     assert said.code == 1, said
     lost = re.search(r"events lost +(\d+)\nevents changed +(\d+)", said.out)
     assert lost is not None and int(lost[1]) + int(lost[2]) > 0, said
@@ -123,8 +123,8 @@ async def test_F2_a_drill_with_the_users_own_model_judges_what_it_cannot_foresee
     prompts = ('--prompt=buy tea [[tools=order:{"item": "tea"}]]', "--prompt=talk [[tokens=30 pace=0.02]]")
     async with FakeUpstream() as model:
         config = f'[model]\nurl = "{model.url}"\nname = "m"\n[tools]\nmodules = ["shop.py"]\napproval = "on-write"\n'
-        (home / "holdfast.toml").write_text(config)
-        said = await holdfast_drill(home, "--real", *prompts, "--kills", "1", "--in-flight", "3", "--json")
+        (home / "ninelives.toml").write_text(config)
+        said = await ninelives_drill(home, "--real", *prompts, "--kills", "1", "--in-flight", "3", "--json")
     assert said.code == 0, said
     told = json.loads(said.out)
     assert told["model"] == "the configured one" and told["at_boundaries"] == 0 and told["at_random"] == 1
@@ -135,7 +135,7 @@ async def test_F2_a_drill_with_the_users_own_model_judges_what_it_cannot_foresee
 
 async def test_F2_a_server_that_does_not_start_is_shown_with_its_last_lines_and_exit_code_2(home: Path) -> None:
     (home / "shop.py").write_text("raise RuntimeError('no shop today')\n")
-    said = await holdfast_drill(home)
+    said = await ninelives_drill(home)
     assert said.code == 2 and "no shop today" in said.err and "Traceback" not in said.err, said
 
 
@@ -158,7 +158,7 @@ async def test_P1_to_P5_hold_before_and_after_the_writes_of_a_run(home: Path, mo
 
 
 def test_a_rule_that_asks_before_the_probes_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with (home / "holdfast.toml").open("a") as file:
+    with (home / "ninelives.toml").open("a") as file:
         file.write('[[approvals]]\ntool = "*"\nask = "always"\n')
     with pytest.raises(Impossible, match=r'tool = "drill_write" and ask = "never"'):
         own(home, monkeypatch)
@@ -178,10 +178,10 @@ def test_the_scenario_has_every_effect_at_once_and_one_by_one_and_the_users_own_
 
 def test_the_table_and_the_page_show_what_was_broken() -> None:
     tally = Tally(kills=3, boundaries=1, found=[Finding("lost", "r", "gone"), Finding("ask", "r", "strange")])
-    facts = Facts(5, "holdfast drill --seed 5", "2026-01-01", "scripted", {"tools.approval": "never"}, 1.0)
+    facts = Facts(5, "ninelives drill --seed 5", "2026-01-01", "scripted", {"tools.approval": "never"}, 1.0)
     shown = table(tally, facts)
     assert re.search(r"events lost +1\n", shown) and re.search(r"other violations +1\n", shown)
-    assert "lost: run r: gone" in shown and "Again: holdfast drill --seed 5" in shown
+    assert "lost: run r: gone" in shown and "To repeat it: ninelives drill --seed 5" in shown
     made = page(tally, facts)
     assert "BROKEN: 2 violations" in made and "| events lost | 1 |" in made and "lost: run r: gone" in made
     assert "No promise was broken" in page(replace(tally, found=[]), facts)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from holdfast.drill.checks import calls_of, judge
+from ninelives.drill.checks import calls_of, judge
 from tests.crash.trial import BOOKS, cancelled, drained, trial
 from tests.crash.world import Crash, World, crashes
 

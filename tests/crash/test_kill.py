@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill.checks import judge
-from holdfast.drill.loads import Load, terminal
-from holdfast.drill.rig import Rig, run_path
-from holdfast.drill.wire import all_done, get, until
+from ninelives.drill.checks import judge
+from ninelives.drill.loads import Load, terminal
+from ninelives.drill.rig import Rig, run_path
+from ninelives.drill.wire import all_done, get, until
 
 pytestmark = pytest.mark.xdist_group("processes")
 KILLS = 40

@@ -1,4 +1,4 @@
-"""Tools never outlive their claim (house rule 6.8): whatever an attempt left running is ended by the next one, before
+"""Tools never outlive their claim (R8): whatever an attempt left running is ended by the next one, before
 anything is settled, however the run then goes on."""
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import Effect, Process
-from holdfast.models.scripted import asked, said
-from holdfast.tools.base import Deed, Output, Place
+from ninelives.core.events import Effect, Process
+from ninelives.testing.playbook import asked, said
+from ninelives.tools.base import Execution, Output, Place
 from tests.crash.world import OWNER, Crash, Life, World, order
 
 
@@ -27,10 +27,10 @@ class Launched:
         self.effect: Effect = effect
         self.begun = asyncio.Event()
 
-    async def prepare(self, arguments: dict[str, object], place: Place) -> Deed:
-        return self._Deed(self)
+    async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
+        return self._Execution(self)
 
-    class _Deed:
+    class _Execution:
         def __init__(self, tool: Launched) -> None:
             self.process: Process | None = Process("boot", 1, 1)
             self._tool = tool

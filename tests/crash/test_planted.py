@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.talk import Talk
-from holdfast.drill.checks import Kind
+from ninelives.agents.loop_state import LoopState
+from ninelives.drill.checks import Kind
 from tests.crash.trial import BOOKS, trial
 from tests.crash.world import EFFECTS, Crash, World, crashes
 from tests.sim.planted import RunsFinishedToolsAgain, TellsBeforeItWrites
 
 
-class TellsTheModelOfDrafts(Talk):
+class TellsTheModelOfDrafts(LoopState):
     """A planted bug: a draft that was dropped goes to the model."""
 
     def messages(self) -> Any:
-        draft = {"role": "assistant", "content": "Hel"} if self.state.facts.dropped else None
+        draft = {"role": "assistant", "content": "Hel"} if self.facts.dropped else None
         return (*super().messages(), draft) if draft else super().messages()
 
 
@@ -42,7 +42,7 @@ async def test_a_run_without_a_planted_bug_has_no_findings(tmp_path: Path) -> No
 async def test_P1_telling_before_the_commit_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, book: str
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.drivers.Writer", TellsBeforeItWrites)
+    monkeypatch.setattr("ninelives.engine.engine.Writer", TellsBeforeItWrites)
     assert await kinds_found(tmp_path, book) & {"lost", "changed"}
 
 
@@ -60,7 +60,7 @@ async def test_P5_a_finished_read_that_runs_again_is_found_too(tmp_path: Path) -
 
 
 async def test_G3_a_dropped_draft_in_the_ask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.loop.Talk", TellsTheModelOfDrafts)
+    monkeypatch.setattr("ninelives.agents.loop.LoopState", TellsTheModelOfDrafts)
     world = World(tmp_path, "memory", {"go": [*BOOKS["text"], *BOOKS["text"]]})
     wrong = await trial(world, [Crash(3, "after")])
     assert wrong is not None and "ask" in {finding.kind for finding in wrong}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.drill.checks import frames_of, judge, payload
-from holdfast.drill.loads import Load, stream
-from holdfast.drill.rig import Rig
-from holdfast.drill.wire import Exchange, all_done, get, post, until, until_shown
+from ninelives.drill.checks import frames_of, judge, payload
+from ninelives.drill.loads import Load, stream
+from ninelives.drill.rig import Rig
+from ninelives.drill.wire import Exchange, all_done, get, post, until, until_shown
 
 pytestmark = pytest.mark.xdist_group("processes")
 

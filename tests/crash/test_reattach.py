@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dialects.responses.reattach import ReattachProjection
-from holdfast.drill.checks import DONE, frames_of, payload, tail_of
-from holdfast.engine.base import Chunk, Ended
+from ninelives.dialects.responses.reattach import ReattachProjection
+from ninelives.drill.checks import DONE, frames_of, payload, tail_of
+from ninelives.engine.base import Chunk, StreamEnded
 from tests.crash.trial import BOOKS
 from tests.crash.world import OWNER, World, order
 
@@ -23,7 +23,7 @@ async def test_C5_a_reattach_that_meets_the_end_begins_with_a_snapshot_all_the_s
     subscription = life.engine.attach(OWNER, run, ReattachProjection(), -1)
     data = b""
     async with asyncio.timeout(5):
-        while not isinstance(news := await subscription.next(), Ended):
+        while not isinstance(news := await subscription.next(), StreamEnded):
             assert isinstance(news, Chunk)
             data += news.data
     subscription.close()

@@ -8,21 +8,22 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.core import codec
-from holdfast.core import events as e
-from holdfast.core.admission import Again, Asked
-from holdfast.core.spec import Resolved, Spec
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.engine.base import Chunk, Limits
-from holdfast.engine.hub import Hub
-from holdfast.engine.subscription import Subscription
-from holdfast.journal.base import Mark, Opening, Record, Slice
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
+from ninelives.core import codec
+from ninelives.core import events as e
+from ninelives.core.admission import Asked
+from ninelives.core.spec import Resolved, Spec
+from ninelives.dialects.chat.frames import ChatProjection
+from ninelives.engine.base import Chunk, EngineLimits, EngineParts
+from ninelives.engine.readers import Readers
+from ninelives.engine.subscription import Subscription
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.values import Mark, Opening, Record, Slice
 from tests.crash.trial import BOOKS
 from tests.crash.world import OWNER, Crash, World, order
 
-RETRY: dict[str, Any] = {"credential": "k", "again": Again(30_000)}
+FIRST: dict[str, Any] = {"credential": "k", "match": "m", "resend_ms": 36_000_000}
+RETRY: dict[str, Any] = {**FIRST, "counted": True}
 
 
 def again(**fields: Any) -> Any:
@@ -45,7 +46,7 @@ async def test_G13_after_a_crash_at_every_step_a_retry_gives_one_run_that_comple
         folder.mkdir()
         world = World(folder, backend, {"go": BOOKS["three"]})
         life = await world.begin(Crash(at, when))
-        run = await life.submit(again(credential="k"))
+        run = await life.submit(again(**FIRST))
         over = run is not None and await life.wait(run) is not None
         await life.end()
         if over:
@@ -57,7 +58,7 @@ async def test_G13_after_a_crash_at_every_step_a_retry_gives_one_run_that_comple
         assert await life.wait(retried) == "completed"
         assert await life.rows() == [retried]
         assert set(world.effects.values()) <= {1}, "no finished tool runs twice"
-        await life.engine.handover.answered(OWNER, retried)
+        await life.store.deliveries.answered([(OWNER, retried)])
         third = await life.submit(again(**RETRY))
         assert third not in (None, retried), "an answer is delivered once"
         await life.end()
@@ -70,7 +71,7 @@ class Undriven:
     def __init__(self) -> None:
         self.now = 0.0
         self.store = MemoryStore(lambda: self.now)
-        self.bell = LocalBell()
+        self.bell = LocalNotifier()
         self.seq = 1
 
     async def open(self) -> None:
@@ -91,7 +92,8 @@ class Undriven:
         self.bell.ring(["run1"])
 
     def reader(self) -> Subscription:
-        return Hub(self.store, self.bell, Limits()).subscribe("alice", "run1", ChatProjection(), -1)
+        given: Any = (self.store, MemoryStore(lambda: self.now), self.bell, None, EngineLimits(), None)
+        return Readers(EngineParts(*given, lambda: 1, str)).subscribe("alice", "run1", ChatProjection(), -1)
 
 
 async def _next(reader: Subscription) -> bytes:

@@ -1,4 +1,4 @@
-"""A run that kills its server each time is given up, and takes nobody with it (P18, G10, house rule 6.7)."""
+"""A run that kills its server each time is given up, and takes nobody with it (P18, G10, R7)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.events import RunFailed
-from holdfast.core.state import RunState
-from holdfast.models.scripted import Step, asked, said
+from ninelives.core.events import RunFailed
+from ninelives.core.state import RunState
+from ninelives.testing.playbook import Step, asked, said
 from tests.crash.world import DIE, OWNER, Life, World, order
 
 Book = Sequence[Sequence[Step]]
@@ -84,7 +84,7 @@ async def test_P18_other_runs_recover_beside_a_poison_run(
 async def test_P4_a_suspect_that_hangs_does_not_keep_the_others_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.lineup.TURN_S", 0.05)
+    monkeypatch.setattr("ninelives.engine.work.TURN_S", 0.05)
     hung: Book = [[asyncio.Event()]]
     world = World(tmp_path, "memory", {"hung": hung, **{f"other {n}": [SLOW] for n in range(3)}})
     runs: dict[str, str] = {}

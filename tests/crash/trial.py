@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.core.events import Usage
-from holdfast.core.state import RunState
-from holdfast.drill.checks import Evidence, Finding, Told, frames_of, judge, next_turn, position
-from holdfast.models.base import CallPiece, Finished, Text, Thinking
-from holdfast.models.scripted import Step, asked, said
-from tests.crash.world import DEADLINE_S, OWNER, PROJECTIONS, Crash, Life, World, asks_of, order
+from ninelives.core.events import Usage
+from ninelives.core.state import RunState
+from ninelives.drill.checks import Evidence, Finding, Told, frames_of, judge, next_turn, position
+from ninelives.models.base import CallPiece, Finished, Text, Thinking
+from ninelives.testing.playbook import Step, asked, said
+from tests.crash.world import DEADLINE_S, OWNER, READ_AS, Crash, Life, World, asks_of, order
 
 ONE = Usage(1, 1)
 TEXT: list[list[Step]] = [said("Hel", "lo ", "world")]
@@ -57,7 +57,7 @@ async def _live(life: Life, run: str | None, told: Heard) -> tuple[str | None, b
     if mine is None:
         return run, False
     assert run in (None, mine), "one idempotency key gave two runs (P7)"
-    for dialect in PROJECTIONS:
+    for dialect in READ_AS:
         life.watch(mine, dialect)
         if dialect != "chat" and (last := _last_seen(told, dialect)) is not None:
             life.watch(mine, dialect, last)
@@ -96,7 +96,7 @@ async def drained(world: World, at: int, seconds: float) -> tuple[Evidence, RunS
     life = await world.begin(mark=at)
     run = await life.submit(order())
     assert run is not None
-    for dialect in PROJECTIONS:
+    for dialect in READ_AS:
         life.watch(run, dialect)
     over = await _first(life.wait(run), life.store.reached.wait())
     if not over:
@@ -121,7 +121,7 @@ async def cancelled(world: World, at: int, crash: Crash) -> tuple[Evidence, bool
     life = await world.begin(crash, mark=at)
     run = await life.submit(order())
     assert run is not None
-    for dialect in PROJECTIONS:
+    for dialect in READ_AS:
         life.watch(run, dialect)
     await _first(life.wait(run), life.store.reached.wait())
     answer = await life.unless_dead(life.engine.cancel(OWNER, run))

@@ -12,39 +12,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from holdfast.agents.approval import Approvals
-from holdfast.agents.loop import LoopAgent, LoopSettings
-from holdfast.core import codec
-from holdfast.core.admission import Asked
-from holdfast.core.events import Effect, ToolFinished
-from holdfast.core.spec import Spec
-from holdfast.dialects import runs
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.dialects.responses import body
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.drill.checks import Evidence, Told, frames_of, position
-from holdfast.engine.base import Broken, Chunk, Cut, Ended, Limits, Order, Projection
-from holdfast.engine.drivers import Parts
-from holdfast.engine.engine import Engine
-from holdfast.engine.subscription import Subscription
-from holdfast.journal.base import Query, Verdict
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
-from holdfast.journal.sqlite import SqliteStore
-from holdfast.models.base import Ask, Part, Text, Thinking
-from holdfast.models.scripted import PlaybookModel, Step, said, since_user
-from holdfast.tools.base import Output, Place, Tool
-from holdfast.tools.function import FunctionTool
-from holdfast.tools.registry import Toolbox
+import msgspec
+
+from ninelives.agents.approval import Approvals
+from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.core import codec
+from ninelives.core.admission import Asked
+from ninelives.core.events import Effect, ToolFinished
+from ninelives.core.spec import Spec
+from ninelives.dialects import DIALECTS
+from ninelives.dialects.responses import body
+from ninelives.dialects.runs.body import body as run_body
+from ninelives.drill.checks import Evidence, Told, frames_of, position
+from ninelives.engine.base import Broken, Chunk, Cut, EngineLimits, EngineParts, Order, StreamEnded
+from ninelives.engine.engine import Engine
+from ninelives.engine.subscription import Subscription
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.sqlite.store import SqliteStore
+from ninelives.journal.values import Query, Verdict
+from ninelives.models.base import Ask, Part, Text, Thinking
+from ninelives.models.scripted import since_user
+from ninelives.testing.playbook import PlaybookModel, Step, said
+from ninelives.tools.base import Output, Place, Tool
+from ninelives.tools.function import FunctionTool
+from ninelives.tools.registry import Toolbox
 
 OWNER = "owner"
+READ_AS = ("responses", "runs", "chat")
+"""The dialects that runs are read in."""
 DEADLINE_S = 60.0
 EFFECTS: dict[str, Effect] = {"look": "read", "keep": "idempotent", "note": "write"}
-PROJECTIONS: dict[str, Callable[[], Projection]] = {
-    "responses": ResponsesProjection,
-    "runs": runs.RunsProjection,
-    "chat": ChatProjection,
-}
 When = Literal["before", "after"]
 
 
@@ -56,7 +54,7 @@ class Crash(NamedTuple):
 
 
 class MortalStore:
-    """A store whose process can die: from then on no call reaches it and none returns. (The store of holdfast.testing
+    """A store whose process can die: from then on no call reaches it and none returns. (The store of ninelives.testing
     raises instead: here the dead must not even run their except and finally blocks before they are cancelled.)"""
 
     STEPS = frozenset({"open", "append", "claim", "signal"})
@@ -201,8 +199,8 @@ class World:
     books: dict[str, Sequence[Sequence[Step]]]
     effects: Counter[str] = field(default_factory=Counter)
     late: list[str] = field(default_factory=list)
-    limits: Limits = field(default_factory=Limits)
-    make_engine: Callable[[Parts], Engine] = Engine
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    make_engine: Callable[[EngineParts], Engine] = Engine
     make_agent: Callable[..., LoopAgent] = LoopAgent
     tool_effects: dict[str, Effect] = field(default_factory=lambda: dict(EFFECTS))
     log: Quiet = field(default_factory=Quiet)
@@ -226,14 +224,15 @@ class World:
         """A process starts on what is there; it dies at `crash`, and tells when it comes to its step `mark`."""
         self.now += 3600.0  # the leases of the last process are over
         inner: Any = self._memory
+        self._memory.deliveries.restart()
         if self.backend == "sqlite":
-            inner = await SqliteStore.open_at(self.folder / "crash.db", "normal", lambda: self.now)
+            inner = await SqliteStore.open_at(self.folder / "crash.db", "normal", self._now_ms)
         self.store = self.model.store = MortalStore(inner, crash, mark)
         toolbox = Toolbox([*(self._tool(name) for name in self.tool_effects), *self.tools])
         approvals = Approvals("never", (), self.store.granted, self.new_id, self._now_ms, 3600.0)
         agent = self.make_agent(self.model, toolbox, LoopSettings(), self._place, self._end_leftover, approvals)
-        parts: Any = (self.store, MemoryStore(lambda: self.now), LocalBell(), agent)
-        engine = self.make_engine(Parts(*parts, self.limits, self.log, self._now_ms, self.new_id))
+        parts: Any = (self.store, MemoryStore(lambda: self.now), LocalNotifier(), agent)
+        engine = self.make_engine(EngineParts(*parts, self.limits, self.log, self._now_ms, self.new_id))
         await engine.start()
         return Life(self, engine, self.store)
 
@@ -307,7 +306,7 @@ class Life:
 
     def watch(self, run: str, dialect: str, after: int = -1) -> Reader:
         """A client begins to read."""
-        reader = Reader(self.engine.attach(OWNER, run, PROJECTIONS[dialect](), after), dialect, after)
+        reader = Reader(self.engine.attach(OWNER, run, DIALECTS[dialect].projection(), after), dialect, after)
         self.readers.append(reader)
         return reader
 
@@ -327,10 +326,10 @@ class Life:
 
     async def read(self, run: str, dialect: str, after: int = -1) -> bytes:
         """A whole stream, to its end."""
-        subscription = self.engine.attach(OWNER, run, PROJECTIONS[dialect](), after)
+        subscription = self.engine.attach(OWNER, run, DIALECTS[dialect].projection(), after)
         data = b""
         async with asyncio.timeout(DEADLINE_S):
-            while not isinstance(news := await subscription.next(), Ended):
+            while not isinstance(news := await subscription.next(), StreamEnded):
                 assert isinstance(news, Chunk), f"{news} in the replay of {run}"
                 data += news.data
         subscription.close()
@@ -340,14 +339,14 @@ class Life:
         """All that can be known of a run that has ended; resumed at every `stride`th place."""
         state = await self.engine.look(OWNER, run)
         assert state is not None
-        shown = runs.body(state)
-        found = Evidence(run, "responses", str(shown["status"]), str(shown["output"]), told)
-        for dialect in PROJECTIONS:
+        shown = run_body(state)
+        found = Evidence(run, "responses", shown.status, shown.output, told)
+        for dialect in READ_AS:
             found.replay[dialect] = await self.read(run, dialect)
             places = (position(dialect, frame) for frame in frames_of(found.replay[dialect]))
             for k in sorted({place for place in places if place is not None})[::stride]:
                 found.tails.append(Told(dialect, k, await self.read(run, dialect, k)))
-        found.body = json.loads(json.dumps(body.body(state)))
+        found.body = msgspec.json.decode(msgspec.json.encode(body.body(state)))
         found.asks = [list(ask.messages) for ask in asks]
         mine = {call: n for call, n in self.world.effects.items() if run in call}
         found.effects, found.late = Counter(mine), [call for call in self.world.late if run in call]
@@ -371,7 +370,7 @@ class Reader:
             match await self.subscription.next():
                 case Chunk(data):
                     self._data += data
-                case Ended() | Cut() | Broken():
+                case StreamEnded() | Cut() | Broken():
                     return
 
     async def close(self) -> Told:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import events as e
-from holdfast.core.spec import Message
-from holdfast.dialects.approval import Reply, question, reply_in, without_questions
-from holdfast.dialects.chat import body
-from holdfast.dialects.chat.frames import ChatProjection, ContinuedChat
-from tests.dialects.transcript import Frame, edge_view, follow, read, replay
+from ninelives.core import events as e
+from ninelives.core.spec import Message
+from ninelives.dialects.approval import Reply, question, reply_in, without_questions
+from ninelives.dialects.chat import body
+from ninelives.dialects.chat.frames import ChatProjection, ContinuedChat
+from tests.dialects.transcript import Frame, edge_view, follow, json_of, read, replay
 from tests.journals import AT, Pen, spec_of
 
 CHAT = ChatProjection()
@@ -60,7 +60,7 @@ def test_the_first_answer_ends_with_the_question_and_finish_reason_stop(store: b
     numbers = [f.data["sequence_number"] for f in frames[:-1] if "sequence_number" in f.data]
     assert numbers == ([2, 4] if store else [])
     assert (("usage" in frames[-2].data) and frames[-2].data["choices"] == []) is usage
-    choice = body.body(pen.state)["choices"][0]  # type: ignore[index]
+    choice = json_of(body.body(pen.state))["choices"][0]
     assert choice["message"]["content"] == content(frames) and choice["finish_reason"] == "stop"
 
 
@@ -93,7 +93,7 @@ def test_the_answer_to_it_is_a_completion_of_its_own_from_there_on() -> None:
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [c["status"] for c in chunks if "status" in c] == ["running", "completed"]
     assert frames[-1].data == "[DONE]"
-    since = body.body(pen.state, since=1)["choices"][0]["message"]  # type: ignore[index]
+    since = json_of(body.body(pen.state, since=1))["choices"][0]["message"]
     assert since["content"] == content(frames)
 
 

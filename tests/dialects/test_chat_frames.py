@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import events as e
-from holdfast.core.state import fold
-from holdfast.dialects.chat import body
-from holdfast.dialects.chat.frames import ChatProjection, usage_object
-from holdfast.dialects.shared import hidden
-from tests.dialects.transcript import Frame, edge_view, follow, read, replay
+from ninelives.core import events as e
+from ninelives.core.state import fold
+from ninelives.dialects.chat import body
+from ninelives.dialects.chat.frames import ChatProjection, usage_object
+from ninelives.dialects.shared import hidden
+from tests.dialects.transcript import Frame, edge_view, follow, json_of, read, replay
 from tests.journals import Pen, journals, quick, spec_of
 
 CHAT = ChatProjection()
@@ -89,7 +89,7 @@ def test_the_usage_chunk_comes_only_when_asked_for(entries: list[e.Entry]) -> No
     if not spec.include_usage:
         assert not any("usage" in c for c in plain)
     elif finishes(frames):
-        assert usages == [usage_object(state.facts.usage)] and plain[-1]["choices"] == []
+        assert usages == [json_of(usage_object(state.facts.usage))] and plain[-1]["choices"] == []
         assert all("usage" in c for c in plain)
     else:
         assert not usages
@@ -100,7 +100,7 @@ def test_the_usage_chunk_comes_only_when_asked_for(entries: list[e.Entry]) -> No
 def test_a_replay_says_what_the_body_says(entries: list[e.Entry]) -> None:
     """House idea 3, G3: settled text, then the tail of the last attempt; never a dropped draft."""
     frames, state = told(replay(CHAT, entries)), fold(entries)
-    message = body.body(state)["choices"][0]["message"]  # type: ignore[index]
+    message = json_of(body.body(state))["choices"][0]["message"]
     assert content(frames) == (message["content"] or "")
     declined = "".join(deltas(frames, "refusal"))
     assert declined == (message["refusal"] or "")
@@ -111,7 +111,7 @@ def test_a_replay_says_what_the_body_says(entries: list[e.Entry]) -> None:
     if not state.facts.dropped and isinstance(state.facts.end, e.RunCompleted):
         assert "".join(deltas(frames, "reasoning_content")) == message.get("reasoning_content", "")
     if finishes(frames):
-        assert finishes(frames) == [body.body(state)["choices"][0]["finish_reason"]]  # type: ignore[index]
+        assert finishes(frames) == [body.body(state).choices[0].finish_reason]
 
 
 @quick
@@ -136,7 +136,7 @@ def test_each_visible_call_has_one_running_and_one_completed_in_order(entries: l
 @quick
 @given(chats)
 def test_tool_progress_is_never_in_the_text_and_never_a_tool_call(entries: list[e.Entry]) -> None:
-    """B3, facts/protocol.md 0.3: out of band, and no top-level `error` in it."""
+    """B3: out of band, and no top-level `error` in it."""
     for frame in told(replay(CHAT, entries)):
         if frame.event == PROGRESS:
             assert "error" not in frame.data
@@ -331,7 +331,7 @@ def test_bare_tool_progress_has_the_fields_of_hermes() -> None:
 
 
 def test_compatible_tool_progress_is_also_a_chunk_without_effect_and_a_status_line() -> None:
-    """B4, facts/protocol.md 0.1."""
+    """B4."""
     entries = tool_run(store=False, tool_progress="compatible")
     bare = progress(tool_run(store=False, tool_progress="bare"))
     status = {

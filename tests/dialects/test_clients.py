@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from holdfast.config import load
-from holdfast.config_keys import ConfigError
-from holdfast.core.admission import RETRY_MS, Again, Asked
-from holdfast.core.errors import ClientError
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.chat.parse import parse
-from holdfast.dialects.clients import FIELDS, TABLE, Client, Policy, recognise
+from ninelives.app.keys import ConfigError
+from ninelives.app.settings import load
+from ninelives.core.errors import ClientError
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.chat.parse import parse
+from ninelives.dialects.clients import FIELDS, TABLE, Client, Policy, recognise
 
 PYTHON = {"user-agent": "OpenAI/Python 3.49.0", "x-stainless-lang": "python", "x-stainless-package-version": "3.49.0"}
 NODE_6 = {"user-agent": "OpenAI/JS 6.49.0", "x-stainless-lang": "js", "x-stainless-package-version": "6.49.0"}
@@ -48,7 +46,7 @@ SEEN: list[tuple[str, dict[str, str], dict[str, Any]]] = [
         {"tool_items": "function_call", "on_disconnect": "detach", "client_tools": "ignore-built-in", "chores": True},
     ),
     ("curl", {"user-agent": "curl/8.5"}, {"tool_items": "function_call", "client_tools": "pass", "chores": True}),
-    ("nobody", {}, {"tool_items": "function_call", "on_disconnect": "detach", "chores": True, "durable_chat": None}),
+    ("nobody", {}, {"tool_items": "function_call", "on_disconnect": "detach", "chores": True, "store_false": None}),
 ]
 
 
@@ -65,7 +63,7 @@ def test_a_client_is_recognised_as_it_was_seen(name: str, headers: dict[str, str
 
 def test_every_row_says_something_and_the_last_fits_all() -> None:
     assert all(any(getattr(row, field) is not None for field in FIELDS) for row in TABLE)
-    assert [row.name for row in TABLE if row.fits({})] == ["anybody else"]
+    assert [row.name for row in TABLE if row.matches({})] == ["anybody else"]
 
 
 def test_the_page_about_clients_shows_every_row() -> None:
@@ -76,35 +74,32 @@ def test_the_page_about_clients_shows_every_row() -> None:
 def test_headers_go_before_the_key_the_key_before_the_profile_and_the_profile_before_the_table() -> None:
     webui = {"x-openwebui-chat-id": "c"}
     profile, key = Profile("m", on_disconnect="detach"), Policy(on_disconnect="cancel")
-    assert caller(webui).on_disconnect(False) == "cancel"
-    assert caller(webui, profile).on_disconnect(False) == "detach"
-    assert caller(webui, profile, settings=key).on_disconnect(False) == "cancel"
+    assert caller(webui).on_disconnect("stored") == "cancel"
+    assert caller(webui, profile).on_disconnect("stored") == "detach"
+    assert caller(webui, profile, settings=key).on_disconnect("stored") == "cancel"
     said = {**webui, "x-on-disconnect": "detach"}
-    assert caller(said, profile, settings=key).on_disconnect(False) == "detach"
+    assert caller(said, profile, settings=key).on_disconnect("stored") == "detach"
     robot = Client(name="robot", agent="^robot/", on_disconnect="cancel")
     mine = {"user-agent": "Robot/1"}
-    assert caller(mine).on_disconnect(False) == "detach"
-    assert caller(mine, clients=(robot, *TABLE)).on_disconnect(False) == "cancel"
-
-
-def test_c4_an_explicit_store_keeps_a_run_unless_the_request_itself_says_cancel() -> None:
-    assert caller({"x-openwebui-chat-id": "c"}).on_disconnect(True) == "detach"
-    assert caller({"x-on-disconnect": "cancel"}).on_disconnect(True) == "cancel"
+    assert caller(mine).on_disconnect("stored") == "detach"
+    assert caller(mine, clients=(robot, *TABLE)).on_disconnect("stored") == "cancel"
 
 
 def test_invalid_on_disconnect_is_400() -> None:
     with pytest.raises(ClientError) as caught:
-        caller({"x-on-disconnect": "explode"}).on_disconnect(False)
+        caller({"x-on-disconnect": "explode"}).on_disconnect("stored")
     assert (caught.value.status, caught.value.code) == (400, "invalid_on_disconnect")
 
 
-def test_b6_durable_chat_may_be_a_matter_of_the_key_or_of_the_client() -> None:
-    assert not caller({}).durable_chat()
-    assert caller({}, settings=Policy(durable_chat=True)).durable_chat()
-    assert not caller({}, Profile("m", durable_chat=True), settings=Policy(durable_chat=False)).durable_chat()
-    row = Client(name="chatty", headers={"x-chatty": "yes"}, durable_chat=True)
-    assert caller({"x-chatty": "yes"}, clients=(row, *TABLE)).durable_chat()
-    assert not caller({"x-chatty": "no"}, clients=(row, *TABLE)).durable_chat()
+def test_b6_store_false_is_said_by_the_key_then_the_client_then_the_profile() -> None:
+    memory, row = Policy(store_false="memory"), Client(name="r", headers={"x-r": ""}, store_false="memory")
+    strict = Profile("m", store_false="memory")
+    assert caller({}).kept(False, "hours") == "delivery"
+    assert caller({}, strict).kept(False, "hours") == "memory"
+    assert caller({}, settings=memory).kept(False, "hours") == "memory"
+    assert caller({}, strict, settings=Policy(store_false="journal")).kept(False, "hours") == "delivery"
+    assert caller({"x-r": "1"}, clients=(row, *TABLE)).kept(False, "hours") == "memory"
+    assert caller({}, clients=(row, *TABLE)).kept(False, "hours") == "delivery"
 
 
 def test_b7_a_client_may_be_taken_out_of_chores() -> None:
@@ -114,38 +109,8 @@ def test_b7_a_client_may_be_taken_out_of_chores() -> None:
     assert not parse(task, caller({"user-agent": "robot"}, clients=(row, *TABLE)), 10).spec.chore
 
 
-RETRIES = [(None, False), ("0", False), ("00", False), ("x", False), ("1", True), ("2", True), ("², ", False)]
-
-
-@pytest.mark.parametrize(("count", "retried"), RETRIES)
-def test_g13_a_retry_is_known_by_its_count(count: str | None, retried: bool) -> None:
-    headers = {} if count is None else {"x-stainless-retry-count": count}
-    asked = caller(headers).waiting(Asked(owner="alice", fingerprint="f"))
-    assert asked.credential == "k1"
-    assert asked.again == (Again(RETRY_MS) if retried else None)
-
-
-def test_g13_a_key_or_a_run_that_is_not_stored_takes_nobodys_place() -> None:
-    for fields in ({"key": "k"}, {"store": False}):
-        asked = Asked(owner="alice", fingerprint="f", **fields)
-        assert caller({"x-stainless-retry-count": "1"}).waiting(asked) == asked
-
-
-B8 = [({}, True), ({"store": True}, False), ({"store": False}, False)]
-
-
-@pytest.mark.parametrize(("fields", "again"), B8)
-def test_b8_only_a_chat_that_is_durable_by_setting_may_be_sent_again(fields: dict[str, Any], again: bool) -> None:
-    profile = Profile("m", durable_chat=True, resend_ms=5)
-    raw = msgspec.json.encode({"messages": [{"role": "user", "content": "hi"}], **fields})
-    asked = parse(raw, caller({}, profile), 10).asked
-    assert asked.again == (Again(5, same_credential=False, session=asked.derived_session) if again else None)
-    assert parse(raw, caller({"idempotency-key": "k"}, profile), 10).asked.again is None if again else True
-    assert parse(raw, caller({}), 10).asked.again is None
-
-
 def test_clients_of_the_configuration_file_come_first(tmp_path: Path) -> None:
-    path = tmp_path / "holdfast.toml"
+    path = tmp_path / "ninelives.toml"
     path.write_text(
         '[[clients]]\nname = "robot"\nagent = "^robot"\nheaders = {"x-robot" = ""}\nclient_tools = "ignore"\n'
     )
@@ -164,9 +129,9 @@ def test_clients_of_the_configuration_file_come_first(tmp_path: Path) -> None:
     ],
 )
 def test_a_client_row_that_makes_no_sense_is_refused_at_the_start(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "holdfast.toml"
+    path = tmp_path / "ninelives.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"holdfast\.toml"):
+    with pytest.raises(ConfigError, match=r"ninelives\.toml"):
         load(path, {"HOME": str(tmp_path)}, {})
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core import events as e
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.responses import compaction
-from holdfast.dialects.responses.compaction import seal, unseal
+from ninelives.core import events as e
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.responses import compaction
+from ninelives.dialects.responses.compaction import seal, unseal
 from tests.journals import Pen, quick
 
 ALICE = Context("alice", {}, Profile("hermes-agent"), b"secret")
@@ -66,7 +66,7 @@ def test_pictures_and_files_of_the_user_are_kept_in_their_form() -> None:
     file = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:,x"}}
     said = {"role": "user", "content": [{"type": "text", "text": "See"}, image, file]}
     state = Pen().attempt().text("They looked.").settle().complete().state
-    (kept, sealed) = compaction.body(state, ALICE, [said, {"role": "assistant", "content": "I see."}])["output"]  # type: ignore[misc]
+    (kept, sealed) = compaction.body(state, ALICE, [said, {"role": "assistant", "content": "I see."}]).output
     assert kept["content"] == [
         {"type": "input_text", "text": "See"},
         {"type": "input_image", "image_url": "https://x/y.png", "detail": "low"},

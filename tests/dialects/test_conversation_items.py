@@ -8,14 +8,16 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from holdfast.core import events as e
-from holdfast.core.errors import ClientError
-from holdfast.core.history import turn_messages
-from holdfast.core.state import RunState, chainable, fold
-from holdfast.dialects import conversations as c
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.responses import body
-from holdfast.dialects.responses.parse import parse
+from ninelives.core import events as e
+from ninelives.core.errors import ClientError
+from ninelives.core.history import turn_messages
+from ninelives.core.state import RunState, chainable, fold
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.conversations.items import belongs_to, items_of, turn_without
+from ninelives.dialects.conversations.parse import parse_create, parse_items
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.responses import body
+from ninelives.dialects.responses.parse import parse
 from tests.journals import RUN, Pen, journals, quick, spec_of
 
 
@@ -27,8 +29,8 @@ def said(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": text}
 
 
-def created(**fields: Any) -> c.Addition:
-    return c.parse_create(msgspec.json.encode(fields), context(), 100)
+def created(**fields: Any) -> ParsedRequest:
+    return parse_create(msgspec.json.encode(fields), context(), 100)
 
 
 def asked(*items: dict[str, Any], **headers: str) -> RunState:
@@ -45,7 +47,7 @@ def contents(messages: list[dict[str, object]]) -> list[object]:
 @given(journals())
 def test_a_turn_without_nothing_is_the_turn(entries: list[e.Entry]) -> None:
     state = fold(entries)
-    assert c.turn_without(state, frozenset()) == turn_messages(state)
+    assert turn_without(state, frozenset()) == turn_messages(state)
 
 
 @quick
@@ -54,8 +56,8 @@ def test_without_all_items_nothing_is_left_but_hidden_tools(entries: list[e.Entr
     state = fold(entries)
     if not chainable(state):
         return
-    everything = frozenset(str(item["id"]) for item in c.items_of(state))
-    left = [m for m in c.turn_without(state, everything) if m["role"] != "user"]
+    everything = frozenset(str(item["id"]) for item in items_of(state))
+    left = [m for m in turn_without(state, everything) if m["role"] != "user"]
     names = {call["function"]["name"] for m in left for call in m.get("tool_calls", ())}  # type: ignore[attr-defined]
     assert all(message.get("content") is None or message["role"] == "tool" for message in left)
     assert all(name.startswith("_") for name in names)
@@ -65,39 +67,39 @@ def test_without_all_items_nothing_is_left_but_hidden_tools(entries: list[e.Entr
 @given(journals())
 def test_items_have_ids_of_their_own_that_name_the_run_and_are_those_of_the_response(entries: list[e.Entry]) -> None:
     state = fold(entries)
-    ids = [str(item["id"]) for item in c.items_of(state)]
-    assert len(ids) == len(set(ids)) and all(c.is_of(shown, RUN) for shown in ids)
-    shown = body.body(state)["output"]
-    assert set(ids) - {str(item["id"]) for item in body.input_items(state)} <= {i["id"] for i in shown}  # type: ignore[attr-defined]
+    ids = [str(item["id"]) for item in items_of(state)]
+    assert len(ids) == len(set(ids)) and all(belongs_to(shown, RUN) for shown in ids)
+    shown = body.body(state).output
+    assert set(ids) - {str(item["id"]) for item in body.input_items(state)} <= {item.id for item in shown}
 
 
 def test_a_draft_that_a_crash_cut_off_is_no_item() -> None:
     """G3."""
     state = Pen().attempt().text("Hel").crash().think("hm").crash().text("Hello").settle().complete().state
-    assert [item["type"] for item in c.items_of(state)] == ["message"]
-    (item,) = c.items_of(state)
-    assert c.turn_without(state, frozenset({str(item["id"])}))[1:] == []
+    assert [item["type"] for item in items_of(state)] == ["message"]
+    (item,) = items_of(state)
+    assert turn_without(state, frozenset({str(item["id"])}))[1:] == []
 
 
 def test_of_two_texts_the_one_is_left_out_whose_item_was_removed() -> None:
     pen = Pen().attempt().text("one")
     call = pen.call("terminal")
     state = pen.settle(call).start(call).finish(call, "42").text("two").settle().complete().state
-    first, called, result, second = (str(item["id"]) for item in c.items_of(state))
-    assert contents(c.turn_without(state, frozenset({first})))[1:] == [None, "42", "two"]
-    assert contents(c.turn_without(state, frozenset({second})))[1:] == ["one", "42"]
+    first, called, result, second = (str(item["id"]) for item in items_of(state))
+    assert contents(turn_without(state, frozenset({first})))[1:] == [None, "42", "two"]
+    assert contents(turn_without(state, frozenset({second})))[1:] == ["one", "42"]
     for gone in (called, result):
-        turn = c.turn_without(state, frozenset({gone}))
+        turn = turn_without(state, frozenset({gone}))
         assert contents(turn)[1:] == ["one", "two"] and "tool_calls" not in turn[1]
 
 
 def test_an_input_item_is_left_out() -> None:
     state = asked(said("user", "a"), said("assistant", "b"), said("user", "c"))
-    ids = [str(item["id"]) for item in c.items_of(state)]
-    assert contents(c.turn_without(state, frozenset())) == ["a", "b", "c", "Hi"]
-    assert contents(c.turn_without(state, frozenset({ids[0]}))) == ["b", "c", "Hi"]
-    assert contents(c.turn_without(state, frozenset({ids[2]}))) == ["a", "b", "Hi"]
-    assert contents(c.turn_without(state, frozenset(ids))) == []
+    ids = [str(item["id"]) for item in items_of(state)]
+    assert contents(turn_without(state, frozenset())) == ["a", "b", "c", "Hi"]
+    assert contents(turn_without(state, frozenset({ids[0]}))) == ["b", "c", "Hi"]
+    assert contents(turn_without(state, frozenset({ids[2]}))) == ["a", "b", "Hi"]
+    assert contents(turn_without(state, frozenset(ids))) == []
 
 
 def test_system_items_that_were_prompts_of_the_run_do_not_come_into_its_turn() -> None:
@@ -107,17 +109,17 @@ def test_system_items_that_were_prompts_of_the_run_do_not_come_into_its_turn() -
         texts = [{"role": item["role"], "content": item["content"]} for item in items if item["content"] in ("a", "b")]
         prompt = [{"role": "system", "content": text} for text in kept]
         state = Pen(spec_of(items=items, input=(*prompt, *texts))).attempt().complete().state
-        gone = str(c.items_of(state)[1]["id"])
-        assert contents(c.turn_without(state, frozenset({gone}))) == [*kept, "b"]
+        gone = str(items_of(state)[1]["id"])
+        assert contents(turn_without(state, frozenset({gone}))) == [*kept, "b"]
 
 
 def test_a_run_in_a_named_session_gave_only_its_new_turn() -> None:
     """D2: what the front end sent again is in the session already."""
     items = (said("user", "a"), said("assistant", "b"), said("user", "c"), said("user", "d"))
     state = asked(*items, **{"x-hermes-session-id": "s"})
-    ids = [str(item["id"]) for item in c.items_of(state)]
-    assert contents(c.turn_without(state, frozenset({ids[0]}))) == ["c", "d", "Hi"]
-    assert contents(c.turn_without(state, frozenset({ids[2]}))) == ["d", "Hi"]
+    ids = [str(item["id"]) for item in items_of(state)]
+    assert contents(turn_without(state, frozenset({ids[0]}))) == ["c", "d", "Hi"]
+    assert contents(turn_without(state, frozenset({ids[2]}))) == ["d", "Hi"]
 
 
 def test_added_items_keep_their_place_and_their_roles() -> None:
@@ -130,8 +132,8 @@ def test_added_items_keep_their_place_and_their_roles() -> None:
     )
     state = Pen(addition.spec).attempt().complete().state
     assert contents(turn_messages(state)) == ["D", "a", "b"]
-    gone = str(c.items_of(state)[0]["id"])
-    assert contents(c.turn_without(state, frozenset({gone}))) == ["a", "b"]
+    gone = str(items_of(state)[0]["id"])
+    assert contents(turn_without(state, frozenset({gone}))) == ["a", "b"]
 
 
 def test_the_same_request_has_the_same_fingerprint_and_others_have_others() -> None:
@@ -139,7 +141,7 @@ def test_the_same_request_has_the_same_fingerprint_and_others_have_others() -> N
     item = [said("user", "a")]
 
     def added(named: str, items: Any) -> str:
-        return c.parse_items(msgspec.json.encode({"items": items}), context(), named, 100).asked.fingerprint
+        return parse_items(msgspec.json.encode({"items": items}), context(), named, 100).asked.fingerprint
 
     assert created(items=item).asked.fingerprint == created(items=item, metadata={}, other=1).asked.fingerprint
     others = {

@@ -1,7 +1,7 @@
 """Golden transcripts: what a stream looks like, byte for byte, in each dialect.
 
 A change that alters one of these files alters what clients have stored and counted: it is a new projection version
-(house rule 6.1), or a fix of something that was never right. HOLDFAST_UPDATE_GOLDEN=1 rewrites the files; then read
+(R1), or a fix of something that was never right. NINELIVES_UPDATE_GOLDEN=1 rewrites the files; then read
 the difference as a client would."""
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import events as e
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.dialects.messages.frames import MessagesProjection
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.dialects.runs import RunsProjection
-from holdfast.engine.base import Projection
+from ninelives.core import events as e
+from ninelives.dialects import DIALECTS
 from tests.dialects.transcript import replay
 from tests.journals import Pen, spec_of
 
@@ -99,33 +95,35 @@ SCENARIOS: list[Callable[[Pen], Pen]] = [
     client_tool,
     refusal_after_text,
 ]
-DIALECTS: dict[str, tuple[Projection, dict[str, Any]]] = {
-    "chat": (ChatProjection(), {"dialect": "chat", "include_usage": True}),
-    "messages": (MessagesProjection(), {"dialect": "messages", "echo": {"thinking": True}}),
-    "responses-function_call": (ResponsesProjection(), {"dialect": "responses", "tool_items": "function_call"}),
-    "responses-mcp_call": (ResponsesProjection(), {"dialect": "responses", "tool_items": "mcp_call"}),
-    "responses-2": (ResponsesProjection(), {"dialect": "responses", "projection": 2}),
-    "runs": (RunsProjection(), {"dialect": "runs", "background": True}),
+SPECS: dict[str, dict[str, Any]] = {
+    "chat": {"dialect": "chat", "include_usage": True},
+    "messages": {"dialect": "messages", "echo": {"thinking": True}},
+    "responses-function_call": {"dialect": "responses", "tool_items": "function_call"},
+    "responses-mcp_call": {"dialect": "responses", "tool_items": "mcp_call"},
+    "responses-2": {"dialect": "responses", "projection": 2},
+    "responses-3": {"dialect": "responses", "tool_items": "mcp_call", "projection": 3},
+    "messages-3": {"dialect": "messages", "echo": {"thinking": True}, "projection": 3},
+    "runs": {"dialect": "runs", "background": True},
 }
 
 
-def transcript(scenario: Callable[[Pen], Pen], dialect: str) -> bytes:
-    projection, fields = DIALECTS[dialect]
-    return b"".join(replay(projection, scenario(Pen(spec_of(**fields))).entries))
+def transcript(scenario: Callable[[Pen], Pen], kind: str) -> bytes:
+    fields = SPECS[kind]
+    return b"".join(replay(DIALECTS[fields["dialect"]].projection(), scenario(Pen(spec_of(**fields))).entries))
 
 
-@pytest.mark.parametrize("dialect", list(DIALECTS))
+@pytest.mark.parametrize("dialect", list(SPECS))
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_a_transcript_is_byte_for_byte_what_it_was(scenario: Callable[[Pen], Pen], dialect: str) -> None:
     """G1: a replay is byte-equal after a restart and an upgrade."""
     path = GOLDEN / f"{scenario.__name__}.{dialect}.sse"
     shown = transcript(scenario, dialect)
-    if os.environ.get("HOLDFAST_UPDATE_GOLDEN") == "1":
+    if os.environ.get("NINELIVES_UPDATE_GOLDEN") == "1":
         path.write_bytes(shown)
     assert path.read_bytes() == shown
 
 
 def test_there_is_no_golden_file_without_its_scenario() -> None:
     """A scenario that was renamed takes its files along."""
-    known = {f"{scenario.__name__}.{dialect}.sse" for scenario in SCENARIOS for dialect in DIALECTS}
+    known = {f"{scenario.__name__}.{dialect}.sse" for scenario in SCENARIOS for dialect in SPECS}
     assert {path.name for path in GOLDEN.iterdir()} == known

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.responses import body
-from holdfast.dialects.responses.parse import ParsedResponses, parse
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.responses import body
+from ninelives.dialects.responses.parse import parse
 from tests.journals import Pen
 
 
-def parsed(**fields: Any) -> ParsedResponses:
+def parsed(**fields: Any) -> ParsedRequest:
     context = Context("alice", {}, Profile("hermes-agent"), b"secret")
     return parse(msgspec.json.encode({"input": "Hi", **fields}), context, 10)
 
@@ -112,14 +113,14 @@ def test_other_items_are_ignored(kind: str) -> None:
 
 
 def test_system_and_developer_items_stay_in_their_place_and_are_no_instructions() -> None:
-    """C6, facts/protocol.md 3: instructions are the request's own; items are inherited along a chain."""
+    """C6: instructions are the request's own; items are inherited along a chain."""
     given = [said("system", "Be kind"), said("user", "Hi"), said("developer", "?")]
     made = parsed(instructions="Be brief", input=given)
     assert made.spec.instructions == "Be brief"
     assert made.spec.input == (said("system", "Be kind"), said("user", "Hi"), said("system", "?"))
     assert [item["role"] for item in made.spec.items] == ["system", "user", "developer"]
     shown = body.head("r", 0, made.spec, Pen().state.facts.accepted.resolved)
-    assert shown["instructions"] == "Be brief"
+    assert shown.instructions == "Be brief"
     assert parsed().spec.instructions is None
 
 

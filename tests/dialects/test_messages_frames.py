@@ -12,12 +12,12 @@ import pytest
 from anthropic import Anthropic, APIStatusError
 from hypothesis import given
 
-from holdfast.core import events as e
-from holdfast.core.state import fold
-from holdfast.dialects.messages import body
-from holdfast.dialects.messages.frames import ContinuedMessages, MessagesProjection
-from holdfast.dialects.sse import KEEPALIVE
-from tests.dialects.transcript import edge_view, follow, read, replay
+from ninelives.core import events as e
+from ninelives.core.state import fold
+from ninelives.dialects.messages import body
+from ninelives.dialects.messages.frames import ContinuedMessages, MessagesProjection
+from ninelives.dialects.sse import KEEPALIVE
+from tests.dialects.transcript import edge_view, follow, json_of, read, replay
 from tests.journals import Pen, journals, quick, spec_of
 
 try:  # anthropic 2 brought its own httpx
@@ -107,7 +107,7 @@ def test_a_replay_adds_up_to_the_body(entries: list[e.Entry]) -> None:
     finished = isinstance(state.facts.end, e.RunCompleted | e.RunInterrupted)
     assert (error is None) == finished
     if finished:
-        assert message == body.body(state)
+        assert message == json_of(body.body(state))
     else:  # a thought that was being told when the run broke off, or that waited for the end of a text, is not whole
         assert unthought(message.get("content", [])) == unthought(body.content(state))
 
@@ -166,7 +166,7 @@ def client(stream: bytes) -> Iterator[Anthropic]:
         return transport_kit.Response(200, headers={"content-type": "text/event-stream"}, content=shown)
 
     with transport_kit.Client(transport=transport_kit.MockTransport(answer)) as transport:
-        yield Anthropic(api_key="k" * 16, base_url="http://holdfast", http_client=transport, max_retries=0)
+        yield Anthropic(api_key="k" * 16, base_url="http://ninelives", http_client=transport, max_retries=0)
 
 
 def sdk_message(sdk: Anthropic, *, beta: bool) -> tuple[dict[str, Any], str]:
@@ -191,7 +191,7 @@ def test_the_sdks_helper_puts_together_exactly_the_body(beta: bool, entries: lis
             assert caught.value.body["error"]["code"] in stream.decode()  # type: ignore[index,call-overload]
             return
         message, text = sdk_message(sdk, beta=beta)
-        expected = {name: value for name, value in body.body(state).items() if value is not None}
+        expected = {name: value for name, value in json_of(body.body(state)).items() if value is not None}
         assert message == expected
         assert text == "".join(str(block["text"]) for block in expected["content"] if block["type"] == "text")  # type: ignore[attr-defined]
 
@@ -205,7 +205,7 @@ def asking() -> Pen:
 
 def test_g11_a_question_ends_the_message_and_the_rest_is_a_message_of_its_own() -> None:
     pen = asking()
-    question = body.body(pen.state)
+    question = json_of(body.body(pen.state))
     message, _ = put_together(b"".join(replay(MESSAGES, pen.entries)))
     assert message == question and question["stop_reason"] == "end_turn"
     assert "approve WXYZ" in str(question["content"][-1]["text"])  # type: ignore[index]
@@ -214,7 +214,7 @@ def test_g11_a_question_ends_the_message_and_the_rest_is_a_message_of_its_own() 
     pen.write(e.ApprovalGiven(call_id=call.id, choice="once")).start(call).finish(call, "gone")
     pen.text("Done.").settle().complete()
     rest, _ = put_together(b"".join(replay(ContinuedMessages("WXYZ", "msg_new"), pen.entries)))
-    assert rest == {**body.body(pen.state, before), "id": "msg_new"}
+    assert rest == {**json_of(body.body(pen.state, before)), "id": "msg_new"}
     assert [block["type"] for block in rest["content"]] == ["mcp_tool_use", "mcp_tool_result", "text"]
     again, _ = put_together(b"".join(replay(MESSAGES, pen.entries)))
     assert again == message, "the first message stays as it was"
@@ -225,17 +225,17 @@ def test_a_thought_after_the_text_has_begun_waits_for_its_end() -> None:
     pen.think("a").text("b").think("c").text("d").think("e").settle().complete()
     message, _ = put_together(b"".join(replay(MESSAGES, pen.entries)))
     shown = [block.get("thinking") or block["text"] for block in message["content"]]
-    assert message == body.body(pen.state) and shown == ["a", "bd", "c", "e"]
+    assert message == json_of(body.body(pen.state)) and shown == ["a", "bd", "c", "e"]
 
 
 def test_thoughts_are_shown_to_those_who_asked_for_them() -> None:
     pen = Pen(spec_of("messages")).attempt().think("hm").text("Hi").settle().complete()
     message, _ = put_together(b"".join(replay(MESSAGES, pen.entries)))
-    assert message == body.body(pen.state) and [block["type"] for block in message["content"]] == ["text"]
+    assert message == json_of(body.body(pen.state)) and [block["type"] for block in message["content"]] == ["text"]
 
 
 def test_cached_tokens_are_told_apart_from_input_tokens() -> None:
     """C11: the sum of both is what the upstream was sent."""
     pen = Pen(spec_of("messages")).attempt().text("Hi").settle(usage=e.Usage(12, 4, 8)).complete()
-    usage: Any = body.body(pen.state)["usage"]
+    usage: Any = json_of(body.body(pen.state))["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (4, 8, 4)

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.dialects.approval import Talk
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.chat.parse import parse
+from ninelives.core.errors import ClientError
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.chat.parse import parse
+from ninelives.dialects.parsed import ParsedRequest
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -21,7 +21,7 @@ def context(profile: Profile | None = None, **headers: str) -> Context:
     return Context("alice", named, profile or Profile("hermes-agent"), b"secret")
 
 
-def parsed(caller: Context | None = None, **fields: Any) -> Talk:
+def parsed(caller: Context | None = None, **fields: Any) -> ParsedRequest:
     return parse(msgspec.json.encode({"messages": [USER], **fields}), caller or context(), 10)
 
 
@@ -227,28 +227,6 @@ def test_max_tokens_in_both_spellings(fields: dict[str, int], tokens: int | None
     assert parsed(**fields).spec.max_output_tokens == tokens
 
 
-STORE = [
-    ({}, None, False, False),
-    ({}, None, True, True),
-    ({"store": False}, None, True, False),
-    ({"store": True}, None, False, True),
-    ({}, "key", False, True),
-    ({"store": True}, "key", False, True),
-    ({"store": None}, "key", False, True),
-]
-
-
-@pytest.mark.parametrize(("fields", "key", "durable", "store"), STORE)
-def test_store_is_false_unless_asked_for_by_field_key_or_profile(
-    fields: dict[str, Any], key: str | None, durable: bool, store: bool
-) -> None:
-    """B6."""
-    profile = Profile("hermes-agent", durable_chat=durable)
-    caller = context(profile, **({"idempotency_key": key} if key else {}))
-    made = parsed(caller, **fields)
-    assert (made.spec.store, made.asked.store, made.asked.key) == (store, store, key)
-
-
 def test_a_key_and_an_explicit_store_false_contradict_each_other() -> None:
     """G4: on chat only then."""
     error = refused(context(idempotency_key="k"), store=False)
@@ -406,36 +384,10 @@ def test_a_front_ends_chore_is_recognised(text: str, fields: dict[str, Any], cho
     made = parsed(context(x_hermes_session_id="s"), messages=[{"role": "user", "content": text}], **fields)
     assert made.spec.chore is chore
     assert (made.asked.session is None) is chore
+    assert (made.spec.kept == "memory") is chore
 
 
 def test_a_long_conversation_is_no_chore() -> None:
     """B7."""
     task = {"role": "user", "content": "### Task: x"}
     assert not parsed(messages=[USER, {"role": "assistant", "content": "Hello"}, task]).spec.chore
-
-
-@pytest.mark.parametrize(
-    ("headers", "fields", "leaving"),
-    [
-        ({}, {}, "detach"),
-        ({"x_openwebui_user_id": "u"}, {}, "cancel"),
-        ({"x_openwebui_user_id": "u"}, {"store": True}, "detach"),
-        ({"user_agent": "Python/3.11 aiohttp/3.9"}, {}, "detach"),
-    ],
-)
-def test_leaving_means_stop_only_for_known_front_ends(
-    headers: dict[str, str], fields: dict[str, Any], leaving: str
-) -> None:
-    """C4: a bare aiohttp user agent is not enough."""
-    assert parsed(context(**headers), **fields).spec.on_disconnect == leaving
-
-
-@pytest.mark.parametrize(("durable", "same"), [(True, True), (False, False)])
-def test_b8_the_same_words_typed_again_after_a_broken_answer_are_the_same_question(durable: bool, same: bool) -> None:
-    """Open WebUI leaves the broken answer out: what was typed stands twice in a row."""
-    caller = context(Profile("hermes-agent", durable_chat=durable))
-    before = [USER, {"role": "assistant", "content": "Hello"}]
-    first, other = parsed(caller, messages=[*before, USER]), parsed(caller, messages=[USER, *before, USER])
-    again = parsed(caller, messages=[*before, USER, USER])
-    assert (again.asked.fingerprint == first.asked.fingerprint) is same
-    assert other.asked.fingerprint != first.asked.fingerprint

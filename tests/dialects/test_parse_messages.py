@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.errors import ClientError
-from holdfast.dialects.approval import Talk
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.clients import Policy
-from holdfast.dialects.messages.body import content
-from holdfast.dialects.messages.parse import IMAGE_TOKENS, count, parse
+from ninelives.core.errors import ClientError
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.messages.body import content
+from ninelives.dialects.messages.parse import IMAGE_TOKENS, count, parse
+from ninelives.dialects.parsed import ParsedRequest
 from tests.journals import Pen, quick, spec_of
 
 CONTEXT = Context("ann", {}, Profile("hermes-agent"), b"secret")
@@ -23,7 +22,7 @@ PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", 
 TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {}}}
 
 
-def read(context: Context = CONTEXT, **fields: Any) -> Talk:
+def read(context: Context = CONTEXT, **fields: Any) -> ParsedRequest:
     given = {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], **fields}
     return parse(json.dumps({k: v for k, v in given.items() if v is not None}).encode(), context, 100)
 
@@ -38,17 +37,6 @@ def chat_of(*messages: tuple[str, Any]) -> list[dict[str, Any]]:
     """The chat messages of a conversation."""
     spec = read(messages=[{"role": role, "content": shown} for role, shown in messages]).spec
     return [*spec.history, *spec.input]
-
-
-def test_b6_durable_chat_of_the_key_or_of_the_client_counts_here_too() -> None:
-    kept = read(replace(CONTEXT, settings=Policy(durable_chat=True)))
-    assert kept.spec.store and kept.asked.again is not None
-    plain = read(
-        replace(CONTEXT, profile=Profile("hermes-agent", durable_chat=True), settings=Policy(durable_chat=False))
-    )
-    assert not plain.spec.store and plain.asked.again is None
-    keyed = read(replace(CONTEXT, headers={"idempotency-key": "k"}))
-    assert keyed.spec.store and keyed.asked.again is None, "a key names its run: nothing has to be guessed"
 
 
 def test_the_fields_reach_their_places() -> None:
@@ -196,13 +184,6 @@ def test_d2_with_a_session_only_the_new_turn_counts() -> None:
     spec = read(replace(CONTEXT, headers={"x-hermes-session-id": "s"}), messages=talk).spec
     assert spec.history == () and spec.input == ({"role": "user", "content": "c"},)
     assert read(messages=talk).spec.history == ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
-
-
-def test_b6_a_key_or_the_profile_makes_a_run_durable() -> None:
-    keyed = read(replace(CONTEXT, headers={"idempotency-key": "k"}))
-    assert keyed.spec.store and keyed.asked.key == "k"
-    assert read(replace(CONTEXT, profile=Profile("hermes-agent", durable_chat=True))).spec.store
-    assert not read().spec.store
 
 
 def test_g4_the_same_request_has_one_fingerprint_streamed_or_not_and_defaults_left_out() -> None:

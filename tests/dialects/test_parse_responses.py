@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.responses import body
-from holdfast.dialects.responses.parse import ParsedResponses, parse
+from ninelives.core.errors import ClientError
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.responses import body
+from ninelives.dialects.responses.parse import parse
+from tests.dialects.transcript import json_of
 from tests.journals import Pen
 
 
@@ -19,7 +21,7 @@ def context(profile: Profile | None = None, **headers: str) -> Context:
     return Context("alice", named, profile or Profile("hermes-agent"), b"secret")
 
 
-def parsed(caller: Context | None = None, **fields: Any) -> ParsedResponses:
+def parsed(caller: Context | None = None, **fields: Any) -> ParsedRequest:
     return parse(msgspec.json.encode({"input": "Hi", **fields}), caller or context(), 10)
 
 
@@ -115,10 +117,8 @@ def test_unknown_fields_are_ignored() -> None:
 
 def test_store_defaults_to_true() -> None:
     """C2."""
-    assert parsed().spec.store and parsed().asked.store
-    assert parsed(store=None).spec.store
-    made = parsed(store=False)
-    assert not made.spec.store and not made.asked.store
+    assert parsed().spec.store and parsed(store=None).spec.store
+    assert not parsed(store=False).spec.store
 
 
 def test_a_key_needs_store() -> None:
@@ -139,23 +139,6 @@ def test_background_needs_store() -> None:
     error = refused(background=True, store=False)
     assert (error.status, error.code, error.param) == (400, "background_requires_store", "background")
     assert parsed(background=True).spec.background and not parsed().spec.background
-
-
-@pytest.mark.parametrize(
-    ("headers", "fields", "leaving"),
-    [
-        ({}, {}, "detach"),
-        ({"x_openwebui_user_id": "u"}, {}, "cancel"),
-        ({"x_openwebui_user_id": "u"}, {"store": True}, "detach"),
-        ({"x_openwebui_user_id": "u"}, {"background": True}, "detach"),
-        ({"user_agent": "Python/3.11 aiohttp/3.9"}, {}, "detach"),
-    ],
-)
-def test_leaving_means_stop_only_where_store_was_left_out(
-    headers: dict[str, str], fields: dict[str, Any], leaving: str
-) -> None:
-    """C4."""
-    assert parsed(context(**headers), **fields).spec.on_disconnect == leaving
 
 
 # chain, conversation, session
@@ -228,12 +211,12 @@ def test_sampling_parameters_reach_the_upstream() -> None:
     assert (made.max_output_tokens, made.max_tool_calls) == (16, 3)
 
 
-def shown(**fields: Any) -> dict[str, object]:
-    return body.head("r", 0, parsed(**fields).spec, Pen().state.facts.accepted.resolved)
+def shown(**fields: Any) -> Any:
+    return json_of(body.head("r", 0, parsed(**fields).spec, Pen().state.facts.accepted.resolved))
 
 
 def test_the_response_object_has_every_field_with_its_default() -> None:
-    """C1, facts/protocol.md 3: Open Responses requires all of them, numbers not null."""
+    """C1: Open Responses requires all of them, numbers not null."""
     assert shown() == {
         "id": "resp_r",
         "object": "response",
@@ -293,7 +276,7 @@ def test_the_response_object_has_every_field_with_its_default() -> None:
     ],
 )
 def test_what_was_sent_is_echoed(field: str, given: Any, echoed: Any) -> None:
-    """C1, facts/protocol.md 3."""
+    """C1."""
     assert shown(**{field: given})[field] == echoed
 
 

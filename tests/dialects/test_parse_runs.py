@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.dialects.asking import Context, Profile
-from holdfast.dialects.runs import ParsedRun, parse
+from ninelives.core.errors import ClientError
+from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.runs.parse import parse
 
 
 def context(**headers: str) -> Context:
@@ -17,7 +18,7 @@ def context(**headers: str) -> Context:
     return Context("alice", named, Profile("hermes-agent"), b"secret")
 
 
-def parsed(caller: Context | None = None, **fields: Any) -> ParsedRun:
+def parsed(caller: Context | None = None, **fields: Any) -> ParsedRequest:
     return parse(msgspec.json.encode({"input": "Hi", **fields}), caller or context(), 10)
 
 

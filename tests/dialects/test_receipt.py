@@ -6,16 +6,17 @@ from typing import Any
 
 from hypothesis import given
 
-from holdfast.core import events as e
-from holdfast.core.state import fold
-from holdfast.dialects.receipt import receipt
-from holdfast.dialects.runs import STATUS
-from holdfast.dialects.shared import hidden
+from ninelives.core import events as e
+from ninelives.core.state import fold
+from ninelives.dialects.receipt import receipt
+from ninelives.dialects.runs.body import STATUS
+from ninelives.dialects.shared import hidden
+from tests.dialects.transcript import json_of
 from tests.journals import AT, Pen, journals, quick
 
 
 def of(pen: Pen) -> Any:
-    return receipt(pen.entries)
+    return json_of(receipt(pen.entries))
 
 
 def test_a_receipt_tells_what_recovery_reused_and_repeated() -> None:
@@ -74,7 +75,7 @@ def test_our_own_reason_of_a_failure_is_on_the_receipt() -> None:
 @given(journals(ended=False))
 def test_every_run_has_a_receipt_at_any_moment(entries: list[e.Entry]) -> None:
     """D1; hidden tools are on none (G9)."""
-    made: Any = receipt(entries)
+    made: Any = json_of(receipt(entries))
     state = fold(entries)
     assert made["status"] == STATUS[state.phase] and len(made["attempts"]) == state.facts.attempt
     assert not any(hidden(step["tool"]) for step in made["steps"])

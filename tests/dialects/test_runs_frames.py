@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import events as e
-from holdfast.core.state import fold
-from holdfast.dialects import runs
-from holdfast.dialects.shared import hidden
-from tests.dialects.transcript import edge_view, follow, read, replay
+from ninelives.core import events as e
+from ninelives.core.state import fold
+from ninelives.dialects.runs.body import body as run_body
+from ninelives.dialects.runs.frames import RunsProjection
+from ninelives.dialects.shared import hidden
+from tests.dialects.transcript import edge_view, follow, json_of, read, replay
 from tests.journals import AT, STEP_MS, Pen, journals, quick, spec_of
 
-RUNS = runs.RunsProjection()
+RUNS = RunsProjection()
 ENDS = {"run.completed", "run.failed", "run.cancelled", "run.incomplete"}
 
 
@@ -83,7 +83,7 @@ def test_deltas_that_were_not_dropped_are_the_output(entries: list[e.Entry]) -> 
                 assert left and left[-1]["seq"] >= event["from_seq"]
                 left = [each for each in left if each["seq"] < event["from_seq"]]
     text = "".join(event["delta"] for event in left)
-    body = runs.body(state)
+    body = json_of(run_body(state))
     assert "".join(text.split()) == "".join(str(body["output"]).split()), "the same but for paragraphs"
     if shown[-1]["event"] in ("run.completed", "run.incomplete"):
         assert shown[-1]["output"] == body["output"] and shown[-1]["usage"] == body["usage"]
@@ -179,7 +179,7 @@ def test_a_limit_is_run_incomplete_with_its_reason() -> None:
 def test_the_object_of_a_run_has_the_fields_of_hermes() -> None:
     """G8."""
     pen = Pen(spec_of("runs")).attempt().text("Hel")
-    assert msgspec.json.decode(msgspec.json.encode(runs.body(pen.state))) == {
+    assert json_of(run_body(pen.state)) == {
         "object": "hermes.run",
         "run_id": "run_0123456789abcdef",
         "status": "running",
@@ -206,7 +206,7 @@ def test_the_status_of_each_phase() -> None:
     """G8: queued, running, waiting_for_approval, stopping, completed, failed, cancelled, incomplete."""
 
     def status(pen: Pen) -> object:
-        return runs.body(pen.state)["status"]
+        return run_body(pen.state).status
 
     pen = Pen(spec_of("runs"))
     assert status(pen) == "queued"
@@ -219,6 +219,6 @@ def test_the_status_of_each_phase() -> None:
     assert status(pen.write(e.RunCancelled())) == "cancelled"
     failed = e.RunFailed(code="server_error", message="No")
     assert status(Pen().write(failed)) == "failed"
-    assert runs.body(Pen().write(failed).state)["error"] == "No"
+    assert run_body(Pen().write(failed).state).error == "No"
     assert status(Pen().attempt().complete()) == "completed"
     assert status(Pen().attempt().write(e.RunInterrupted("max_messages"))) == "incomplete"

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from openai import APIError, OpenAI
 
-from holdfast.core import events as e
-from holdfast.core.spec import ToolItems
-from holdfast.core.state import fold
-from holdfast.dialects.chat.body import body as chat_body
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.dialects.responses.body import body as response_body
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.dialects.sse import KEEPALIVE
-from tests.dialects.transcript import replay
+from ninelives.core import events as e
+from ninelives.core.spec import ToolItems
+from ninelives.core.state import fold
+from ninelives.dialects.chat.body import body as chat_body
+from ninelives.dialects.chat.frames import ChatProjection
+from ninelives.dialects.responses.body import body as response_body
+from ninelives.dialects.responses.frames import ResponsesProjection
+from ninelives.dialects.sse import KEEPALIVE
+from tests.dialects.transcript import json_of, replay
 from tests.journals import Pen, journals, quick, spec_of
 
 try:  # openai 3 brought its own httpx
@@ -37,17 +37,17 @@ def client(frames: list[bytes]) -> Iterator[OpenAI]:
         return transport_kit.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
 
     with transport_kit.Client(transport=transport_kit.MockTransport(answer)) as transport:
-        yield OpenAI(api_key="k" * 16, base_url="http://holdfast/v1", http_client=transport, max_retries=0)
+        yield OpenAI(api_key="k" * 16, base_url="http://ninelives/v1", http_client=transport, max_retries=0)
 
 
 @quick
 @given(journals())
 def test_the_responses_helper_takes_every_stream(entries: list[e.Entry]) -> None:
-    """C1, facts/protocol.md 4: ResponseStreamState raises on any illegal order."""
+    """C1: ResponseStreamState raises on any illegal order."""
     state = fold(entries)
     with client(replay(ResponsesProjection(), entries)) as sdk, sdk.responses.stream(input="Hi", model="m") as stream:
         shown = [event for event in stream][-1].response  # type: ignore[union-attr]
-        output: Any = response_body(state)["output"]
+        output: Any = json_of(response_body(state))["output"]
         assert [(item.type, item.id) for item in shown.output] == [(item["type"], item["id"]) for item in output]
         parts = [part for item in output if item["type"] == "message" for part in item["content"]]
         texts = [part["text"] for part in parts if "text" in part]
@@ -76,7 +76,7 @@ def test_the_chat_helper_takes_every_stream(entries: list[e.Entry]) -> None:
             assert finished
         except APIError:
             assert not finished
-        assert text == (chat_body(state)["choices"][0]["message"]["content"] or "")  # type: ignore[index]
+        assert text == (chat_body(state).choices[0].message.content or "")
 
 
 @pytest.mark.parametrize("style", ["function_call", "mcp_call"])

@@ -1,4 +1,4 @@
-"""Rules of holdfast/dialects/responses/socket.py and of what a websocket remembers (C8)."""
+"""Rules of ninelives/dialects/responses/socket.py and of what a websocket remembers (C8)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.dialects.responses.socket import Create, Held, Refused, error_text, read_frame, texts
-from holdfast.dialects.sse import DONE, named_frame
-from holdfast.http.websocket import Memory
+from ninelives.core.errors import ClientError
+from ninelives.dialects.responses.socket import Create, FrameRefused, Held, error_text, read_frame, texts
+from ninelives.dialects.sse import DONE, named_frame
+from ninelives.http.websocket import Memory
 
 
 def test_frames_become_texts_and_the_end_mark_is_dropped() -> None:
@@ -26,13 +26,15 @@ def test_null_is_the_same_as_left_out() -> None:
 @pytest.mark.parametrize("field", [b'"stream":false', b'"stream_options":{}', b'"background":true'])
 def test_what_belongs_to_http_is_refused(field: bytes) -> None:
     frame = read_frame(b'{"type":"response.create","stream_id":"s",' + field + b"}")
-    assert isinstance(frame, Refused) and frame.error.param == field.decode().split('"')[1] and frame.stream_id == "s"
+    assert (
+        isinstance(frame, FrameRefused) and frame.error.param == field.decode().split('"')[1] and frame.stream_id == "s"
+    )
 
 
 def test_steering_is_answered_at_once_and_all_else_in_its_turn() -> None:
     steer, other = read_frame(b'{"type":"response.steer"}'), read_frame(b'{"type":"x"}')
-    assert isinstance(steer, Refused) and steer.at_once and steer.error.code == "steering_not_supported"
-    assert isinstance(other, Refused) and not other.at_once
+    assert isinstance(steer, FrameRefused) and steer.at_once and steer.error.code == "steering_not_supported"
+    assert isinstance(other, FrameRefused) and not other.at_once
 
 
 def test_an_error_can_always_be_told() -> None:

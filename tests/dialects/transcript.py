@@ -1,6 +1,6 @@
 """Reading streams back, as strictly as the strictest client. Owns: the SSE bytes as frames, what a reader gets who
-replays or joins live, and a checker of the Responses stream that enforces what facts/protocol.md 4 says of the SDKs'
-accumulators, and more."""
+replays or joins live, and a checker of the Responses stream that enforces what the accumulators of the
+SDKs need, and more."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.events import Entry
-from holdfast.engine.base import Projection
+from ninelives.core.events import Entry
+from ninelives.engine.base import Projection
+
+
+def json_of(value: object) -> Any:
+    """A body as it is on the wire."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 @dataclass(frozen=True)

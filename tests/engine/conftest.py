@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.models.scripted import asked, said
+from ninelives.testing.playbook import asked, said
 from tests.engine.peers import House, PostgresHouse
 
 

@@ -12,25 +12,24 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents.approval import Approvals, Rule
-from holdfast.agents.loop import LoopAgent, LoopSettings
-from holdfast.core.admission import Asked
-from holdfast.core.events import Effect
-from holdfast.core.spec import Spec
-from holdfast.core.state import RunState
-from holdfast.dialects.runs import RunsProjection
-from holdfast.engine.base import Chunk, Ended, Idle, Limits, News, Order, Projection
-from holdfast.engine.drivers import Parts
-from holdfast.engine.engine import Engine
-from holdfast.journal.base import StoreUnavailable
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
-from holdfast.journal.postgres import Identity, PostgresStore
-from holdfast.models.scripted import PlaybookModel, Step
-from holdfast.testing.shared import SharedMemory
-from holdfast.tools.base import Output, Place
-from holdfast.tools.function import FunctionTool
-from holdfast.tools.registry import Toolbox
+from ninelives.agents.approval import Approvals, Rule
+from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.core.admission import Asked
+from ninelives.core.events import Effect
+from ninelives.core.spec import Kept, Spec
+from ninelives.core.state import RunState
+from ninelives.dialects.runs.frames import RunsProjection
+from ninelives.engine.base import Chunk, EngineLimits, EngineParts, Idle, News, Order, Projection, StreamEnded
+from ninelives.engine.engine import Engine
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.postgres.store import Identity, PostgresStore
+from ninelives.journal.values import StoreUnavailable
+from ninelives.testing.playbook import PlaybookModel, Step
+from ninelives.testing.shared import SharedMemory
+from ninelives.tools.base import Output, Place
+from ninelives.tools.function import FunctionTool
+from ninelives.tools.registry import Toolbox
 from tests.pg import killed, opened, server
 
 OWNER = "ann"
@@ -105,13 +104,13 @@ class Valve:
         """Carry out one call."""
         name = work.__name__
         if self.down or name in self.refused:
-            raise StoreUnavailable("the database is away", passing=True)
+            raise StoreUnavailable("the database is away", passing=True, away=True)
         await self.opened.wait()
         answer = await work(*args, **named)
         self.calls[name] += 1
         if name in self.unanswered:
             self.unanswered.discard(name)
-            raise StoreUnavailable("the connection broke", passing=True)
+            raise StoreUnavailable("the connection broke", passing=True, away=True)
         if name in self.late:
             await self.late[name].wait()
         return answer
@@ -139,7 +138,9 @@ class House:
     """One shared store and its engines."""
 
     def __init__(self) -> None:
-        self.store = SharedMemory(time.monotonic, self.now_ms, LEASE_S)
+        self.deaf = False
+        """No process is told what the others do."""
+        self.store = SharedMemory(time.monotonic, self.now_ms, LEASE_S, lambda topic: self.deaf)
         self.books: dict[str, list[list[Step]]] = {}
         self.deeds: Counter[str] = Counter()
         self.holds: dict[str, asyncio.Event] = {}
@@ -169,24 +170,24 @@ class House:
 
     async def erase(self, run: str) -> None:
         """Another process deletes a run, without a word before."""
-        await self.store.seat("x", LocalBell()).delete(OWNER, run)
+        await self.store.seat("x", LocalNotifier()).delete(OWNER, run)
         self.store.leave("x")
 
-    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+    async def seat(self, holder: str, bell: LocalNotifier, limits: EngineLimits) -> Any:
         """The store, for one more process."""
         return self.store.seat(holder, bell, works=limits.works)
 
     async def engine(self, **limits: Any) -> Engine:
         """One more process."""
-        given = Limits(**{"lease_s": LEASE_S, "keepalive_s": 0.5, "grace_s": 0.2, **limits})
-        holder, bell, log = f"p{len(self.engines)}", LocalBell(), Quiet()
+        given = EngineLimits(**{"lease_s": LEASE_S, "keepalive_s": 0.5, "leave_grace_s": 0.2, **limits})
+        holder, bell, log = f"p{len(self.engines)}", LocalNotifier(), Quiet()
         valve: Any = Valve(await self.seat(holder, bell, given))
         box = Toolbox([self._tool(name) for name in EFFECTS])
         rules = [Rule("*", "always", '"ask": true')]
         asks = Approvals("never", rules, valve.granted, self.new_id, self.now_ms, 60.0)
         agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), _place, _no_leftover, asks)
-        memory: Any = MemoryStore(time.monotonic, sessions=valve)
-        parts = Parts(valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder)
+        memory: Any = MemoryStore(time.monotonic)
+        parts = EngineParts(valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder)
         engine = Engine(parts)
         await engine.start()
         self.engines.append(engine)
@@ -221,9 +222,9 @@ class House:
 class AloneHouse(House):
     """One engine that has its store to itself."""
 
-    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+    async def seat(self, holder: str, bell: LocalNotifier, limits: EngineLimits) -> Any:
         """See House.seat."""
-        return MemoryStore(time.monotonic, LEASE_S)
+        return MemoryStore(time.monotonic, LEASE_S, self.now_ms)
 
 
 class PostgresHouse(House):
@@ -246,11 +247,11 @@ class PostgresHouse(House):
 
     async def erase(self, run: str) -> None:
         """See House.erase."""
-        store = await opened(self._url, "x", LocalBell(), LEASE_S)
+        store = await opened(self._url, "x", LocalNotifier(), LEASE_S)
         await store.delete(OWNER, run)
         await store.close()
 
-    async def seat(self, holder: str, bell: LocalBell, limits: Limits) -> Any:
+    async def seat(self, holder: str, bell: LocalNotifier, limits: EngineLimits) -> Any:
         """See House.seat."""
         store = await PostgresStore.open_at(self._url, Identity(holder, holder, limits.works), bell, LEASE_S)
         self._stores.append(store)
@@ -277,10 +278,14 @@ class Books(PlaybookModel):
             yield parts
 
 
-def order(text: str, *, store: bool = True, **joins: Any) -> Order:
-    """A request."""
-    spec = Spec(dialect="runs", model="m", input=({"role": "user", "content": text},), store=store)
-    asked = Asked(owner=OWNER, fingerprint=f"of {text}", derived_session="d", store=store, **joins)
+def order(text: str, *, kept: Kept = "stored", **joins: Any) -> Order:
+    """A request. What is not stored can be joined by the same request, and is parked when its caller leaves."""
+    store, message = kept == "stored", {"role": "user", "content": text}
+    leaves: Any = "detach" if store else "park"
+    spec = Spec(dialect="runs", model="m", input=(message,), store=store, kept=kept, on_disconnect=leaves)
+    if not store and kept != "memory":
+        joins = {"match": f"match {text}", "credential": "key", "resend_ms": 60_000, **joins}
+    asked = Asked(owner=OWNER, fingerprint=f"of {text}", derived_session="d", kept=kept, **joins)
     return Order(owner=OWNER, spec=spec, asked=asked)
 
 
@@ -310,7 +315,7 @@ class Ear:
     async def whole(self) -> bytes:
         """All that it was told, when the run has ended."""
         await asyncio.wait_for(self.task, DEADLINE_S)
-        assert isinstance(self.last, Ended), self.last
+        assert isinstance(self.last, StreamEnded), self.last
         return self.data
 
 

@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from holdfast.core.events import AnyEvent, MessageCompleted, RunCompleted, TextDelta
-from holdfast.engine.earlier import Earlier
-from holdfast.engine.worker import Worker
+from ninelives.core.events import AnyEvent, MessageCompleted, RunCompleted, TextDelta
+from ninelives.engine.claim import ClaimEvent
+from ninelives.engine.earlier import Earlier
+from ninelives.engine.workers import OPENED, Worker
 from tests.engine.test_flush import Silent, desk, turns
 
 
@@ -31,7 +32,7 @@ async def test_A9_a_first_word_that_comes_together_with_the_order_to_let_go_is_n
     async with desk(0.0) as at:
         live, agent = await at.live("a"), Speaks()
         worker = Worker(live, agent, at.writer, Earlier(at.store), at.limits, Silent())  # type: ignore[arg-type]
-        driving = asyncio.create_task(worker.drive())
+        driving = asyncio.create_task(worker.drive(OPENED))
         await turns()
         agent.go.set()
         worker.drain()
@@ -47,9 +48,9 @@ class Ends:
     resumable = True
 
     async def run(self, turn: Any) -> AsyncIterator[AnyEvent]:
-        turn.ahead.put(TextDelta("all"))
-        if turn.ahead.free():
-            turn.ahead.settle(MessageCompleted("all"))
+        turn.deltas.put(TextDelta("all"))
+        if turn.deltas.has_room():
+            turn.deltas.put_last(MessageCompleted("all"))
         else:
             yield MessageCompleted("all")
         yield RunCompleted()
@@ -59,7 +60,7 @@ async def test_a_last_message_and_the_end_of_its_run_are_one_commit() -> None:
     async with desk(0.0) as at:
         live = await at.live("a")
         worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.limits, Silent())  # type: ignore[arg-type]
-        await worker.drive()
+        await worker.drive(OPENED)
         assert live.committed.ended
         assert at.store.appends == [1]
         assert len(await at.store.read("o", "a", -1)) == 5
@@ -69,7 +70,7 @@ async def test_A9_a_run_that_is_to_be_parked_is_not_ended_in_one_go() -> None:
     async with desk(0.0) as at:
         live = await at.live("a")
         worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.limits, Silent())  # type: ignore[arg-type]
-        worker._draining = True
-        await worker.drive()
+        live.advance(ClaimEvent.DRAIN)
+        await worker.drive(OPENED)
         assert not live.committed.ended
         assert len(await at.store.read("o", "a", -1)) == 4, "parked behind its message"

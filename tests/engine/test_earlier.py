@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core import codec
-from holdfast.core.admission import Asked
-from holdfast.core.events import AnyEvent, AttemptStarted, Entry, MessageCompleted, RunAccepted, RunCompleted
-from holdfast.core.spec import Resolved, Spec
-from holdfast.core.state import RunState, fold
-from holdfast.engine.earlier import LONG_CHAIN, Earlier, earlier_messages
-from holdfast.engine.marks import mark_for
-from holdfast.journal.base import Opened, Opening, Record, Slice
-from holdfast.journal.memory import MemoryStore
+from ninelives.core import codec
+from ninelives.core.admission import Asked
+from ninelives.core.events import AnyEvent, AttemptStarted, Entry, MessageCompleted, RunAccepted, RunCompleted
+from ninelives.core.spec import Resolved, Spec
+from ninelives.core.state import RunState, fold
+from ninelives.engine.earlier import LONG_CHAIN, Earlier, earlier_messages
+from ninelives.engine.run import end_mark
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.values import Opened, Opening, Record, Slice
 
 
 class Counted(MemoryStore):
@@ -43,7 +43,7 @@ async def said(store: MemoryStore, run: str, **joins: Any) -> RunState:
     events += [MessageCompleted(run), RunCompleted()]
     state = fold(Entry(run, seq, 1, min(seq, 1), event) for seq, event in enumerate(events))
     records = [Record(seq, 1, 1, codec.encode(event)) for seq, event in enumerate(events)][2:]
-    await store.append([Slice(run, 1, records, mark_for(state, stored=True))])
+    await store.append([Slice(run, 1, records, end_mark(state))])
     return state
 
 

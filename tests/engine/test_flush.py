@@ -8,20 +8,30 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.core import codec
-from holdfast.core.admission import Asked
-from holdfast.core.events import AnyEvent, AttemptStarted, Entry, MessageCompleted, RunAccepted, RunCompleted, TextDelta
-from holdfast.core.spec import Resolved, Spec
-from holdfast.core.state import fold
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.engine.base import Chunk, Ended, Limits
-from holdfast.engine.hub import Hub
-from holdfast.engine.live import Live
-from holdfast.engine.subscription import Subscription
-from holdfast.engine.writer import Writer
-from holdfast.journal.base import Opening, Slice, Verdict
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
+from ninelives.core import codec
+from ninelives.core.admission import Asked
+from ninelives.core.events import (
+    AnyEvent,
+    AttemptStarted,
+    Entry,
+    MessageCompleted,
+    RunAccepted,
+    RunCompleted,
+    TextDelta,
+)
+from ninelives.core.spec import Resolved, Spec
+from ninelives.core.state import fold
+from ninelives.dialects.responses.frames import ResponsesProjection
+from ninelives.engine.base import Chunk, EngineLimits, EngineParts, StreamEnded
+from ninelives.engine.claim import ClaimEvent, ClaimPhase
+from ninelives.engine.lease import Unleased
+from ninelives.engine.readers import Readers
+from ninelives.engine.run import ClaimedRun
+from ninelives.engine.subscription import Subscription
+from ninelives.engine.writer import Writer
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.values import Opening, Slice, Verdict
 
 LONG = 3600.0
 DEADLINE = 30.0
@@ -31,6 +41,17 @@ class Silent:
     def info(self, name: str, **fields: object) -> None: ...
     def warning(self, name: str, **fields: object) -> None: ...
     def error(self, name: str, **fields: object) -> None: ...
+
+
+class TestLine:
+    """A connection that does what it is told to."""
+
+    __test__ = False
+
+    def __init__(self, write: Callable[[bytes], bool]) -> None:
+        self.write = write
+
+    def abort(self) -> None: ...
 
 
 class Counted(MemoryStore):
@@ -52,12 +73,13 @@ class Desk:
 
     def __init__(self, linger_s: float) -> None:
         self.store = Counted()
-        self.limits = Limits(linger_s=linger_s)
-        bell = LocalBell()
-        self.hub = Hub(self.store, bell, self.limits)
-        self.writer = Writer(self.store, bell, lambda: 1, self.limits, Silent())
+        self.limits = EngineLimits(linger_s=linger_s)
+        given: Any = (self.store, MemoryStore(lambda: 0.0), LocalNotifier(), None)
+        parts = EngineParts(*given, self.limits, Silent(), lambda: 1, str)
+        self.readers = Readers(parts)
+        self.writer = Writer(parts, self.store, Unleased(), None)  # type: ignore[arg-type]
 
-    async def live(self, run: str) -> Live:
+    async def live(self, run: str) -> ClaimedRun:
         """A run that this process drives."""
         spec = Spec(dialect="responses", model="m", input=({"role": "user", "content": "hi"},))
         first: tuple[AnyEvent, ...] = (RunAccepted(spec=spec, resolved=Resolved(), owner="o"), AttemptStarted())
@@ -66,18 +88,18 @@ class Desk:
         opening: dict[str, Any] = {"run": run, "at": 1, "dialect": "responses", "model": "m", "asked": asked}
         await self.store.open(Opening(**opening, accept=lambda resolved: data, holder="h"))
         state = fold(Entry(run, seq, 1, min(seq, 1), event) for seq, event in enumerate(first))
-        live = Live(state, 1, owned=False)
-        self.hub.add(live)
+        live = ClaimedRun(state, 1, ClaimPhase.OPENED, Unleased())
+        self.readers.add(live)
         return live
 
-    async def told(self, live: Live, delta: TextDelta) -> None:
+    async def told(self, live: ClaimedRun, delta: TextDelta) -> None:
         """Add a delta and wait until it is committed and told."""
         self.writer.delta(live, delta)
         await self.writer.committed(live, live.staged.seq)
 
-    async def reader(self, live: Live) -> tuple[Subscription, bytes]:
+    async def reader(self, live: ClaimedRun) -> tuple[Subscription, bytes]:
         """A reader at the live edge, and what it was given on the way."""
-        reader = self.hub.subscribe("o", live.run, ResponsesProjection(), -1)
+        reader = self.readers.subscribe("o", live.run, ResponsesProjection(), -1)
         news = await reader.next()
         assert isinstance(news, Chunk)
         return reader, news.data
@@ -152,7 +174,7 @@ async def test_a_reader_that_waits_is_sent_frames_without_being_woken() -> None:
         live = await at.live("a")
         reader, _ = await at.reader(live)
         sent: list[bytes] = []
-        reader.sink = lambda data: not sent.append(data)  # type: ignore[func-returns-value]
+        reader.connect(TestLine(lambda data: not sent.append(data)))  # type: ignore[func-returns-value]
         waiting = asyncio.create_task(reader.next())
         await turns()
         for word in ("one", "two"):
@@ -165,7 +187,7 @@ async def test_a_reader_that_waits_is_sent_frames_without_being_woken() -> None:
         last = await waiting
         assert isinstance(last, Chunk) and b"response.completed" in last.data, "the last frames go with the end"
         assert reader.told
-        assert isinstance(await reader.next(), Ended)
+        assert isinstance(await reader.next(), StreamEnded)
 
 
 async def test_frames_that_the_line_does_not_take_are_kept_and_none_overtakes_them() -> None:
@@ -180,7 +202,7 @@ async def test_frames_that_the_line_does_not_take_are_kept_and_none_overtakes_th
                 sent.append(data)
             return takes
 
-        reader.sink = sink
+        reader.connect(TestLine(sink))
         waiting = asyncio.create_task(reader.next())
         await turns()
         await at.told(live, TextDelta("one"))
@@ -211,3 +233,24 @@ async def test_a_writer_that_is_behind_says_so_and_one_at_rest_is_not_late() -> 
         assert late[0] == 0.0 and late[1] > 0.03
         await at.writer.flushed()
         assert at.writer.late_s == 0.0
+
+
+class Lapses:
+    """A lease that is found to be over when the store has answered."""
+
+    def __init__(self, run: ClaimedRun) -> None:
+        self._run = run
+
+    def check(self) -> None:
+        self._run.advance(ClaimEvent.LAPSE)
+
+
+async def test_P11_what_was_committed_is_not_told_where_the_lease_was_over_when_the_store_answered() -> None:
+    """Nobody here may go on with it: another process may have the run. Readers get it from the journal."""
+    async with desk(0.0) as at:
+        live = await at.live("a")
+        at.writer._lease = Lapses(live)
+        at.writer.stage(live, MessageCompleted("said"))
+        await at.writer.flushed()
+        assert live.committed.seq == 1 and live.gone
+        assert len(await at.store.read("o", "a", -1)) == 3, "it is in the journal"

@@ -4,17 +4,17 @@ is never held by a process that does not drive it (P4)."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from holdfast.engine.base import Limits
-from holdfast.engine.engine import Engine
-from holdfast.engine.lease import Lease
-from holdfast.journal.bell import LocalBell
-from holdfast.models.scripted import Step, asked, said
-from tests.engine.peers import LEASE_S, OWNER, Ear, House, Quiet, Valve, order, until
-
-ASK: list[list[Step]] = [asked(("note", '{"n": 1, "ask": true}')), said("done")]
+from ninelives.engine.base import EngineLimits, EngineParts
+from ninelives.engine.engine import Engine
+from ninelives.engine.lease import Lease
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from tests.engine.peers import LEASE_S, OWNER, House, Quiet, Valve, order, until
 
 
 async def ended(engine: Engine, run: str) -> str:
@@ -76,25 +76,6 @@ async def test_P11_an_opening_that_is_answered_after_the_lease_is_given_back_and
     assert list(house.deeds.values()) == [1] and (await house.rows())[ticket.run][1] == 2
 
 
-@pytest.mark.parametrize("back", [False, True])
-async def test_P11_G11_a_run_that_becomes_a_stored_one_while_the_lease_ends_is_given_back_and_its_reader_goes_on(
-    house: House, back: bool
-) -> None:
-    engine = await house.engine()
-    house.books["hi"] = ASK
-    house.valves[0].late["open"] = asyncio.Event()
-    ticket = await engine.submit(order("hi", store=False))
-    ear = Ear(engine, ticket.run)
-    await until(lambda: house.valves[0].calls["open"], "the move")
-    await lapses(house, 0, back=back)
-    house.valves[0].late["open"].set()
-    await given_back(house, 0, ticket.run)
-    state = await asyncio.wait_for(engine.wait(OWNER, ticket.run), 30)
-    assert state is not None and state.facts.asked is not None and state.facts.attempt == 2
-    await engine.approve(OWNER, state, "once", "bob")
-    assert b"done" in await ear.whole() and list(house.deeds.values()) == [1]
-
-
 async def test_P11_a_process_without_a_lease_claims_nothing_that_it_looked_at_before(house: House) -> None:
     door, engine = await house.engine(works=False), await house.engine()
     house.valves[1].late["read"] = asyncio.Event()
@@ -108,21 +89,32 @@ async def test_P11_a_process_without_a_lease_claims_nothing_that_it_looked_at_be
     assert await ended(engine, ticket.run) == "completed"
 
 
+class Told:
+    """What a lease tells."""
+
+    def __init__(self, lapsed: Callable[[], None]) -> None:
+        self.lease_lapsed = lapsed
+
+    async def beaten(self) -> None: ...
+
+    def store_broke(self) -> None: ...
+
+
 async def test_P11_a_beat_that_arrived_after_the_lease_before_it_does_not_hide_its_end() -> None:
     """The process stood still while its beat was on its way: nobody looked at the clock in between."""
     house, now, ends = House(), [0.0], list[float]()
-    valve = Valve(house.store.seat("p", LocalBell()))
-    lease = Lease(valve, "p", Limits(lease_s=LEASE_S), Quiet(), lambda: now[0])  # type: ignore[arg-type]
-    lease.lapsed = lambda: ends.append(now[0])
+    valve = Valve(house.store.seat("p", LocalNotifier()))
+    given: Any = (valve, MemoryStore(lambda: 0.0), LocalNotifier(), None, EngineLimits(lease_s=LEASE_S), Quiet())
+    lease = Lease(EngineParts(*given, lambda: int(1000 * now[0]), str), "p", Told(lambda: ends.append(now[0])))
     beating = asyncio.create_task(lease.beat())
     await until(lambda: lease.age_s() is not None, "the first beat")
     now[0], valve.late["beat"] = 0.5 * LEASE_S, asyncio.Event()
     held = lease.span()
     await until(lambda: valve.calls["beat"] == 2, "the second")
-    assert held()
+    assert held.held()
     now[0] = 1.2 * LEASE_S
     valve.late["beat"].set()
     await until(lambda: ends, "the end of the lease")
-    assert not lease.over and not held() and lease.span()()
+    assert not lease.over and not held.held() and lease.span().held()
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)

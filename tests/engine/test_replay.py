@@ -6,22 +6,30 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import codec
-from holdfast.core.admission import Asked
-from holdfast.core.errors import Damaged
-from holdfast.core.events import AnyEvent, AttemptStarted, Entry, MessageCompleted, RunAccepted, RunCompleted, TextDelta
-from holdfast.core.spec import Resolved, Spec
-from holdfast.core.state import RunState, fold
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.dialects.responses.reattach import ReattachProjection
-from holdfast.engine.base import Broken, Chunk, Ended, Limits, News
-from holdfast.engine.hub import Hub
-from holdfast.engine.keeper import read_kept, read_state
-from holdfast.engine.replay import LONG, Kept, alike
-from holdfast.journal.base import Mark, Opening, Record, Slice
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
+from ninelives.core import codec
+from ninelives.core.admission import Asked
+from ninelives.core.errors import Damaged
+from ninelives.core.events import (
+    AnyEvent,
+    AttemptStarted,
+    Entry,
+    MessageCompleted,
+    RunAccepted,
+    RunCompleted,
+    TextDelta,
+)
+from ninelives.core.spec import Resolved, Spec
+from ninelives.core.state import RunState, fold
+from ninelives.dialects.chat.frames import ChatProjection
+from ninelives.dialects.responses.frames import ResponsesProjection
+from ninelives.dialects.responses.reattach import ReattachProjection
+from ninelives.engine.base import BoundedCache, Broken, Chunk, EngineLimits, EngineParts, News, StreamEnded
+from ninelives.engine.readers import Readers
+from ninelives.engine.subscription import LONG, alike
+from ninelives.engine.work import read_kept, read_state
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.values import Mark, Opening, Record, Slice
 
 WORDS = 2 * LONG
 TEXT = "word " * WORDS
@@ -53,13 +61,14 @@ async def ended(store: MemoryStore, run: str = "r1", words: int = WORDS) -> RunS
     return fold(Entry(run, seq, 1, min(seq, 1), event) for seq, event in enumerate(events))
 
 
-def hub_of(store: MemoryStore) -> Hub:
-    return Hub(store, LocalBell(), Limits())
+def readers_of(store: MemoryStore) -> Readers:
+    given: Any = (store, MemoryStore(lambda: 0.0), LocalNotifier(), None, EngineLimits(), None)
+    return Readers(EngineParts(*given, lambda: 1, str))
 
 
-async def all_of(hub: Hub, owner: str = "o", projection: Any = None, after: int = -1) -> tuple[bytes, News]:
+async def all_of(readers: Readers, owner: str = "o", projection: Any = None, after: int = -1) -> tuple[bytes, News]:
     """All frames that a reader gets, and how it ends."""
-    subscription = hub.subscribe(owner, "r1", projection or ResponsesProjection(), after)
+    subscription = readers.subscribe(owner, "r1", projection or ResponsesProjection(), after)
     parts: list[bytes] = []
     try:
         while isinstance(news := await subscription.next(), Chunk):
@@ -72,48 +81,48 @@ async def all_of(hub: Hub, owner: str = "o", projection: Any = None, after: int 
 async def test_a_second_replay_gives_the_same_bytes_without_reading_the_log() -> None:
     store = Counted()
     await ended(store)
-    hub = hub_of(store)
-    first, end = await all_of(hub)
-    assert end == Ended() and first.count(b"output_text.delta\n") == WORDS
+    readers = readers_of(store)
+    first, end = await all_of(readers)
+    assert end == StreamEnded() and first.count(b"output_text.delta\n") == WORDS
     reads = store.reads
-    assert await all_of(hub) == (first, Ended()) and store.reads == reads
-    whole, _ = await all_of(hub_of(store))
+    assert await all_of(readers) == (first, StreamEnded()) and store.reads == reads
+    whole, _ = await all_of(readers_of(store))
     assert whole == first
 
 
 async def test_a_run_that_is_deleted_behind_our_back_is_gone_at_once() -> None:
-    """By another process, by retention, by its conversation: nobody tells this hub."""
+    """By another process, by retention, by its conversation: nobody tells this readers."""
     store = Counted()
     state = await ended(store)
-    hub = hub_of(store)
-    await all_of(hub)
-    assert (await read_kept(store, hub.kept, "o", "r1")) == state
+    readers = readers_of(store)
+    await all_of(readers)
+    assert (await read_kept(store, readers.kept, "o", "r1")) == state
     assert await store.delete("o", "r1")
-    frames, end = await all_of(hub)
+    frames, end = await all_of(readers)
     assert not frames and isinstance(end, Broken)
-    assert await read_kept(store, hub.kept, "o", "r1") is None
+    assert await read_kept(store, readers.kept, "o", "r1") is None
 
 
 async def test_what_is_kept_is_its_owners_only() -> None:
     store = Counted()
     await ended(store)
-    hub = hub_of(store)
-    await all_of(hub)
-    await read_kept(store, hub.kept, "o", "r1")
-    frames, end = await all_of(hub, owner="stranger")
+    readers = readers_of(store)
+    await all_of(readers)
+    await read_kept(store, readers.kept, "o", "r1")
+    frames, end = await all_of(readers, owner="stranger")
     assert not frames and isinstance(end, Broken)
-    assert await read_kept(store, hub.kept, "stranger", "r1") is None
-    assert (await all_of(hub))[0]
+    assert await read_kept(store, readers.kept, "stranger", "r1") is None
+    assert (await all_of(readers))[0]
 
 
 async def test_a_reader_of_a_kept_replay_ends_with_an_error_when_the_run_is_deleted_meanwhile() -> None:
     store = Counted()
     await ended(store, words=60_000)
-    hub = hub_of(store)
-    await all_of(hub)
-    subscription = hub.subscribe("o", "r1", ResponsesProjection(), -1)
+    readers = readers_of(store)
+    await all_of(readers)
+    subscription = readers.subscribe("o", "r1", ResponsesProjection(), -1)
     assert isinstance(await subscription.next(), Chunk)
-    hub.vanish("r1", "the run was deleted")
+    readers.vanish("r1", "the run was deleted")
     assert isinstance(await subscription.next(), Broken)
     subscription.close()
 
@@ -121,17 +130,17 @@ async def test_a_reader_of_a_kept_replay_ends_with_an_error_when_the_run_is_dele
 async def test_only_whole_replays_are_kept_and_only_for_those_who_begin_at_the_beginning() -> None:
     store = Counted()
     await ended(store)
-    hub = hub_of(store)
-    tail, _ = await all_of(hub, after=WORDS)
-    snapshot, _ = await all_of(hub, projection=ReattachProjection())
-    subscription = hub.subscribe("o", "r1", ResponsesProjection(), -1)
+    readers = readers_of(store)
+    tail, _ = await all_of(readers, after=WORDS)
+    snapshot, _ = await all_of(readers, projection=ReattachProjection())
+    subscription = readers.subscribe("o", "r1", ResponsesProjection(), -1)
     await subscription.next()
     subscription.close()
-    whole, _ = await all_of(hub)
+    whole, _ = await all_of(readers)
     assert whole.endswith(tail) and len(tail) < len(whole) and snapshot not in whole
-    assert (await all_of(hub, after=WORDS))[0] == tail
-    assert (await all_of(hub, projection=ReattachProjection()))[0] == snapshot
-    assert (await all_of(hub))[0] == whole
+    assert (await all_of(readers, after=WORDS))[0] == tail
+    assert (await all_of(readers, projection=ReattachProjection()))[0] == snapshot
+    assert (await all_of(readers))[0] == whole
 
 
 def test_a_class_speaks_for_itself_when_it_says_that_its_replays_are_alike() -> None:
@@ -142,17 +151,17 @@ def test_a_class_speaks_for_itself_when_it_says_that_its_replays_are_alike() -> 
 async def test_a_state_is_kept_and_short_runs_are_not() -> None:
     store = Counted()
     state = await ended(store)
-    hub = hub_of(store)
-    assert await read_kept(store, hub.kept, "o", "r1") == state
+    readers = readers_of(store)
+    assert await read_kept(store, readers.kept, "o", "r1") == state
     reads = store.reads
-    assert await read_kept(store, hub.kept, "o", "r1") == state and store.reads == reads
+    assert await read_kept(store, readers.kept, "o", "r1") == state and store.reads == reads
     await ended(store, "r2", words=3)
-    short = await read_kept(store, hub.kept, "o", "r2")
-    assert short is not None and short == await read_state(store, "o", "r2") and not hub.kept.has("r2")
+    short = await read_kept(store, readers.kept, "o", "r2")
+    assert short is not None and short == await read_state(store, "o", "r2") and not readers.kept.has("r2")
 
 
 def test_what_is_kept_is_bounded_in_bytes_and_the_longest_unused_goes_first() -> None:
-    kept: Kept[str, str] = Kept(100)
+    kept: BoundedCache[str, str] = BoundedCache(100)
     for name in "abcd":
         kept.put(name, name, 30)
         kept.get("a")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.state import RunState
-from holdfast.engine.admit import STEP_S, STEPS
-from holdfast.engine.engine import Engine
-from holdfast.models.scripted import Step, asked, said
+from ninelives.core.state import RunState
+from ninelives.engine.admission import STEP_S, STEPS
+from ninelives.engine.engine import Engine
+from ninelives.testing.playbook import Step, asked, said
 from tests.engine.peers import OWNER, AloneHouse, order, until
 
 NOTE: list[list[Step]] = [asked(("note", '{"n": 1}')), said("done")]
@@ -43,8 +43,8 @@ async def test_P3_a_stop_that_comes_before_the_run_waits_for_its_slot_waits_for_
     async def late(work: Any, *args: Any, **named: Any) -> Any:
         answer = await through(work, *args, **named)
         if work.__name__ == "open":
-            stops.append(asyncio.create_task(engine.cancel(OWNER, answer.run)))
-            await until(lambda: engine._callers.wait_for(answer.run), "the one who stops it waits for its end")
+            stops.append(stop := asyncio.create_task(engine.cancel(OWNER, answer.run)))
+            await until(lambda: stop.done() or engine._waiters.wait_for(answer.run), "somebody stops it")
         return answer
 
     valve.through = late  # type: ignore[method-assign]
@@ -68,10 +68,10 @@ async def test_a_run_that_is_deleted_while_nobody_can_stop_it_answers_those_who_
         return await through(work, *args, **named)
 
     valve.through = unclaimed  # type: ignore[method-assign]
-    monkeypatch.setattr("holdfast.engine.engine.CANCEL_WAIT_S", 0.1)
+    monkeypatch.setattr("ninelives.engine.engine.CANCEL_WAIT_S", 0.1)
     ticket = await engine.submit(order("second"))
     waiter = asyncio.create_task(engine.wait(OWNER, ticket.run))
-    await until(lambda: engine._callers.wait_for(ticket.run), "somebody waits")
+    await until(lambda: engine._waiters.wait_for(ticket.run), "somebody waits")
     assert await engine.delete(OWNER, ticket.run)
     assert await asyncio.wait_for(waiter, 10) is None
 
@@ -79,14 +79,14 @@ async def test_a_run_that_is_deleted_while_nobody_can_stop_it_answers_those_who_
 async def test_a_run_that_begins_gives_way_while_deltas_are_told_late_and_not_for_ever(house: AloneHouse) -> None:
     house.books |= {"first": [said("done")], "second": [said("done")]}
     engine = await house.engine()
-    writer = engine._writers[True]
+    writer = engine._writers[False]
     writer.late_s = 1.0
     begun = asyncio.create_task(engine.submit(order("first")))
     await asyncio.sleep(0.02)
     assert not begun.done()
     writer.late_s = 0.0
     await begun
-    await until(lambda: writer.late_s == 0.0 and not engine._drivers.drives(begun.result().run), "its end")
+    await until(lambda: writer.late_s == 0.0 and not engine._workers.drives(begun.result().run), "its end")
     writer.late_s = 1.0
     began = asyncio.get_running_loop().time()
     await engine.submit(order("second"))

@@ -1,5 +1,5 @@
 """A process that stood still (SIGSTOP, a machine that slept) past its lease begins no deed with what it was promised
-before (P11, house rule 6.8): neither on the store's answer, which waited for it, nor after it."""
+before (P11, R8): neither on the store's answer, which waited for it, nor after it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import codec
-from holdfast.core.events import ToolStarted
-from holdfast.engine.engine import Engine
-from holdfast.models.scripted import asked, said
+from ninelives.core import codec
+from ninelives.core.events import ToolStarted
+from ninelives.engine.engine import Engine
+from ninelives.testing.playbook import asked, said
 from tests.engine.peers import LEASE_S, OWNER, House, order, until
 
 
@@ -27,8 +27,7 @@ def stands_still(house: House, engine: Engine, when: str) -> None:
     """The clock of this process goes on by more than a lease: while the start of a tool is on its way to the store and
     back (`answer`), or when it is known and the tool has not begun (`deed`)."""
     lease, valve = engine.lease, house.valves[house.engines.index(engine)]
-    writer = engine._writers[True]
-    now, mind, through = lease._now, lease.mind, valve.through
+    now, check, through = lease._now, lease.check, valve.through
     passed = {"s": 0.0, "next": 0.0}
 
     async def slow(work: Any, *args: Any, **named: Any) -> Any:
@@ -37,13 +36,13 @@ def stands_still(house: House, engine: Engine, when: str) -> None:
             passed["s" if when == "answer" else "next"] = 2 * LEASE_S
         return answer
 
-    def minded() -> None:
-        mind()
+    def checked() -> None:
+        check()
         passed["s"] += passed.pop("next", 0.0)
 
-    lease._now = lambda: now() + passed["s"]
+    lease._now = lambda: now() + passed["s"]  # type: ignore[method-assign]
     valve.through = slow  # type: ignore[method-assign]
-    writer.mind_lease = minded
+    lease.check = checked  # type: ignore[method-assign]
 
 
 def _starts(part: Any) -> bool:

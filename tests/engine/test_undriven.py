@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import codec
-from holdfast.core.errors import NewerEvent
-from holdfast.core.events import AttemptStarted
-from holdfast.engine.base import Limits
-from holdfast.journal.base import Mark, Slice, StoreUnavailable
-from holdfast.journal.bell import LocalBell
+from ninelives.core import codec
+from ninelives.core.errors import NewerEvent
+from ninelives.core.events import AttemptStarted
+from ninelives.engine.base import EngineLimits
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.values import Mark, Slice, StoreUnavailable
 from tests.engine.peers import OWNER, House, order, until
 
 
 async def held_and_parked(house: House, run: str) -> None:
     """Another process has it for a moment."""
-    store = await house.seat("z", LocalBell(), Limits())
+    store = await house.seat("z", LocalNotifier(), EngineLimits())
     claim = await store.claim(run, "z", lambda _, clean: codec.encode(AttemptStarted(clean)), house.now_ms())
     assert claim is not None
     await store.append([Slice(run, claim.attempt, [], Mark(status="queued", at=house.now_ms(), parked=True))])

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill.checks import judge
-from holdfast.drill.loads import Load, terminal
-from holdfast.drill.rig import Rig
-from holdfast.drill.wire import get
+from ninelives.drill.checks import judge
+from ninelives.drill.loads import Load, terminal
+from ninelives.drill.rig import Rig
+from ninelives.drill.wire import get
 
-DB = "holdfast.db"
+DB = "ninelives.db"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert await rig.server.gone_by_signal() == 0  # a clean stop: all of it is in the database
             rig.server = await rig.start()
             load = Load("load-9-a", "responses", "load-9-a [[tokens=200 pace=0.02]]")
-            rig._kill_at([load], 40)
-            await load.begin(rig.server.port)
+            await load.begin(rig.server.port, rig._kill_at(40))
 
     asyncio.run(live())
     shutil.rmtree(folder / "data" / "workspaces", ignore_errors=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill.checks import judge
-from holdfast.drill.loads import Load, terminal
-from holdfast.drill.rig import Rig
-from holdfast.drill.wire import get, post, until, until_shown
+from ninelives.drill.checks import judge
+from ninelives.drill.loads import Load, terminal
+from ninelives.drill.rig import Rig
+from ninelives.drill.wire import get, post, until, until_shown
 
-OFF = {"HOLDFAST_STORE_LOW_WATER_BYTES": "0", "HOLDFAST_STORE_BALLAST_BYTES": "0"}
+OFF = {"NINELIVES_STORE_LOW_WATER_BYTES": "0", "NINELIVES_STORE_BALLAST_BYTES": "0"}
 MIB = 1 << 20
 
 
@@ -88,7 +88,7 @@ async def test_P13_a_kill_on_a_full_disk_loses_nothing_that_was_told(small: Path
 
 async def test_P13_a_short_disk_parks_what_runs_and_goes_on_with_it(small: Path) -> None:
     grow(small, "64m")
-    low = {"HOLDFAST_STORE_LOW_WATER_BYTES": str(32 * MIB), "HOLDFAST_STORE_BALLAST_BYTES": str(4 * MIB)}
+    low = {"NINELIVES_STORE_LOW_WATER_BYTES": str(32 * MIB), "NINELIVES_STORE_BALLAST_BYTES": str(4 * MIB)}
     async with Rig(small, 3, **low) as rig:
         calls = "|".join(terminal(0.3) for _ in range(25))
         load = Load("load-1-a", "responses", f"load-1-a [[tools={calls}]]")
@@ -131,7 +131,7 @@ traced = pytest.mark.skipif(STRACE is None, reason="NOT TESTED: strace is not in
 )
 async def test_P13_an_error_of_fsync_is_never_taken_for_written(tmp_path: Path, nth: int) -> None:
     inject = f"fdatasync:error=EIO:when={nth}+"
-    async with Rig(tmp_path, 5, HOLDFAST_STORE_DURABILITY="full", **OFF) as rig:
+    async with Rig(tmp_path, 5, NINELIVES_STORE_DURABILITY="full", **OFF) as rig:
         await rig.server.kill()
         rig.server = await rig.start(*tracer("fdatasync", inject))
         loads: list[Load] = []
@@ -139,7 +139,7 @@ async def test_P13_an_error_of_fsync_is_never_taken_for_written(tmp_path: Path, 
             name = f"load-{len(loads)}-a"
             loads.append(Load(name, "responses", f"{name} [[tools={terminal(0.05)}]]"))
             await asyncio.wait_for(loads[-1].begin(rig.server.port), 60)
-        assert health.status == 503 and health.json()["store"]["writable"] is False, health.data
+        assert health.json()["status"] == "degraded" and health.json()["store"]["writable"] is False, health.data
         refused = await post(rig.server.port, "/v1/responses", {"input": "hi"})
         assert refused.status == 503
         await rig.server.kill()

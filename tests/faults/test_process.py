@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drill.checks import judge
-from holdfast.drill.loads import Load, terminal
-from holdfast.drill.rig import Rig
-from holdfast.drill.wire import KEY, Exchange, get, until, until_shown
+from ninelives.drill.checks import judge
+from ninelives.drill.loads import Load, terminal
+from ninelives.drill.rig import Rig
+from ninelives.drill.wire import KEY, Exchange, get, until, until_shown
 
 SLOW = "[[tokens=60 pace=0.02]]"
 
@@ -56,8 +56,8 @@ async def test_P12_a_clock_that_jumps_a_day_forth_and_back_changes_nothing(tmp_p
         "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "DONT_FAKE_MONOTONIC": "1",
-        "HOLDFAST_STORE_MAX_DAYS": "0.5",
-        "HOLDFAST_STORE_RETENTION_S": "0.1",
+        "NINELIVES_STORE_MAX_DAYS": "0.5",
+        "NINELIVES_STORE_RETENTION_S": "0.1",
     }
     async with Rig(tmp_path / "rig", 1, **environ) as rig:
         before = Load("load-0-a", "responses", "load-0-a [[tokens=3]]")
@@ -101,7 +101,7 @@ async def test_out_of_file_descriptors_the_server_waits_and_answers_again(tmp_pa
 
 
 async def test_slowloris_is_closed_and_does_not_keep_others_out(tmp_path: Path) -> None:
-    async with Rig(tmp_path, 1, HOLDFAST_LIMITS_HEAD_S="1") as rig:
+    async with Rig(tmp_path, 1, NINELIVES_LIMITS_HEAD_S="1") as rig:
         lines = [await asyncio.open_connection("127.0.0.1", rig.server.port) for _ in range(200)]
         for _, writer in lines:
             writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
@@ -200,7 +200,7 @@ async def test_P9_a_half_open_client_is_noticed_within_two_keepalives(tmp_path: 
         netns("link", "set", f"{name}a", "up")
         for args in (("addr", "add", "10.213.7.2/30", "dev", f"{name}b"), ("link", "set", f"{name}b", "up")):
             netns("-n", name, *args)
-        environ = {"HOLDFAST_SERVER_HOST": "10.213.7.1", "HOLDFAST_LIMITS_KEEPALIVE_S": "1"}
+        environ = {"NINELIVES_SERVER_HOST": "10.213.7.1", "NINELIVES_LIMITS_KEEPALIVE_S": "1"}
         async with Rig(tmp_path, 1) as rig:
             await rig.server.kill()
             rig.environ = environ

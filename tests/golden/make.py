@@ -57,10 +57,10 @@ def main() -> None:
         server.process.child.wait()
         upstream.process.stop()
         # Not opened before it is packed: the write-ahead log of a killed server is part of the story.
-        with sqlite3.connect(f"file:{shutil.copytree(server.data, place / 'look')}/holdfast.db", uri=True) as db:
+        with sqlite3.connect(f"file:{shutil.copytree(server.data, place / 'look')}/ninelives.db", uri=True) as db:
             version = db.execute("PRAGMA user_version").fetchone()[0]
         with tarfile.open(HERE / f"schema_{version:04}.tar.gz", "w:gz") as archive:
-            for path in [*sorted(server.data.glob("holdfast.db*")), server.data / "secret"]:
+            for path in [*sorted(server.data.glob("ninelives.db*")), server.data / "secret"]:
                 archive.add(path, path.name)
         (HERE / f"schema_{version:04}.json").write_text(json.dumps(seen, indent=1) + "\n")
 

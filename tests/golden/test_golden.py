@@ -17,10 +17,10 @@ GOLDEN = sorted(HERE.glob("schema_*.tar.gz"))
 
 def test_the_first_and_the_newest_schema_have_a_golden_directory() -> None:
     """Schemas 2 and 3 were never given to anybody."""
-    from holdfast.journal.queries import migrations
+    from ninelives.journal.queries import migrations
 
     kept = [int(path.name[7:11]) for path in GOLDEN]
-    assert kept[0] == 1 and kept[-1] == migrations()[-1][0], "run python -m tests.golden.make"
+    assert kept[0] == 1 and kept[-1] == migrations("sqlite")[-1][0], "run python -m tests.golden.make"
 
 
 @pytest.mark.parametrize("archive", GOLDEN, ids=lambda path: path.name[:11])

@@ -1,4 +1,4 @@
-"""Rules of holdfast/http/body.py (requirements A6, A7, A8)."""
+"""Rules of ninelives/http/body.py (A6, A7, A8)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
 
-from holdfast.core.errors import ClientError
-from holdfast.http import body as body_module
-from holdfast.http.body import read_json, read_json_optional
+from ninelives.core.errors import ClientError
+from ninelives.http import body as body_module
+from ninelives.http.body import read_json, read_json_optional
 from tests.asgi import Script, http_scope
 
 JSON = {"content-type": "application/json"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.http.connection import HeadFirst, write_of
+from ninelives.http.edge.connection import HeadFirst, write_of
 
 
 class Cycle(SimpleNamespace):

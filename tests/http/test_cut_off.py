@@ -1,4 +1,4 @@
-"""Rules of holdfast/http/calls.py: a caller whose replica drains while its run waits is cut off, and its retry at
+"""Rules of ninelives/http/answering.py: a caller whose replica drains while its run waits is cut off, and its retry at
 another replica goes on with the run of the first try (G13, A9)."""
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from holdfast.core.admission import RETRY_MS, Again
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.engine.base import Ticket
-from holdfast.engine.engine import Engine
-from holdfast.http.calls import Answering, Parts, created, no_refusal
-from holdfast.http.keys import Key
-from holdfast.http.stream import Broke
-from holdfast.models.scripted import said
+from ninelives.dialects.chat.frames import ChatProjection
+from ninelives.engine.base import Ticket
+from ninelives.engine.engine import Engine
+from ninelives.http.answering import Answering, RouteParts, answer_run
+from ninelives.http.edge.keys import ApiKey
+from ninelives.http.stream import Broke
+from ninelives.testing.playbook import said
 from tests.engine.peers import OWNER, House, order, until
 
-KEY = Key("k", OWNER, frozenset())
-RETRY = {"credential": KEY.id, "again": Again(RETRY_MS)}
+KEY = ApiKey("k", OWNER, frozenset())
+FIRST = {"credential": KEY.id, "match": "m", "resend_ms": 60_000}
+RETRY = {**FIRST, "counted": True}
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ async def house() -> AsyncIterator[House]:
 
 def posted() -> Request:
     """A request on a connection of our own, whose caller stays."""
-    extensions = {"holdfast.left": lambda told: lambda: None}
+    extensions = {"ninelives.disconnect": lambda on_disconnect: lambda: None}
     return Request({"type": "http", "method": "POST", "headers": [], "extensions": extensions, "state": {"key": KEY}})
 
 
-def parts_of(engine: Engine) -> Parts:
+def parts_of(engine: Engine) -> RouteParts:
     """No more than it takes to answer a run that is there."""
     absent: Any = None
-    return Parts(engine, absent, absent, absent, b"", 0, 0, 0)
+    return RouteParts(engine, absent, absent, absent, b"", 0, 0, 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -49,10 +49,10 @@ async def test_G13_a_caller_that_a_draining_replica_cuts_off_is_noted_before_its
 ) -> None:
     first, second, word = await house.engine(), await house.engine(), asyncio.Event()
     house.books["hi"] = [[word, *said("done")]]
-    ticket = await first.submit(order("hi", credential=KEY.id))
-    how = Answering(projection=ChatProjection(), body=lambda *_: {}, refusal=no_refusal, eager=False)
-    waiting = asyncio.create_task(created(posted(), parts_of(first), ticket, how, stream=stream))
-    await until(lambda: first.readers(ticket.run) or first._callers.wait_for(ticket.run), "somebody waits")
+    ticket = await first.submit(order("hi", **FIRST))
+    how = Answering(projection=ChatProjection(), body=lambda *_: {}, refusal=lambda _: None, eager=False)
+    waiting = asyncio.create_task(answer_run(posted(), parts_of(first), ticket, how, stream=stream))
+    await until(lambda: first.readers.count(ticket.run) or first._waiters.wait_for(ticket.run), "somebody waits")
     draining = asyncio.create_task(first.drain(0.1))
     assert isinstance(await asyncio.wait_for(waiting, 20), Broke), "no answer: the caller comes back"
     again = await second.submit(order("hi", **RETRY))

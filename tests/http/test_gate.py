@@ -1,4 +1,4 @@
-"""Rules of holdfast/http/gate.py and errors.py (requirements A4 to A8)."""
+"""Rules of ninelives/http/edge/gate.py and errors.py (A4 to A8)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError
-from holdfast.http.errors import error_response, on_http_exception
-from holdfast.http.gate import Gate, Rules
-from holdfast.http.keys import Keyring
-from holdfast.journal.base import StoreUnavailable
+from ninelives.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError
+from ninelives.http.edge.gate import Gate, Rules
+from ninelives.http.edge.keys import Keyring
+from ninelives.http.errors import error_response, on_http_exception
+from ninelives.journal.values import StoreUnavailable
 from tests.asgi import Answer, call, knock
 
 SECRET = "ak_gate-secret-0123456789"

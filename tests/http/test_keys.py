@@ -1,4 +1,4 @@
-"""Rules of holdfast/http/keys.py (requirement A4)."""
+"""Rules of ninelives/http/edge/keys.py (requirement A4)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import hmac
 
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.http import keys
-from holdfast.http.keys import Keyring
+from ninelives.core.errors import ClientError
+from ninelives.http.edge import keys
+from ninelives.http.edge.keys import Keyring
 
 SECRET = "ak_the-first-secret-0001"
 OTHER = "ak_the-other-secret-0002"
@@ -95,6 +95,6 @@ def test_the_ring_keeps_no_secret(ring: Keyring) -> None:
 
 def test_a_secret_cannot_change_hands(ring: Keyring) -> None:
     assert ring.add(SECRET, "default", {"admin"}).owner == "default"
-    with pytest.raises(ValueError, match="already belongs"):
+    with pytest.raises(ValueError, match="already exists"):
         ring.add(SECRET, "mallory", {"admin"})
     assert ring.find([f"Bearer {SECRET}".encode()]).owner == "default"

@@ -14,15 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from holdfast.assemble import Assembled, assemble
-from holdfast.config import load
-from holdfast.dialects.chat.parse import ChatRequest
-from holdfast.dialects.responses.parse import ResponsesRequest
-from holdfast.http.describe import Operation, described
-from holdfast.http.openapi import document, plain_path
-from holdfast.http.routes_server import endpoints_of
-from holdfast.models.scripted import ScriptedModel
-from holdfast.observe.log import Log
+from ninelives.app.assemble import Assembled, assemble
+from ninelives.app.settings import load
+from ninelives.dialects.chat.parse import ChatRequest
+from ninelives.dialects.responses.parse import ResponsesRequest
+from ninelives.http.describe.openapi import document, plain_path
+from ninelives.http.describe.operations import DescribedRoute, Endpoint, Operation
+from ninelives.http.routes.server import endpoints_of
+from ninelives.models.scripted import ScriptedModel
+from ninelives.observe.log import Log
 from tests.asgi import call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -55,7 +55,7 @@ def operations(doc: dict[str, Any]) -> set[tuple[str, str]]:
 async def test_the_document_names_every_route_and_no_other(built: Assembled, doc: dict[str, Any]) -> None:
     served = {(method, plain_path(path)) for method, path in endpoints_of(built.app.routes) if method != "HEAD"}
     told = operations(doc)
-    assert served - told == set(), "put @described(Operation(...)) over the function that answers this route"
+    assert served - told == set(), "make this route with an Endpoint in Routes.endpoints()"
     assert told - served == set(), "the document names a route that is not there"
 
 
@@ -68,11 +68,12 @@ async def test_a_route_that_says_nothing_is_missing_and_one_entry_puts_it_there(
     async def silent(request: Request) -> Response:
         return Response()
 
-    @described(Operation(tag="New", summary="A new one", answers={200: None}))
     async def told(request: Request) -> Response:
         return Response()
 
-    made = document([Route("/silent", silent), Route("/told/{id:path}", told)])
+    entry = Endpoint("GET", "/told/{id:path}", told, Operation(summary="A new one", answers={200: None}))
+    made = document([Route("/silent", silent), DescribedRoute(entry, "New")], {"New": "A new API."})
+    assert made["tags"] == [{"name": "New", "description": "A new API."}]
     assert operations(made) == {("GET", "/told/{id}")}
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.assemble import Assembled, assemble
-from holdfast.assemble_agents import choose_model
-from holdfast.config import load
-from holdfast.observe.log import Log
+from ninelives.app.agents import choose_model
+from ninelives.app.assemble import Assembled, assemble
+from ninelives.app.settings import load
+from ninelives.observe.log import Log
 from tests.asgi import Answer, call
 
 KEY = "a-key-for-conversations-0123"
@@ -60,7 +60,7 @@ async def begun(built: Assembled) -> tuple[str, str]:
 
 async def test_503_shutting_down(built: Assembled) -> None:
     talk, item = await begun(built)
-    built.engine.draining = True
+    built.engine._admission.stop()
     await edits_are_refused(built, talk, item, "shutting_down", "x")
     assert (await sent(built, "DELETE", f"{BASE}/{talk}")).error()["code"] == "shutting_down"
 
@@ -74,9 +74,9 @@ async def test_503_storage_full(built: Assembled) -> None:
             db.execute("INSERT INTO junk VALUES (zeroblob(?))", (4000 * free,))
         db.pragma("max_page_count", 1)  # no page more than there are
 
-    built.store._upkeep.cancel()  # nothing is moved or freed meanwhile
-    await built.store._writer.ask(fill)
+    built.store.database.upkeep.cancel()  # nothing is moved or freed meanwhile
+    await built.store.database.writer.ask(fill)
     await edits_are_refused(built, talk, item, "storage_full", "y" * 200_000)
-    await built.store._writer.ask(lambda db: db.pragma("max_page_count", 1_000_000) and None)
+    await built.store.database.writer.ask(lambda db: db.pragma("max_page_count", 1_000_000) and None)
     assert (await sent(built, "POST", f"{BASE}/{talk}/items", {"items": [ITEM]})).status == 200
     assert (await sent(built, "DELETE", f"{BASE}/{talk}")).json()["deleted"] is True

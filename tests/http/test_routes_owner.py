@@ -17,19 +17,20 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from holdfast.assemble import Assembled, assemble
-from holdfast.assemble_agents import choose_model
-from holdfast.config import load
-from holdfast.http.routes_server import endpoints_of
-from holdfast.journal.base import Query
-from holdfast.observe.log import Log
-from holdfast.testing.fake_upstream import FakeUpstream
+from ninelives.app.agents import choose_model
+from ninelives.app.assemble import Assembled, assemble
+from ninelives.app.settings import load
+from ninelives.http.routes.server import endpoints_of
+from ninelives.journal.values import Query
+from ninelives.observe.log import Log
+from ninelives.testing.fake_upstream import FakeUpstream
 from tests.asgi import Answer, http_scope
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEYS = {"alice": "alice-key-0123456789abcdef", "bob": "bob-key-0123456789abcdefgh"}
 SECRET = "the-secret-word-of-alice"
+DEADLINE_S = 30.0
 CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
 SESSIONS = "/api/sessions"
 ASKS = SECRET + ' [[tools=write_file:{"path":"to-be-asked.txt","content":"x"}]]'
@@ -89,6 +90,8 @@ TALK_IDS = ("conversation", "active_conversation", "name", "active_name")
 RUN_IDS = ("run", "active_run", "msg", *RESPONSE_IDS, *CHAT_IDS)
 
 TABLE: dict[tuple[str, str], list[Probe]] = {
+    ("GET", "/livez"): [Probe("/livez")],
+    ("GET", "/readyz"): [Probe("/readyz")],
     ("GET", "/health"): [Probe("/health")],
     ("GET", "/v1/health"): [Probe("/v1/health")],
     ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
@@ -271,7 +274,7 @@ class World:
         await self._until_quiet(active=3)
 
     async def _active_chat(self, other: str) -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 listed = (await self.call("alice", "GET", CHAT)).json()["data"]
                 for completion in listed:
@@ -283,7 +286,7 @@ class World:
         """The code with which a run of alice asks."""
         await self.made(RUNS, {"input": ASKS})
         engine = self.built.engine
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 for row in await engine.durable.rows(Query(owner="default", statuses=("waiting_for_approval",))):
                     state = await engine.look("default", row.run)
@@ -292,7 +295,7 @@ class World:
                 await asyncio.sleep(0.01)
 
     async def _until_quiet(self, active: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while self.built.engine.stats()["active"] != active or self.up.open < active:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -316,7 +319,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             "tools.sandbox": "off",
             "tools.approval": "never",
         }
-        rules = data / "holdfast.toml"
+        rules = data / "ninelives.toml"
         rules.write_text('[[approvals]]\ntool = "write_file"\nask = "always"\nmatch = "to-be-asked"\n')
         loaded = load(rules, {"HOME": str(data)}, flags)
         model, _ = choose_model(loaded.settings, None)

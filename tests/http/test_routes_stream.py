@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.dialects import shared
-from holdfast.dialects.messages import errors
-from holdfast.engine.base import Broken, Chunk, Ended, News
-from holdfast.http.stream import FRAME_END, SLICE, RunStream, pieces
+from ninelives.dialects import shared
+from ninelives.dialects.messages import errors
+from ninelives.engine.base import Broken, Chunk, News, StreamEnded
+from ninelives.http.stream import FRAME_END, SLICE, RunStream, pieces
 
 
 def frames(sizes: list[int]) -> list[bytes]:
@@ -60,7 +60,7 @@ async def streamed(subscription: Any, **named: Any) -> tuple[list[Any], list[boo
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    async def left(whole: bool) -> None:
+    async def left(*, whole: bool) -> None:
         told.append(whole)
 
     await RunStream(subscription, [], left, **named)({"type": "http"}, receive, send)
@@ -79,8 +79,11 @@ class Told:
     def told(self) -> bool:
         return not self._left
 
+    def connect(self, line: object) -> None:
+        pass
+
     async def next(self) -> News:
-        return Chunk(self._left.pop(0)) if self._left else Ended()
+        return Chunk(self._left.pop(0)) if self._left else StreamEnded()
 
     def close(self) -> None:
         pass
@@ -99,7 +102,8 @@ async def test_the_last_frames_go_out_with_the_end_of_the_body(last: bytes) -> N
 class Gone:
     """A subscription to a run that has vanished."""
 
-    on_cut: Callable[[], None]
+    def connect(self, line: object) -> None:
+        pass
 
     async def next(self) -> News:
         return Broken("the run was deleted")
@@ -115,7 +119,7 @@ class Gone:
 async def test_a_stream_that_cannot_be_read_on_ends_with_an_error_in_its_dialect(
     broken: Callable[[str], bytes], begins: bytes
 ) -> None:
-    """House rule 6.15: a client of messages passes over frames without a name, and would take the end for good."""
+    """R15: a client of messages passes over frames without a name, and would take the end for good."""
     sent, _ = await streamed(Gone(), broken=broken)
     bodies = [message["body"] for message in sent[1:]]
     assert bodies[0].startswith(begins) and b"stream_broken" in bodies[0] and bodies[1:] == [b""]

@@ -1,4 +1,4 @@
-"""What the journal tests share: SQLite stores that are closed at the end, and looks behind their doors."""
+"""Fixtures of the journal tests: SQLite stores that are closed at the end of the test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-if "holdfast.testing" not in sys.modules:  # the suite's asserts tell what they saw, unless it is too late for that
-    pytest.register_assert_rewrite("holdfast.testing")
+if "ninelives.testing" not in sys.modules:  # show values in the suite's asserts, if it is not imported yet
+    pytest.register_assert_rewrite("ninelives.testing")
 
-from holdfast.journal import sqlite
-from holdfast.testing import VirtualClock
-from tests.journal.shelf import Shelf
+from ninelives.journal.sqlite import database
+from ninelives.testing import VirtualClock
+from tests.journal.opened_store import OpenedStore
 
 
 @pytest.fixture
@@ -23,17 +23,17 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upkeep does not rest."""
-    monkeypatch.setattr(sqlite, "UPKEEP_S", 0.001)
+    """Upkeep runs without pauses."""
+    monkeypatch.setattr(database, "UPKEEP_S", 0.001)
 
 
 @pytest.fixture
-async def shelf(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Callable[..., Awaitable[Shelf]]]:
-    """Open the store of this test (or another by name); all are closed at the end."""
-    opened: list[Shelf] = []
+async def open_store(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Callable[..., Awaitable[OpenedStore]]]:
+    """Opens the store of this test, or another one by name. All are closed at the end."""
+    opened: list[OpenedStore] = []
 
-    async def open_at(name: str = "journal.db", *, upkeep: bool = True) -> Shelf:
-        one = await Shelf.open_at(tmp_path / name, clock, upkeep=upkeep)
+    async def open_at(name: str = "journal.db", *, upkeep: bool = True) -> OpenedStore:
+        one = await OpenedStore.open_at(tmp_path / name, clock, upkeep=upkeep)
         opened.append(one)
         return one
 

@@ -1,5 +1,5 @@
-"""A wire to PostgreSQL that can be cut. Owns: a proxy on a socket of its own that, once armed, lets the next
-transaction commit and swallows the answer; or is down altogether. Refuses to know: what is asked."""
+"""A proxy to PostgreSQL that can be cut. Owns: a socket that, once armed, lets the next transaction commit and drops
+the answer, or refuses all connections. Refuses to know: what the queries are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 IDLE = b"Z\x00\x00\x00\x05I"
-"""ReadyForQuery, outside a transaction: what was asked is over, and committed."""
+"""ReadyForQuery outside a transaction: the query is finished and committed."""
 
 
 class Wire:
-    """Between a store and its server."""
+    """The proxy between a store and its server."""
 
     def __init__(self, target: Path) -> None:
         self._target = str(target / ".s.PGSQL.5432")
@@ -22,13 +22,13 @@ class Wire:
         self._open: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.armed = 0
-        """How many answers are to be swallowed."""
+        """How many answers to drop."""
         self.cuts = 0
         self.stay_down = False
-        """After a cut, nobody gets through."""
+        """After a cut, refuse all connections."""
         self.down = False
         self.mute = False
-        """Whatever is sent is swallowed, either way; nobody is told."""
+        """Drop everything in both directions, without closing."""
 
     async def __aenter__(self) -> Wire:
         self._server = await asyncio.start_unix_server(self._accept, str(self.sockets / ".s.PGSQL.5432"))
@@ -41,7 +41,7 @@ class Wire:
         self._home.cleanup()
 
     def cut_all(self) -> None:
-        """All connections break."""
+        """Break all connections."""
         for writer in list(self._open):
             writer.transport.abort()
 

@@ -1,71 +1,26 @@
-"""What the memory store has beside the contract: its sessions may live elsewhere."""
+"""What the memory store adds to the contract."""
 
 from __future__ import annotations
 
-import pytest
-
-from holdfast.core.admission import Asked
-from holdfast.journal.base import Mark, StoreUnavailable, Verdict
-from holdfast.journal.memory import MemoryStore
-from holdfast.testing import Author, Backend, VirtualClock
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.testing import Author, Backend, VirtualClock
 
 
-class Unsteady(MemoryStore):
-    """A store for sessions that fails when it is told to."""
-
-    failures: list[str]
-
-    async def remember(self, owner: str, session: str, at: int, turn: bytes) -> None:
-        if session in self.failures:
-            self.failures.remove(session)
-            raise StoreUnavailable("full", passing=True)
-        await super().remember(owner, session, at, turn)
-
-
-@pytest.fixture
-def elsewhere(clock: VirtualClock) -> Unsteady:
-    store = Unsteady(clock)
-    store.failures = []
-    return store
+async def test_it_says_at_once_whether_it_has_a_run(clock: VirtualClock) -> None:
+    store = MemoryStore(clock)
+    ann = Author(Backend(store, clock))
+    await ann.open("active", kept="memory")
+    await ann.finished("done")
+    await ann.finished("follows", previous="done")
+    assert store.has("active") and store.has("done") and not store.has("nobody")
+    await store.delete("ann", "active")
+    await store.delete("ann", "done")
+    assert not store.has("active") and not store.has("done")
 
 
-@pytest.fixture
-def ann(clock: VirtualClock, elsewhere: Unsteady) -> Author:
-    return Author(Backend(MemoryStore(clock, sessions=elsewhere), clock))
-
-
-async def turns(store: MemoryStore, session: str) -> list[bytes]:
-    known = await store.resolve(Asked(owner="ann", fingerprint="", session=session))
-    return await store.turns("ann", known)
-
-
-async def test_a_turn_goes_to_the_sessions_elsewhere(ann: Author, elsewhere: Unsteady) -> None:
-    await ann.open("r1")
-    assert await ann.end("r1", session="s") is Verdict.WRITTEN
-    assert await turns(elsewhere, "s") == [b'["r1"]']
-
-
-async def test_a_fenced_slice_gives_no_turn(ann: Author, elsewhere: Unsteady) -> None:
-    await ann.open("r1")
-    ann.attempts["r1"] = 2
-    assert await ann.end("r1", session="s") is Verdict.FENCED
-    ann.attempts["r1"] = 1
-    assert await ann.end("r1", session="s") is Verdict.WRITTEN
-    assert await ann.end("r1", session="s") is Verdict.FENCED
-    assert await turns(elsewhere, "s") == [b'["r1"]']
-
-
-async def test_a_batch_that_is_tried_again_gives_each_turn_once(ann: Author, elsewhere: Unsteady) -> None:
-    """The second session fails: nothing is written, and the first must not have its turn twice after the retry."""
-    elsewhere.failures = ["b", "b"]
-    slices = []
-    for run, session in (("r1", "a"), ("r2", "b"), ("r3", "c")):
-        await ann.open(run)
-        mark = Mark(status="completed", at=0, ended=True, turn=b"[1]", session=session)
-        slices.append(ann.slice(run, b"end", mark=mark))
-    for _ in range(2):
-        with pytest.raises(StoreUnavailable):
-            await ann.store.append(slices)
-        assert [len(await ann.data(run)) for run in ("r1", "r2", "r3")] == [2, 2, 2]
-    assert await ann.store.append(slices) == [Verdict.WRITTEN] * 3
-    assert [await turns(elsewhere, session) for session in "abc"] == [[b"[1]"]] * 3
+async def test_a_run_in_memory_is_forgotten_when_it_has_ended(clock: VirtualClock) -> None:
+    store = MemoryStore(clock)
+    ann = Author(Backend(store, clock))
+    await ann.finished("r1", kept="memory")
+    await store.forget([("ann", "r1")])
+    assert not store.has("r1")

@@ -1,32 +1,38 @@
-"""A data directory moves to PostgreSQL and back, and is the same afterwards (issue 6)."""
+"""A data directory moves to PostgreSQL and back, and is the same afterwards."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.cli_store import judge
-from holdfast.core.errors import Damaged
-from holdfast.journal import postgres_carry
-from holdfast.journal.base import StoreUnavailable
-from holdfast.journal.base_carry import Carried, Conversation, HalfMoved, InUse, Key, SessionTitle
-from holdfast.journal.base_conversations import Removal
-from holdfast.journal.base_upkeep import Retention
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.moving import move, summed
-from holdfast.journal.postgres import Identity, PostgresStore
-from holdfast.journal.postgres_care import check
-from holdfast.journal.postgres_carry import PostgresCarrier, refuse_moved, settle_all
-from holdfast.journal.sqlite import SqliteStore
-from holdfast.journal.sqlite_care import check as check_sqlite
-from holdfast.journal.sqlite_carry import SqliteCarrier
-from holdfast.testing import VirtualClock
-from holdfast.testing.author import Author, Backend
+from ninelives.cli.store import judge
+from ninelives.core.errors import Damaged
+from ninelives.journal.move import (
+    Carried,
+    CarriedConversation,
+    CarriedKey,
+    CarriedTitle,
+    Digest,
+    HalfMoved,
+    InUse,
+    move,
+)
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.postgres import move as postgres_move
+from ninelives.journal.postgres.move import PostgresCarrier, check, refuse_moved, settle_all
+from ninelives.journal.postgres.store import Identity, PostgresStore
+from ninelives.journal.sqlite.load import database_in
+from ninelives.journal.sqlite.maintenance import check as check_sqlite
+from ninelives.journal.sqlite.move import SqliteCarrier
+from ninelives.journal.sqlite.store import SqliteStore
+from ninelives.journal.values import Removal, Retention, StoreUnavailable
+from ninelives.testing import VirtualClock
+from ninelives.testing.author import Author, Backend
 from tests.journal.cut import Wire
-from tests.journal.test_moving import GOLDEN, golden
+from tests.journal.test_move import GOLDEN, golden
 from tests.pg import server
 
 Side = SqliteCarrier | PostgresCarrier
@@ -42,12 +48,12 @@ async def moved(source: Side, target: Side) -> tuple[str, dict[str, int]]:
 
 
 def wired(url: str, wire: Wire) -> str:
-    """The same database, over a wire."""
+    """The URL of the same database, through a proxy."""
     return server().url(url.partition("@/")[2].partition("?")[0], wire.sockets)
 
 
 def target_keeps(target: PostgresCarrier, wire: Wire) -> None:
-    """The answer to the last step of a move is swallowed: inside its transaction no other answer is like it."""
+    """Drop the answer to the commit of a move: the proxy recognises it because it ends the transaction."""
     real = target.rows
 
     async def rows() -> AsyncIterator[Carried]:
@@ -60,13 +66,17 @@ def target_keeps(target: PostgresCarrier, wire: Wire) -> None:
 
 async def checksum(side: Side) -> str:
     try:
-        return (await summed(side)).checksum
+        await side.lend()
+        digest = Digest()
+        async for row in side.rows():
+            digest.add(row)
+        return digest.checksum
     finally:
         await side.close()
 
 
 async def store_at(url: str, holder: str = "h") -> PostgresStore:
-    return await PostgresStore.open_at(url, Identity(holder, f"replica {holder}", True), LocalBell())
+    return await PostgresStore.open_at(url, Identity(holder, f"replica {holder}", True), LocalNotifier())
 
 
 @pytest.fixture(params=GOLDEN, ids=lambda path: path.name[:11])
@@ -88,13 +98,13 @@ async def test_a_round_trip_gives_the_same_checksum(old: Path, tmp_path: Path) -
     back, _ = await moved(PostgresCarrier(url), SqliteCarrier(tmp_path / "new"))
     assert before == there == back == await checksum(SqliteCarrier(tmp_path / "new"))
     assert (tmp_path / "new" / "secret").read_bytes() == secret
-    assert not check_sqlite(tmp_path / "new" / "holdfast.db", judge).problems
+    assert not check_sqlite(tmp_path / "new" / "ninelives.db", judge).problems
 
 
 async def story(data: Path) -> None:
-    """A directory with everything that a store can hold, whose server was killed."""
+    """A data directory with everything that a store can hold. Its server was killed."""
     data.mkdir()  # noqa: ASYNC240
-    store = await SqliteStore.open_at(data / "holdfast.db", "normal", time.monotonic)
+    store = await SqliteStore.open_at(data / "ninelives.db", "normal", VirtualClock().now_ms)
     (data / "secret").write_bytes(bytes(range(32)))
     ann, bob = (Author(Backend(store, VirtualClock()), owner) for owner in ("ann", "bob"))
     await ann.finished("one", conversation="talk", key="k1")
@@ -112,6 +122,9 @@ async def story(data: Path) -> None:
     await store.upkeep.touch([("bob", "four", 10**14)])
     assert await store.upkeep.evict(Retention(at=10**14, before=10**14), frozenset({"one", "two", "three"}))
     assert await store.upkeep.pin("ann", "one", True)
+    await ann.finished("unstored", credential="key", kept="hours", match="m1", resend_ms=30_000)
+    await store.deliveries.answered([("ann", "unstored")])
+    await ann.finished("undelivered", credential="key", kept="delivery", match="m1", resend_ms=30_000)
     await ann.open("open", credential="key", conversation="talk")
     await ann.write("open", b"a" * 70_000, b"\0\xff", b"")
     await store.annotate("ann", "open", b'{"a":"b"}')
@@ -143,14 +156,30 @@ async def test_everything_that_a_store_can_hold_moves(tmp_path: Path) -> None:
     assert before == there == back
 
 
-async def test_what_was_unfinished_goes_on_over_there_with_its_next_attempt(tmp_path: Path) -> None:
+async def test_a_move_carries_what_is_kept_of_a_run() -> None:
+    source, target = await server().database(), await server().database()
+    store = await store_at(source)
+    ann = Author(Backend(store, VirtualClock()))
+    waits: dict[str, Any] = {"credential": "k1", "match": "m1", "resend_ms": 30_000}
+    await ann.finished("r1", **waits, kept="delivery")
+    await store.deliveries.answered([("ann", "r1")])
+    await ann.open("r2", **waits, kept="hours")
+    await store.close()
+    await moved(PostgresCarrier(source), PostgresCarrier(target))
+    columns = "kept, resend_ms, delivered_at > 0, ended_at > 0, waits, fingerprint"
+    rows = await server().run(target, f"SELECT {columns} FROM runs ORDER BY n")
+    expected = [("delivery", 30_000, True, True, False, "m1"), ("hours", 30_000, False, False, True, "m1")]
+    assert [tuple(row) for row in rows] == expected
+
+
+async def test_unfinished_runs_go_on_in_the_database_with_their_next_attempt(tmp_path: Path) -> None:
     data = tmp_path / "full"
     await story(data)
     url = await server().database()
     await moved(SqliteCarrier(data), PostgresCarrier(url))
     store = await store_at(url)
     try:
-        free = dict(reversed(pair) for pair in await store.claimable(10))
+        free = {run: owner for owner, run in await store.claimable(10, 0)}
         assert free == {"open": "ann", "parked": "ann"}
         seen: list[tuple[int, bool]] = []
 
@@ -171,14 +200,14 @@ async def test_what_was_unfinished_goes_on_over_there_with_its_next_attempt(tmp_
         await store.close()
 
 
-async def test_a_database_with_something_in_it_is_refused(old: Path) -> None:
+async def test_a_database_that_is_not_empty_is_refused(old: Path) -> None:
     url = await server().database()
     store = await store_at(url)
     await store.grant("ann", "", "tool")
     await store.close()
     with pytest.raises(InUse, match="not empty"):
         await moved(SqliteCarrier(old), PostgresCarrier(url))
-    assert (old / "holdfast.db").exists()
+    assert database_in(old).exists()
 
 
 async def test_a_database_that_a_replica_uses_is_refused_on_both_sides(old: Path, tmp_path: Path) -> None:
@@ -194,12 +223,12 @@ async def test_a_database_that_a_replica_uses_is_refused_on_both_sides(old: Path
     await moved(SqliteCarrier(old), PostgresCarrier(url))
 
 
-async def test_a_move_that_is_cut_off_leaves_the_database_empty(old: Path) -> None:
+async def test_an_interrupted_move_leaves_the_database_empty(old: Path) -> None:
     class Cut(Exception):
         pass
 
     def cut(row: Carried) -> None:
-        if isinstance(row, Key):
+        if isinstance(row, CarriedKey):
             raise Cut
 
     url = await server().database()
@@ -213,8 +242,8 @@ async def test_a_move_that_is_cut_off_leaves_the_database_empty(old: Path) -> No
     assert (await moved(SqliteCarrier(old), PostgresCarrier(url)))[0] == before
 
 
-async def test_a_move_whose_last_answer_was_lost_is_found_to_be_done(tmp_path: Path) -> None:
-    """Else both sides could be served, and unfinished runs carried out twice."""
+async def test_a_move_whose_commit_had_no_answer_is_found_to_be_complete(tmp_path: Path) -> None:
+    """Else both stores could be served, and unfinished runs would run twice."""
     data = tmp_path / "old"
     await story(data)
     url = await server().database()
@@ -223,14 +252,12 @@ async def test_a_move_whose_last_answer_was_lost_is_found_to_be_done(tmp_path: P
         target_keeps(target, wire)
         there, counts = await moved(source, target)
         assert wire.cuts == 1
-    assert not (data / "holdfast.db").exists(), "the source is out of use"
+    assert not (data / "ninelives.db").exists(), "the source is retired"
     assert there == await checksum(PostgresCarrier(url)) and counts["runs"] > 5
 
 
-async def test_a_move_of_which_nobody_knows_whether_it_was_kept_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_carry, "LOOK_S", 0.5)
+async def test_a_move_with_an_unknown_outcome_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_move, "OUTCOME_S", 0.5)
     data = tmp_path / "old"
     await story(data)
     url = await server().database()
@@ -246,14 +273,14 @@ async def test_a_move_that_was_not_kept_leaves_the_source_in_use(tmp_path: Path)
     url = await server().database()
     target = PostgresCarrier(url)
     await target.receive()
-    number = await target._line.fetchval(postgres_carry.SQL["transaction"])
-    target._line.terminate()
+    number = await target._connection.fetchval(postgres_move.SQL["transaction"])
+    target._connection.terminate()
     with pytest.raises(StoreUnavailable, match="the answer"):
-        await target._look_for(number, StoreUnavailable("the answer was lost", passing=True))
+        await target._find_outcome(number, StoreUnavailable("the answer was lost", passing=True))
     await target.close()
 
 
-async def test_a_source_that_breaks_off_after_the_move_is_put_out_of_use_all_the_same(
+async def test_a_source_whose_connection_breaks_after_the_move_is_retired_all_the_same(
     old: Path, tmp_path: Path
 ) -> None:
     url = await server().database()
@@ -271,7 +298,7 @@ async def test_a_source_that_breaks_off_after_the_move_is_put_out_of_use_all_the
         await refuse_moved(url)
 
 
-async def test_a_database_that_goes_away_during_a_move_is_told_in_our_words(old: Path) -> None:
+async def test_a_database_that_goes_away_during_a_move_is_reported_as_unavailable(old: Path) -> None:
     url = await server().database()
     async with Wire(server().sockets) as wire:
         source, target = SqliteCarrier(old), PostgresCarrier(wired(url, wire))
@@ -281,19 +308,19 @@ async def test_a_database_that_goes_away_during_a_move_is_told_in_our_words(old:
         finally:
             await source.close()
             await target.close()
-    assert (old / "holdfast.db").exists()
+    assert database_in(old).exists()
 
 
 async def test_a_target_that_lost_something_is_not_kept(old: Path) -> None:
     class Forgetful(PostgresCarrier):
         async def put(self, row: Carried) -> None:
-            if not isinstance(row, Conversation):
+            if not isinstance(row, CarriedConversation):
                 await super().put(row)
 
     url = await server().database()
     with pytest.raises(Damaged, match="not what was read"):
         await moved(SqliteCarrier(old), Forgetful(url))
-    assert (await server().run(url, "SELECT count(*) FROM runs"))[0][0] == 0 and (old / "holdfast.db").exists()
+    assert (await server().run(url, "SELECT count(*) FROM runs"))[0][0] == 0 and database_in(old).exists()
 
 
 async def test_a_database_whose_store_moved_is_not_served_again(old: Path, tmp_path: Path) -> None:
@@ -307,40 +334,40 @@ async def test_a_database_whose_store_moved_is_not_served_again(old: Path, tmp_p
         await moved(PostgresCarrier(url), SqliteCarrier(tmp_path / "newer"))
 
 
-async def test_the_check_finds_what_was_changed_behind_the_stores_back(old: Path) -> None:
+async def test_the_check_finds_what_was_changed_in_the_database(old: Path) -> None:
     url = await server().database()
     await moved(SqliteCarrier(old), PostgresCarrier(url))
     victim = "(SELECT run FROM run_log ORDER BY run LIMIT 1)"
     await server().run(url, f"UPDATE run_log SET data = data || '\\x00'::bytea WHERE run = {victim}")
     await server().run(url, "UPDATE conversations SET latest = 'nobody'")
     problems = (await check(url, judge, lambda done, of: None)).problems
-    assert len(problems) == 2 and "checksum" in problems[0] and "nobody is not there" in problems[1]
+    assert len(problems) == 2 and "checksum" in problems[0] and "nobody does not exist" in problems[1]
     with pytest.raises(Damaged, match="checksum"):
         await checksum(PostgresCarrier(url))
 
 
-async def test_a_database_without_a_store_is_told_as_such() -> None:
+async def test_the_check_reports_a_database_without_a_store() -> None:
     with pytest.raises(StoreUnavailable, match="no store"):
         await check(server().url("template1"), judge, lambda done, of: None)
     await refuse_moved(server().url("template1"))
 
 
-async def test_a_name_that_postgresql_cannot_hold_is_told(tmp_path: Path) -> None:
+async def test_a_name_that_postgresql_cannot_store_is_reported(tmp_path: Path) -> None:
     url = await server().database()
     target = PostgresCarrier(url)
     await target.receive()
     with pytest.raises(Damaged, match=r"U\+0000"):
-        await target.put(SessionTitle("ann", "s", "a\0b"))
+        await target.put(CarriedTitle("ann", "s", "a\0b"))
     await target.close()
 
 
-async def test_a_url_that_is_none_says_so_without_its_password() -> None:
+async def test_an_invalid_url_is_reported_without_its_password() -> None:
     with pytest.raises(StoreUnavailable) as caught:
         await refuse_moved("postgresql://me:hun/ter2@host/db")
     assert "ter2" not in str(caught.value) and "hun" not in str(caught.value) and not caught.value.passing
 
 
-async def test_workspaces_that_were_there_before_keep_their_home() -> None:
+async def test_workspaces_that_moved_keep_their_home() -> None:
     url = await server().database()
     await settle_all(url, [("ann", "ann"), ("bob", "bob/s")], "machine-1")
     store = await store_at(url)

@@ -1,4 +1,4 @@
-"""A test run that is killed leaves no PostgreSQL behind."""
+"""A killed test run leaves no PostgreSQL server behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes on one database: who wins, and that the loser leaves no trace (P6, P8, P11)."""
+"""Races of several processes on one database: one wins, and the losers leave no trace (P6, P8, P11)."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import asyncpg
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.journal import postgres, postgres_lines
-from holdfast.journal.base import Attached, Mark, Opened, Query, StoreUnavailable, Verdict
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.postgres import Identity, PostgresStore
-from holdfast.journal.postgres_lines import Wiring
-from holdfast.testing import Author, Backend
+from ninelives.core.errors import ClientError
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.postgres import claims, connections
+from ninelives.journal.postgres.connections import Wiring
+from ninelives.journal.postgres.store import Identity, PostgresStore
+from ninelives.journal.values import Attached, Mark, Opened, Query, StoreUnavailable, Verdict
+from ninelives.testing import Author, Backend
 from tests import pg
-from tests.journal.shelf import until
+from tests.journal.opened_store import until
 
 WRITTEN, FENCED = Verdict.WRITTEN, Verdict.FENCED
 
 
 @asynccontextmanager
 async def crowd(count: int, queries: int = 4) -> AsyncIterator[list[Backend]]:
-    """Stores of as many processes on one database."""
+    """The stores of several processes on one database."""
     async with AsyncExitStack() as stack:
         url, clock = await stack.enter_async_context(pg.server().borrowed())
         stores: list[Backend] = []
         for n in range(count):
             wiring = Wiring(queries=queries)
-            store = await PostgresStore.open_at(url, Identity(f"h{n}", f"n{n}", True), LocalBell(), 15.0, wiring)
+            store = await PostgresStore.open_at(url, Identity(f"h{n}", f"n{n}", True), LocalNotifier(), 15.0, wiring)
             stack.push_async_callback(store.close)
             stores.append(Backend(store, clock))
         yield stores
 
 
 @pytest.fixture
-def no_turnstile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All race in the database, also those of one process."""
-    monkeypatch.setattr(postgres, "_places", lambda opening: [])
+def no_opening_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All openings race in the database, also those of one process."""
+    monkeypatch.setattr(claims, "_contended", lambda opening: [])
 
 
-@pytest.mark.usefixtures("no_turnstile")
+@pytest.mark.usefixtures("no_opening_locks")
 async def test_forty_connections_with_one_key_make_one_run_in_each_of_fifty_rounds() -> None:
     async with crowd(4, queries=10) as stores:
         for turn in range(50):
@@ -59,7 +59,7 @@ async def test_forty_connections_with_one_key_make_one_run_in_each_of_fifty_roun
         assert len(await Author(stores[1]).data(rows[0].run)) == 2
 
 
-@pytest.mark.usefixtures("no_turnstile")
+@pytest.mark.usefixtures("no_opening_locks")
 async def test_of_many_processes_in_one_conversation_one_begins_and_the_others_leave_no_trace() -> None:
     async with crowd(3) as stores:
         for turn in range(5):
@@ -77,11 +77,11 @@ async def test_of_many_processes_in_one_conversation_one_begins_and_the_others_l
             author.seqs[run], author.attempts[run] = 1, 1
             assert await author.end(run) is WRITTEN
         assert len(await stores[0].store.rows(Query(owner="ann", limit=100))) == 5
-        line = await stores[2].store.conversations.line("ann", "talk")
-        assert len(line) == 5, "each follows the one before"
+        links = await stores[2].store.conversations.line("ann", "talk")
+        assert len(links) == 5, "each follows the one before"
 
 
-async def test_a_zombie_that_races_the_claim_leaves_no_gap_and_writes_nothing_after_it() -> None:
+async def test_an_old_holder_that_races_a_claim_leaves_no_gap_and_writes_nothing_after_it() -> None:
     firsts = {"zombie": 0, "claim": 0}
     async with crowd(2) as (old, new):
         for n in range(40):
@@ -89,22 +89,22 @@ async def test_a_zombie_that_races_the_claim_leaves_no_gap_and_writes_nothing_af
             zombie, heir = Author(old, holder="h0"), Author(new, holder="h1")
             await zombie.open(run)
             old.clock.advance(16)
-            await old.store.beat("h0")  # it lives, and knows nothing
+            await old.store.beat("h0")  # it lives, and does not know that its lease expired
             written: list[bytes] = []
 
             async def write(zombie: Author = zombie, run: str = run, written: list[bytes] = written) -> None:
-                for k in range(100):
+                for k in range(1000):
                     if await zombie.write(run, b"z%d" % k, b"zz%d" % k) is FENCED:
                         return
                     written += [b"z%d" % k, b"zz%d" % k]
                 raise AssertionError("never fenced")
 
-            async def take(heir: Author = heir, run: str = run, n: int = n) -> None:
+            async def take_over(heir: Author = heir, run: str = run, n: int = n) -> None:
                 await asyncio.sleep(0.001 * (n % 5))
                 claim = await heir.claim(run)
                 assert claim is not None and claim.attempt == 2
 
-            await asyncio.gather(write(), take())
+            await asyncio.gather(write(), take_over())
             assert await heir.write(run, b"heir") is WRITTEN
             records = await heir.read(run)
             assert [record.seq for record in records] == list(range(len(records)))
@@ -114,14 +114,14 @@ async def test_a_zombie_that_races_the_claim_leaves_no_gap_and_writes_nothing_af
     assert firsts["zombie"] > 0, firsts
 
 
-async def test_many_processes_that_claim_at_once_give_one() -> None:
+async def test_of_many_concurrent_claims_one_succeeds() -> None:
     async with crowd(4) as stores:
         await Author(stores[0]).open("r1", held=False)
         claims = await asyncio.gather(*(Author(one, holder=f"h{n}").claim("r1") for n, one in enumerate(stores * 5)))
         assert len([claim for claim in claims if claim is not None]) == 1
 
 
-async def test_turns_of_one_session_from_many_processes_are_all_there() -> None:
+async def test_turns_that_many_processes_add_to_one_session_are_all_kept() -> None:
     async with crowd(3) as stores:
         authors = [Author(one, holder=f"h{n}") for n, one in enumerate(stores)]
         for turn in range(4):
@@ -195,13 +195,13 @@ async def test_a_database_restarted_under_load_loses_nothing_that_was_acknowledg
         await asyncio.to_thread(server.destroy)
 
 
-async def test_a_process_that_stands_still_inside_a_transaction_holds_up_others_for_a_moment_only(
+async def test_a_process_that_stops_inside_a_transaction_blocks_others_only_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres_lines, "IDLE_TRANSACTION_MS", 300)
+    monkeypatch.setattr(connections, "IDLE_TRANSACTION_MS", 300)
     async with pg.server().borrowed() as (url, clock):
         store = await pg.opened(url, "h1")
-        frozen = await asyncpg.connect(url, **postgres_lines.options_of(Wiring(), "frozen"))
+        frozen = await asyncpg.connect(url, **connections.options_of(Wiring(), "frozen"))
         try:
             ann = Author(Backend(store, clock))
             await ann.open("r1", conversation="talk")

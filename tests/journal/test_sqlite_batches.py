@@ -1,4 +1,4 @@
-"""Many callers, few transactions: what one batch means for each of them."""
+"""Group commit: many callers share few transactions, and a failure stays with its caller."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.core.errors import ClientError
-from holdfast.journal import sqlite
-from holdfast.journal.base import Mark, StoreUnavailable, Verdict
-from holdfast.testing import Author
-from tests.journal.shelf import DEADLINE_S, Shelf, size
+from ninelives.core.errors import ClientError
+from ninelives.journal.sqlite import database
+from ninelives.journal.values import Mark, Signal, StoreUnavailable, Verdict
+from ninelives.testing import Author
+from tests.journal.opened_store import DEADLINE_S, OpenedStore, size
 
-Open = Callable[..., Awaitable[Shelf]]
+Open = Callable[..., Awaitable[OpenedStore]]
 
 
-async def test_many_calls_at_once_are_few_commits(shelf: Open) -> None:
-    one = await shelf(upkeep=False)
+async def test_many_calls_at_once_are_few_commits(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
     commits = await one.commits()
     before = commits()
     async with one.one_batch():
@@ -36,15 +36,15 @@ async def test_many_calls_at_once_are_few_commits(shelf: Open) -> None:
     assert commits() - before <= 2
 
 
-async def test_calls_that_are_made_freely_share_commits_too(shelf: Open) -> None:
-    one = await shelf(upkeep=False)
+async def test_calls_that_are_made_freely_share_commits_too(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
     commits = await one.commits()
     await asyncio.gather(*(one.ann.open(f"r{n}") for n in range(300)))
     assert commits() < 150
 
 
-async def test_a_refused_job_does_not_harm_the_others_of_its_batch(shelf: Open) -> None:
-    one = await shelf(upkeep=False)
+async def test_a_refused_job_does_not_harm_the_others_of_its_batch(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
     await one.ann.open("busy", conversation="talk")
     async with one.one_batch():
         work = [
@@ -60,12 +60,12 @@ async def test_a_refused_job_does_not_harm_the_others_of_its_batch(shelf: Open) 
     assert await one.ann.status("r2") is None
 
 
-async def test_a_job_that_is_wrong_in_itself_fails_alone(shelf: Open) -> None:
-    one = await shelf(upkeep=False)
+async def test_a_job_that_is_wrong_in_itself_fails_alone(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
     ann = one.ann
     await ann.open("r1", conversation="talk")
     await ann.open("r2", held=False)
-    before = dict(one.store._fences.settled)
+    before = dict(one.database.fences.committed)
     async with one.one_batch():
         good = [
             asyncio.create_task(ann.write("r1", b"a")),
@@ -74,9 +74,9 @@ async def test_a_job_that_is_wrong_in_itself_fails_alone(shelf: Open) -> None:
         await asyncio.sleep(0)
         bad = [
             asyncio.create_task(one.store.open(ann.opening("r1", key="k2"))),
-            one.store._writer.ask(lambda db: db.execute("INSERT INTO nowhere VALUES (1)")),
-            one.store._writer.ask(lambda db: 1 // 0),
-            one.store._writer.ask(lambda db: db.execute("SELECT ?", (object(),))),
+            one.database.writer.ask(lambda db: db.execute("INSERT INTO nowhere VALUES (1)")),
+            one.database.writer.ask(lambda db: 1 // 0),
+            one.database.writer.ask(lambda db: db.execute("SELECT ?", (object(),))),
         ]
         await asyncio.sleep(0)
         good += [
@@ -93,24 +93,24 @@ async def test_a_job_that_is_wrong_in_itself_fails_alone(shelf: Open) -> None:
         [b"accepted r2", b"started 1 clean"],
         [b"accepted r3", b"started 1 clean"],
     ]
-    assert one.store._fences.settled.keys() == before.keys() | {"r3"}
-    assert one.store._fences.settled["r1"].seq == 2
+    assert one.database.fences.committed.keys() == before.keys() | {"r3"}
+    assert one.database.fences.committed["r1"].seq == 2
     await ann.open("r4", key="k2")
 
 
 def full(db: apsw.Connection) -> None:
-    """A job that meets a full disk."""
+    """A job that fails with a full disk."""
     raise apsw.FullError("database or disk is full")
 
 
-async def test_a_batch_that_is_rolled_back_never_happened(shelf: Open) -> None:
-    """Rows, fences, tails and numbers are as before, and the same calls succeed when they are made again."""
-    one = await shelf(upkeep=False)
+async def test_a_batch_that_is_rolled_back_never_happened(open_store: Open) -> None:
+    """Rows, fences, tails and seqs are unchanged, and a retry of the same calls succeeds."""
+    one = await open_store(upkeep=False)
     ann = one.ann
     await ann.open("r1", conversation="talk")
     await ann.open("r2")
     await ann.open("r3", held=False)
-    settled = dict(one.store._fences.settled)
+    settled = dict(one.database.fences.committed)
     ended = ann.slice("r1", b"end", mark=Mark(status="completed", at=0, ended=True, chains=True, turn=b"[1]"))
     parked = ann.slice("r2", b"park", mark=Mark(status="queued", at=0, parked=True))
 
@@ -120,17 +120,18 @@ async def test_a_batch_that_is_rolled_back_never_happened(shelf: Open) -> None:
             one.store.open(ann.opening("r4", key="k")),
             one.store.claim("r3", "h1", lambda attempt, clean: b"claimed", 0),
             one.store.delete("ann", "r2"),
-            one.store.beat("h1"),
+            one.store.deliveries.lost("ann", "r1", 5),
+            one.store.signal("ann", Signal("r3", "cancel", "c")),
         ]
 
     async with one.one_batch():
         tasks = [asyncio.ensure_future(item) for item in work()]
         await asyncio.sleep(0)
-        poison = one.store._writer.ask(full)
+        poison = one.database.writer.ask(full)
     answers = await asyncio.gather(*tasks, poison, return_exceptions=True)
-    assert [type(answer) for answer in answers] == [StoreUnavailable] * 6
-    assert one.store._fences.settled == settled
-    assert one.store._fences._staged == {}
+    assert [type(answer) for answer in answers] == [StoreUnavailable] * 7
+    assert one.database.fences.committed == settled
+    assert one.database.fences._staged == {}
     assert [await ann.data(run) for run in ("r1", "r2", "r3")] == [
         [b"accepted r1", b"started 1 clean"],
         [b"accepted r2", b"started 1 clean"],
@@ -140,15 +141,15 @@ async def test_a_batch_that_is_rolled_back_never_happened(shelf: Open) -> None:
     async with one.one_batch():
         tasks = [asyncio.ensure_future(item) for item in work()]
         await asyncio.sleep(0)
-    verdicts, _, claim, gone, _ = await asyncio.gather(*tasks)
+    verdicts, _, claim, gone, *_ = await asyncio.gather(*tasks)
     assert verdicts == [Verdict.WRITTEN, Verdict.WRITTEN]
     assert claim and gone
     assert len(await ann.data("r1")) == 3
 
 
-async def test_a_caller_that_gives_up_does_not_undo_what_is_committed(shelf: Open) -> None:
-    """Memory follows the commit, not the caller: else the next reader would meet a gap."""
-    one = await shelf(upkeep=False)
+async def test_a_caller_that_gives_up_does_not_undo_what_is_committed(open_store: Open) -> None:
+    """Memory follows the commit, not the caller. Otherwise the next reader would find a gap."""
+    one = await open_store(upkeep=False)
     ann = one.ann
     await ann.open("r1")
     await ann.open("r2", held=False)
@@ -176,17 +177,17 @@ async def test_a_caller_that_gives_up_does_not_undo_what_is_committed(shelf: Ope
     assert one.tail("r3") is None
     for run in ("r1", "r2", "r4"):
         await ann.end(run)
-    await one.store._seal_all()
+    await one.database.seal_all()
     assert await ann.data("r1", after=1) == [b"a", b"b", b"ended"]
 
 
 async def test_a_checkpoint_that_fails_does_not_fail_the_batch_before_it(
-    shelf: Open, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process checkpoints (a backup): ours is refused, after our commit."""
-    one = await shelf(upkeep=False)
+    """Another process holds the checkpoint lock (a backup), so the checkpoint after the commit fails."""
+    one = await open_store(upkeep=False)
     await one.ann.open("r1")
-    monkeypatch.setattr(sqlite, "WAL_PAGES", 0)
+    monkeypatch.setattr(database, "WAL_PAGES", 0)
     other = apsw.Connection(str(one.path))
     waits, leave = threading.Event(), threading.Event()
 
@@ -213,8 +214,8 @@ async def test_a_checkpoint_that_fails_does_not_fail_the_batch_before_it(
     assert await one.ann.data("r1", after=1) == [b"a", b"b"]
 
 
-async def test_any_number_of_rows_is_inserted_in_order(shelf: Open) -> None:
-    one = await shelf(upkeep=False)
+async def test_any_number_of_rows_is_inserted_in_order(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
     await one.ann.open("r1")
     await one.ann.open("r2")
     total = 4
@@ -225,7 +226,7 @@ async def test_any_number_of_rows_is_inserted_in_order(shelf: Open) -> None:
             one.ann.seqs[part.run] += count
         total += 2 * count
     assert await one.query("SELECT COUNT(*), MIN(id), MAX(id) FROM entries") == [(total, 1, total)]
-    assert one.store._end_id == total + 1
+    assert one.database.tails.end_id == total + 1
     for run in ("r1", "r2"):
         records = await one.ann.read(run)
         rows = await one.query(
@@ -233,12 +234,12 @@ async def test_any_number_of_rows_is_inserted_in_order(shelf: Open) -> None:
         )
         assert [(record.seq, record.data) for record in records] == [tuple(row) for row in rows]
     await one.close()
-    assert len(await (await shelf()).ann.read("r1")) == total // 2
+    assert len(await (await open_store()).ann.read("r1")) == total // 2
 
 
-async def test_the_wal_stays_bounded_under_load(shelf: Open, eager: None) -> None:
-    """About 30,000 pages, written as fast as they are taken, with a reader that never stops."""
-    one = await shelf()
+async def test_the_wal_stays_bounded_under_load(open_store: Open, eager: None) -> None:
+    """About 30,000 pages, written as fast as possible, with a reader that never stops (R10)."""
+    one = await open_store()
     ann = one.ann
     wal = Path(f"{one.path}-wal")
     runs = [f"r{n}" for n in range(4)]
@@ -267,11 +268,11 @@ async def test_the_wal_stays_bounded_under_load(shelf: Open, eager: None) -> Non
     assert await reading > 0
     assert 240 * 16 * len(record) >= 30_000 * 4_096
     assert highest < 48 * 1024 * 1024
-    assert one.store.upkeep.problem is None
+    assert one.database.problem is None
 
 
-async def test_a_batch_has_a_bound(shelf: Open) -> None:
-    one = await shelf(upkeep=False)
+async def test_a_batch_has_a_bound(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
     commits = await one.commits()
     before = commits()
     async with one.one_batch():
@@ -281,9 +282,9 @@ async def test_a_batch_has_a_bound(shelf: Open) -> None:
     assert 3 <= commits() - before <= 4
 
 
-async def test_readers_are_not_in_the_way_of_the_writer(shelf: Open) -> None:
-    """A read that takes long holds a snapshot of its own."""
-    one = await shelf(upkeep=False)
+async def test_readers_are_not_in_the_way_of_the_writer(open_store: Open) -> None:
+    """A long read holds its own snapshot."""
+    one = await open_store(upkeep=False)
     await one.ann.open("r1")
     entered, leave = threading.Event(), threading.Event()
 
@@ -293,7 +294,7 @@ async def test_readers_are_not_in_the_way_of_the_writer(shelf: Open) -> None:
         assert leave.wait(DEADLINE_S)
         return len(db.execute("SELECT id FROM runs").fetchall())
 
-    reading = one.store._reader.ask(slow)
+    reading = one.database.reader.ask(slow)
     await asyncio.to_thread(entered.wait, DEADLINE_S)
     other = Author(one.backend, "bob")
     await other.open("r2")

@@ -1,4 +1,4 @@
-"""A damaged store is told, never shown as a shorter history."""
+"""A damaged store is reported, never shown as a shorter history (P14)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import Damaged
-from holdfast.journal.base import Record
-from holdfast.journal.segments import link, pack, unpack
-from holdfast.journal.sqlite import SqliteStore
-from holdfast.testing import VirtualClock
-from tests.journal.shelf import Shelf, contents, edit, look, overwrite, size
+from ninelives.core.errors import Damaged
+from ninelives.journal.segments import link, pack, unpack
+from ninelives.journal.sqlite.store import SqliteStore
+from ninelives.journal.values import Record
+from ninelives.testing import VirtualClock
+from tests.journal.opened_store import OpenedStore, contents, edit, overwrite, rows_in, size
 
-Open = Callable[..., Awaitable[Shelf]]
+Open = Callable[..., Awaitable[OpenedStore]]
 HOT = "entries WHERE run = (SELECT n FROM runs WHERE id = 'r1')"
 
 
 @pytest.fixture
-async def hot(shelf: Open, tmp_path: Path) -> Path:
-    """A closed store with records in the hot table: a live run, an ended one and another beside them."""
-    one = await shelf(upkeep=False)
+async def hot(open_store: Open, tmp_path: Path) -> Path:
+    """A closed store with records in the hot table: two live runs and an ended one."""
+    one = await open_store(upkeep=False)
     await one.ann.open("r1")
     await one.ann.open("r2")
     await one.ann.write("r1", b"first", b"second", b"third")
@@ -59,40 +59,40 @@ async def test_damage_in_the_hot_table_is_found_at_the_start(hot: Path, clock: V
     assert edit(hot, sql, *([b"secomd"] if "?" in sql else [])) >= 1
     before = size(hot)
     with pytest.raises(Damaged, match=r"run (r1|r2|done)"):
-        await SqliteStore.open_at(hot, "normal", clock)
+        await SqliteStore.open_at(hot, "normal", clock.now_ms)
     assert size(hot) == before, "nothing was repaired behind anybody's back"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ninelives-")]
 
 
-async def test_a_start_without_damage_finds_none(hot: Path, shelf: Open) -> None:
-    one = await shelf()
+async def test_a_start_without_damage_finds_none(hot: Path, open_store: Open) -> None:
+    one = await open_store()
     assert await one.ann.data("r1", after=1) == [b"first", b"second", b"third"]
 
 
 @pytest.fixture
-async def sealed(shelf: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+async def sealed(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A closed store with two ended runs of five segments each, and a live one."""
-    monkeypatch.setattr("holdfast.journal.sqlite_segments.SEGMENT_BYTES", 30)
-    one = await shelf(upkeep=False)
+    monkeypatch.setattr("ninelives.journal.sqlite.segments.SEGMENT_BYTES", 30)
+    one = await open_store(upkeep=False)
     for run in ("r1", "r2"):
         await one.ann.open(run)
         for n in range(12):
             await one.ann.write(run, b"%s entry %d" % (run.encode(), n))
         await one.ann.end(run)
     await one.ann.open("live")
-    await one.store._seal_all()
-    await one.store._trim()
+    await one.database.seal_all()
+    await one.database.trim()
     assert len(await one.segments("r1")) >= 5
     await one.close()
     return tmp_path / "journal.db"
 
 
-async def never_shorter(shelf: Shelf, run: str, length: int) -> None:
-    """From every place, a reader meets the damage or reads up to the end."""
+async def never_shorter(opened: OpenedStore, run: str, length: int) -> None:
+    """From every position, a reader gets Damaged or all records up to the end."""
     met = 0
     for after in range(-1, length):
         try:
-            read = await shelf.ann.read(run, after)
+            read = await opened.ann.read(run, after)
         except Damaged:
             met += 1
         else:
@@ -100,23 +100,23 @@ async def never_shorter(shelf: Shelf, run: str, length: int) -> None:
     assert met > 0
 
 
-async def test_a_segment_with_one_byte_changed_is_damaged(shelf: Open, sealed: Path) -> None:
-    ((first, blob),) = look(sealed, "SELECT first_seq, data FROM segments WHERE run = 1 ORDER BY 1 LIMIT 1 OFFSET 2")
+async def test_a_segment_with_one_byte_changed_is_damaged(open_store: Open, sealed: Path) -> None:
+    ((first, blob),) = rows_in(sealed, "SELECT first_seq, data FROM segments WHERE run = 1 ORDER BY 1 LIMIT 1 OFFSET 2")
     for place in range(len(blob)):
         bad = blob[:place] + bytes([blob[place] ^ 0x10]) + blob[place + 1 :]
         with pytest.raises(Damaged):
             unpack(bad, 0, "r1")
     edit(sealed, "UPDATE segments SET data = ? WHERE run = 1 AND first_seq = ?", bad, first)
-    one = await shelf()
+    one = await open_store()
     await never_shorter(one, "r1", 15)
     assert len(await one.ann.data("r2")) == 15
 
 
-async def test_a_segment_that_was_packed_anew_with_other_data_is_damaged(shelf: Open, sealed: Path) -> None:
-    ((first, crc, blob),) = look(sealed, "SELECT first_seq, crc, data FROM segments WHERE run = 1 LIMIT 1 OFFSET 1")
+async def test_a_segment_that_was_packed_anew_with_other_data_is_damaged(open_store: Open, sealed: Path) -> None:
+    ((first, crc, blob),) = rows_in(sealed, "SELECT first_seq, crc, data FROM segments WHERE run = 1 LIMIT 1 OFFSET 1")
     forged = zlib.compress(zlib.decompress(blob).replace(b"entry", b"entri"), 1)
     edit(sealed, "UPDATE segments SET data = ? WHERE run = 1 AND first_seq = ?", forged, first)
-    await never_shorter(await shelf(), "r1", 15)
+    await never_shorter(await open_store(), "r1", 15)
     assert crc > 0
 
 
@@ -136,17 +136,17 @@ SEGMENT_BLOWS = {
 
 
 @pytest.mark.parametrize("blow", SEGMENT_BLOWS)
-async def test_damage_among_the_segments_is_met_by_the_reader(shelf: Open, sealed: Path, blow: str) -> None:
+async def test_damage_among_the_segments_is_met_by_the_reader(open_store: Open, sealed: Path, blow: str) -> None:
     assert edit(sealed, SEGMENT_BLOWS[blow]) >= 1
-    one = await shelf()
+    one = await open_store()
     await never_shorter(one, "r1", 15)
     assert len(await one.ann.data("r2")) == 15
     assert await one.ann.read("live", after=1) == []
 
 
-async def test_the_damage_of_one_run_is_not_that_of_another_reader(shelf: Open, sealed: Path) -> None:
+async def test_the_damage_of_one_run_is_not_that_of_another_reader(open_store: Open, sealed: Path) -> None:
     edit(sealed, "UPDATE segments SET data = x'00' WHERE run = 1")
-    one = await shelf()
+    one = await open_store()
     reads = [one.store.read("ann", run, -1) for run in ("r1", "r2") * 10]
     answers = await asyncio.gather(*reads, return_exceptions=True)
     assert all(isinstance(answer, Damaged) for answer in answers[::2])
@@ -157,10 +157,10 @@ async def test_damage_in_the_file_itself_is_told(sealed: Path, clock: VirtualClo
     (whole,) = contents(sealed)
     overwrite(sealed, b"\0" * 100 + whole[100:])
     with pytest.raises(Damaged):
-        await SqliteStore.open_at(sealed, "normal", clock)
+        await SqliteStore.open_at(sealed, "normal", clock.now_ms)
     overwrite(sealed, whole[: len(whole) // 2])
     with pytest.raises(Damaged):
-        await SqliteStore.open_at(sealed, "normal", clock)
+        await SqliteStore.open_at(sealed, "normal", clock.now_ms)
 
 
 def test_the_chain_ties_every_field_to_all_before() -> None:

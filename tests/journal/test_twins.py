@@ -1,28 +1,29 @@
-"""The memory store and the durable stores are twins: whatever is done to both, with restarts and kills of the one that
-survives them, they answer alike and show the same."""
+"""The memory store and the durable stores behave alike: the same operations give the same answers and the same content,
+with restarts and kills of the durable one in between."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.core.errors import ClientError
-from holdfast.journal import sqlite, sqlite_segments
-from holdfast.journal.base import Attached, Claim, Mark, Opened, Query, Record, Verdict
-from holdfast.journal.memory import MemoryStore
-from holdfast.journal.postgres import PostgresStore
-from holdfast.testing import Author, Backend, VirtualClock
-from holdfast.testing.contract_conversations import ITEMS, added, removed
+from ninelives.core.errors import ClientError
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.postgres.store import PostgresStore
+from ninelives.journal.sqlite import database, segments, tails
+from ninelives.journal.values import Attached, Claim, Mark, Opened, Query, Record, Verdict
+from ninelives.testing import Author, Backend, VirtualClock
+from ninelives.testing.contract.conversations import ITEMS, added, removed
 from tests import pg
-from tests.journal.shelf import Shelf
+from tests.journal.opened_store import OpenedStore
 
 OWNERS = ("ann", "bob")
 Op = tuple[object, ...]
@@ -39,7 +40,12 @@ keys = st.builds(
     st.sampled_from(["f1", "f1", "f2"]),
 )
 held = st.sampled_from([True, True, True, False])
-opening = st.builds(lambda who, held, a, b: ("open", who, held, a | b), owner, held, join, keys)
+sent = {"credential": "k1", "match": "m1", "resend_ms": 20_000}
+kinds = st.sampled_from(
+    [{}, {}, sent, {"kept": "hours"}, *({**sent, "kept": kept} for kept in ("hours", "delivery", "delivery"))]
+)
+opening = st.builds(lambda who, held, a, b, c: ("open", who, held, a | b | c), owner, held, join, keys, kinds)
+code = st.sampled_from(["q1", "q2"])
 first = st.builds(lambda held, a: ("open", "ann", held, a), held, st.sampled_from([{}, {"conversation": "talk"}]))
 off = st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1])
 writing = st.tuples(st.just("write"), place, st.integers(0, 4), st.sampled_from([1, 40, 900]), off, off)
@@ -55,6 +61,12 @@ operations = st.one_of(
     st.tuples(st.just("beat"), st.sampled_from(["h1", "h2"])),
     st.tuples(st.just("advance"), st.sampled_from([1.0, 8.0, 16.0])),
     st.tuples(st.just("signal"), place, owner, st.sampled_from(["a", "b"])),
+    st.tuples(st.just("lose"), place, owner),
+    st.tuples(st.just("answer"), place, owner),
+    st.tuples(st.just("ask"), place, code, st.booleans()),
+    st.tuples(st.just("approve"), place, code),
+    st.tuples(st.just("leave"), place),
+    st.tuples(st.just("drop"), place, owner),
     st.tuples(st.just("delete"), place, owner),
     st.tuples(st.just("items"), owner, st.sampled_from([None, "talk", "talk", "conv_r0", "side"]), keys),
     st.tuples(st.just("remove"), owner, st.sampled_from(["talk", "talk", "conv_r0"]), place, st.sampled_from("ab")),
@@ -66,7 +78,7 @@ operations = st.one_of(
 
 
 class Twin:
-    """One of the two, with the numbers that a holder would know."""
+    """One of the two stores, with the seqs and attempts that a holder would know."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -74,13 +86,13 @@ class Twin:
         self.tried = 0
 
     async def step(self, op: Op) -> object:
-        """Do it; what came of it."""
+        """Run an operation. Returns its result."""
         try:
             return await getattr(self, f"_{op[0]}")(*op[1:])
         except ClientError as error:
             return error.status, error.code, error.message
 
-    async def _open(self, who: str, held: bool, fields: dict[str, str]) -> object:
+    async def _open(self, who: str, held: bool, fields: dict[str, Any]) -> object:
         run = f"r{self.tried}"
         self.tried += 1
         author = Author(self.backend, who)
@@ -112,13 +124,35 @@ class Twin:
     async def _park(self, n: int) -> Verdict:
         return await self._write(n, n % 2, 1, 0, 0, Mark(status="queued", at=self.backend.clock.now_ms(), parked=True))
 
+    async def _lose(self, n: int, who: str) -> None:
+        await Author(self.backend, who).lose(f"r{n}")
+
+    async def _answer(self, n: int, who: str) -> None:
+        await Author(self.backend, who).answer(f"r{n}")
+
+    async def _ask(self, n: int, code: str, parked: bool) -> Verdict:
+        at = self.backend.clock.now_ms()
+        return await self._write(
+            n, 1, 5, 0, 0, Mark(status="waiting", at=at, parked=parked, asks=code, wake_at=at + 9_000)
+        )
+
+    async def _approve(self, n: int, code: str) -> bool:
+        return await self.author.approve(f"r{n}", code)
+
+    async def _leave(self, n: int) -> Verdict:
+        mark = Mark(status="queued", at=self.backend.clock.now_ms(), parked=True, left=True)
+        return await self._write(n, 0, 0, 0, 0, mark)
+
+    async def _drop(self, n: int, who: str) -> None:
+        await self.backend.store.forget([(who, f"r{n}")])
+
     async def _claim(self, n: int, holder: str) -> object:
         self.author.holder = holder
         return await self.author.claim(f"r{n}")
 
     async def claim_all(self, wanted: bool) -> list[Claim]:
-        """What a keeper does at its start."""
-        runs = await self.author.claimable() if wanted else []
+        """Claim every free run, as recovery does at a start."""
+        runs = sorted(await self.author.claimable()) if wanted else []  # each store has its own order
         return [claim for run in runs if (claim := await self.author.claim(run))]
 
     async def _beat(self, holder: str) -> None:
@@ -149,11 +183,17 @@ class Twin:
         return await Author(self.backend, who).read(f"r{n}", after)
 
     async def picture(self) -> dict[str, object]:
-        """All that can be seen."""
+        """Everything that can be read from the store."""
         store = self.backend.store
-        shown: dict[str, object] = {"claimable": sorted(await store.claimable(100))}  # the order is the store's own
+        now = self.backend.clock.now_ms()
+        shown: dict[str, object] = {"claimable": sorted(await store.claimable(100, now))}  # each has its own order
+        shown["queued"] = await store.peers.queued()
+        shown["held"] = sorted(await store.peers.held("h1"), key=lambda one: one.run)
+        for hours in (0, 1):
+            shown[f"forgettable after {hours} h"] = await store.upkeep.forgettable(now, hours * 3_600_000, 100)
         for who in OWNERS:
             author = Author(self.backend, who)
+            shown[f"questions of {who}"] = [await store.asking(who, code) for code in ("q1", "q2")]
             rows = await store.rows(Query(owner=who, limit=100))
             shown[f"rows of {who}"] = [row if row.ended else replace(row, last_seq=0) for row in rows]
             for row in rows:
@@ -161,10 +201,10 @@ class Twin:
                 waiting = await store.signals(row.run)
                 shown[f"signals of {row.run}"] = sorted((signal.kind, signal.key) for signal in waiting)
                 shown[f"after {row.run}"] = await self._past(author, previous=row.run)
-            shown[f"talks of {who}"] = talks = list(await store.conversations.page(who, 100, None, True))
-            for talk in talks:
-                shown[f"line of {talk.id}"] = await store.conversations.line(who, talk.id)
-                shown[f"past of {talk.id}"] = await self._past(author, conversation=talk.id)
+            shown[f"conversations of {who}"] = page = list(await store.conversations.page(who, 100, None, True))
+            for found in page:
+                shown[f"line of {found.id}"] = await store.conversations.line(who, found.id)
+                shown[f"past of {found.id}"] = await self._past(author, conversation=found.id)
             for name in ("talk", "side"):
                 shown[f"{name} of {who}"] = await self._past(author, conversation=name)
             shown[f"session of {who}"] = await self._past(author, session="s")
@@ -172,7 +212,7 @@ class Twin:
 
     async def _past(self, author: Author, **fields: str) -> object:
         try:
-            resolved = await author.store.resolve(author.asked(store=False, **fields))
+            resolved = await author.store.resolve(author.asked(kept="memory", **fields))
         except ClientError as error:
             return error.status, error.code
         return resolved, await author.store.turns(author.owner, resolved)
@@ -184,14 +224,15 @@ class Durable(Protocol):
     backend: Backend
 
     async def restart(self, *, kill: bool) -> None:
-        """The next process."""
+        """Start the next process."""
         ...
 
 
 async def live(operations: list[Op], home: Durable) -> None:
-    """The life of the twins."""
+    """Run the operations on both stores, and compare."""
     clock = home.backend.clock
-    memory, durable = Twin(Backend(MemoryStore(clock), clock)), Twin(home.backend)
+    model = MemoryStore(clock, home.backend.lease_s if home.backend.leases else math.inf)
+    memory, durable = Twin(Backend(model, clock)), Twin(home.backend)
     lost: set[str] = set()
     for op in operations:
         if op[0] == "advance":
@@ -201,12 +242,15 @@ async def live(operations: list[Op], home: Durable) -> None:
             await home.restart(kill=bool(op[1]))
             durable.backend = home.backend
             durable.author.store = home.backend.store
+            model.restart()
+            for twin in (memory, durable):
+                await twin.backend.store.deliveries.strand(clock.now_ms())
             assert await durable.picture() == await memory.picture()
             claims = [await twin.claim_all(bool(op[2])) for twin in (memory, durable)]
             assert claims[0] == claims[1]
             lost = set(durable.author.seqs) - {claim.run for claim in claims[0]}
-        elif op[0] in ("write", "end", "park") and f"r{op[1]}" in lost:
-            continue  # its holder died with the process: only a claim can follow
+        elif op[0] in ("write", "end", "park", "ask", "leave") and f"r{op[1]}" in lost:
+            continue  # its holder died with the process: it must be claimed first
         else:
             answers = [await twin.step(op) for twin in (memory, durable)]
             assert answers[0] == answers[1], op
@@ -216,32 +260,32 @@ async def live(operations: list[Op], home: Durable) -> None:
 
 
 class SqliteHome:
-    """A file: the next process opens the same after a close, what a kill left after a kill."""
+    """A SQLite file. After a close the next process opens the same file; after a kill, a copy of what was left."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
-        self.backend = shelf.backend
+    def __init__(self, opened: OpenedStore) -> None:
+        self.opened = opened
+        self.backend = opened.backend
         self._names = itertools.count(1)
 
     async def restart(self, *, kill: bool) -> None:
-        path = self.shelf.path.with_name(f"{next(self._names)}.db") if kill else self.shelf.path
+        path = self.opened.path.with_name(f"{next(self._names)}.db") if kill else self.opened.path
         if kill:
-            await self.shelf.copy(path)
-        await self.shelf.close()
-        self.shelf = await Shelf.open_at(path, self.backend.clock)
-        self.backend = self.shelf.backend
+            await self.opened.copy(path)
+        await self.opened.close()
+        self.opened = await OpenedStore.open_at(path, self.backend.clock)
+        self.backend = self.opened.backend
 
 
 async def live_on_sqlite(operations: list[Op], directory: Path) -> None:
-    home = SqliteHome(await Shelf.open_at(directory / "0.db", VirtualClock()))
+    home = SqliteHome(await OpenedStore.open_at(directory / "0.db", VirtualClock()))
     try:
         await live(operations, home)
     finally:
-        await home.shelf.close()
+        await home.opened.close()
 
 
 class PostgresHome:
-    """A database: after a kill nobody has said goodbye, and the next process has another name."""
+    """A PostgreSQL database. A killed process does not sign off, and the next one has another name."""
 
     def __init__(self, url: str, store: PostgresStore, clock: VirtualClock) -> None:
         self._url = url
@@ -271,8 +315,12 @@ async def live_on_postgres(operations: list[Op]) -> None:
     st.sampled_from([-1, 2_000, 1_000_000]),
 )
 def test_memory_and_sqlite_are_twins(opens: list[Op], others: list[Op], spill: int) -> None:
-    knobs = patch.multiple(sqlite, UPKEEP_S=0.001, SPILL_BYTES=spill)
-    with knobs, patch.object(sqlite_segments, "SEGMENT_BYTES", 500), tempfile.TemporaryDirectory() as directory:
+    with (
+        patch.object(database, "UPKEEP_S", 0.001),
+        patch.object(tails, "SPILL_BYTES", spill),
+        patch.object(segments, "SEGMENT_BYTES", 500),
+        tempfile.TemporaryDirectory() as directory,
+    ):
         asyncio.run(live_on_sqlite(opens + others, Path(directory)))
 
 

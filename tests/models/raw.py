@@ -11,8 +11,8 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-from holdfast.models.line import Line
-from holdfast.models.pool import Origin, Pool
+from ninelives.models.net.connection import UpstreamConnection
+from ninelives.models.net.pool import Origin, Pool
 
 DEADLINE = 20.0
 """Seconds for a whole test; only one that hangs comes near."""
@@ -174,15 +174,15 @@ class Wire(asyncio.Transport):
         self.reading = True
 
 
-def wired() -> tuple[Line, Wire]:
+def wired() -> tuple[UpstreamConnection, Wire]:
     """A line that has asked, without a socket."""
-    line, wire = Line(lambda line: None), Wire()
+    line, wire = UpstreamConnection(lambda line: None), Wire()
     line.connection_made(wire)
     line.ask(GET)
     return line, wire
 
 
-async def rest(line: Line) -> bytes:
+async def rest(line: UpstreamConnection) -> bytes:
     """The body up to its end."""
     pieces = []
     while piece := await line.more(SOON):
@@ -206,9 +206,9 @@ async def pool_to(url: str, connect_s: float = SOON) -> AsyncIterator[Pool]:
         await asyncio.sleep(0)
 
 
-async def idle(up: Raw, pool: Pool) -> tuple[Line, Peer]:
+async def idle(up: Raw, pool: Pool) -> tuple[UpstreamConnection, Peer]:
     """A line that was used and given back, and its other end."""
-    line = await pool.line(SOON)
+    line = await pool.connection(SOON)
     line.ask(GET)
     peer = await up.peer()
     peer.say(OK)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import AgentError
-from holdfast.models.base import Ask, Finished, Part, Text
-from holdfast.models.chunks import Answer, Lines, UpstreamFailed, Whole
-from holdfast.models.feed import Feed, Take
-from holdfast.models.openai import OpenAIModel, Upstream
+from ninelives.core.errors import AgentError
+from ninelives.models.base import Ask, Finished, Part, Text
+from ninelives.models.chunks import AnswerReader, EventLines, UpstreamFailed, WholeBody
+from ninelives.models.feed import Feed, TakeParts
+from ninelives.models.openai import OpenAIModel, Upstream
 from tests.models.raw import DEADLINE, GET, OK, SOON, Peer, answers, idle, pool_to, raw, rest, until, wired
 from tests.tools.conftest import both_loops, open_files
 
@@ -63,12 +63,12 @@ def text(parts: list[Part]) -> str:
 # ---- a read that ends between two pieces of a body is no end ----
 
 
-async def fed(intake: type[Lines] | type[Whole], taking: bool, *reads: bytes) -> list[Part]:
+async def fed(intake: type[EventLines] | type[WholeBody], taking: bool, *reads: bytes) -> list[Part]:
     """All parts of an answer that comes in these reads, while somebody waits for each."""
     parts: list[Part] = []
     line, _ = wired()
-    answer = Answer()
-    take: Take | None = (lambda some: parts.extend(some) or True) if taking else None
+    answer = AnswerReader()
+    take: TakeParts | None = (lambda some: parts.extend(some) or True) if taking else None
     feed = Feed(line, intake(answer, 1_000_000), answer, take)
 
     async def all_of_it() -> None:
@@ -87,7 +87,9 @@ async def fed(intake: type[Lines] | type[Whole], taking: bool, *reads: bytes) ->
 
 
 @pytest.mark.parametrize("taking", [True, False])
-@pytest.mark.parametrize(("intake", "data"), [(Lines, SSE), (Whole, CHUNKED + chunks(JSON[:9], JSON[9:], b""))])
+@pytest.mark.parametrize(
+    ("intake", "data"), [(EventLines, SSE), (WholeBody, CHUNKED + chunks(JSON[:9], JSON[9:], b""))]
+)
 async def test_parts_are_the_same_wherever_the_bytes_are_cut(intake: Any, data: bytes, taking: bool) -> None:
     end = await fed(intake, False, data)
     assert isinstance(end[-1], Finished)
@@ -121,11 +123,11 @@ async def test_whoever_reads_when_all_is_closed_is_told_at_once() -> None:
 async def test_a_line_with_an_answer_that_nobody_read_is_read_again_for_the_next() -> None:
     long = b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + b"a" * 200_000
     async with raw(answers(long, OK)) as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
+        line = await pool.connection(SOON)
         line.ask(GET)
         await until(lambda: line.ended)
         pool.give_back(line)
-        again = await pool.line(SOON)
+        again = await pool.connection(SOON)
         again.ask(GET)
         await again.head(SOON)
         assert (await rest(again), len(up.peers)) == (b"ok", 1)
@@ -134,14 +136,14 @@ async def test_a_line_with_an_answer_that_nobody_read_is_read_again_for_the_next
 @both_loops
 async def test_an_idle_line_that_is_closed_is_seen_though_nobody_read_its_answer() -> None:
     async with raw() as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
+        line = await pool.connection(SOON)
         line.ask(GET)
         peer = await up.peer()
         peer.say(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + b"a" * 200_000)
         await until(lambda: line.ended)
         pool.give_back(line)
         peer.hang_up()
-        await until(lambda: not line.keeps)
+        await until(lambda: not line.reusable)
 
 
 @both_loops
@@ -153,19 +155,19 @@ async def test_a_line_is_not_used_from_the_moment_it_is_closed() -> None:
         peer.hang_up()
         while not transport.is_closing():  # noqa: ASYNC110 - every turn of the loop is looked at
             await asyncio.sleep(0)
-        assert await pool.line(SOON) is not line
+        assert await pool.connection(SOON) is not line
 
 
 @both_loops
 async def test_a_line_on_which_the_request_is_still_going_out_is_not_used_again() -> None:
     async with raw() as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
+        line = await pool.connection(SOON)
         line.ask(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 32000000\r\n\r\n" + b"a" * 32_000_000)
         (await up.peer()).say(b"HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno")
         await line.head(SOON)
         assert await rest(line) == b"no"
         pool.give_back(line)
-        assert await pool.line(SOON) is not line
+        assert await pool.connection(SOON) is not line
 
 
 # ---- answers that are none ----
@@ -174,7 +176,7 @@ async def test_a_line_on_which_the_request_is_still_going_out_is_not_used_again(
 @both_loops
 async def test_the_body_of_what_only_announces_an_answer_is_not_in_the_answer() -> None:
     async with raw(answers(b"HTTP/1.1 199 Wait\r\nContent-Length: 5\r\n\r\nhello" + OK)) as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
+        line = await pool.connection(SOON)
         line.ask(GET)
         await line.head(SOON)
         assert (line.status, await rest(line)) == (200, b"ok")
@@ -183,7 +185,7 @@ async def test_the_body_of_what_only_announces_an_answer_is_not_in_the_answer() 
 @both_loops
 async def test_a_body_until_close_that_is_reset_is_cut() -> None:
     async with raw() as up, pool_to(up.url) as pool:
-        line = await pool.line(SOON)
+        line = await pool.connection(SOON)
         line.ask(GET)
         peer = await up.peer()
         await peer.request()
@@ -247,8 +249,8 @@ async def test_the_body_of_a_refusal_is_not_waited_for_longer_than_the_message()
 async def test_a_first_read_that_comes_at_once_is_followed_by_the_limit_between_two_reads() -> None:
     line, _ = wired()
     line.data_received(CHUNKED)
-    answer = Answer()
-    feed = Feed(line, Lines(answer, 1000), answer, lambda parts: True)
+    answer = AnswerReader()
+    feed = Feed(line, EventLines(answer, 1000), answer, lambda parts: True)
     waiting = asyncio.create_task(feed.next(600, 0.02, 600))
     await asyncio.sleep(0)  # the clock of a loop may stand still meanwhile
     line.data_received(chunks(HI))
@@ -265,7 +267,7 @@ async def test_a_first_read_that_comes_at_once_is_followed_by_the_limit_between_
 @both_loops
 @pytest.mark.parametrize("taking", [True, False])
 async def test_whoever_is_cancelled_at_any_moment_leaves_nothing_open(taking: bool) -> None:
-    ask = Ask((), take=(lambda parts: True) if taking else None)
+    ask = Ask((), take_parts=(lambda parts: True) if taking else None)
     async with raw(answers(SSE)) as up:
         before = open_files()
         ended = 0
@@ -295,7 +297,7 @@ async def test_answers_are_never_mixed_though_many_leave() -> None:
     async def one(model: OpenAIModel, number: int) -> bool:
         parts: list[Part] = []
         take = (lambda some: parts.extend(some) or True) if number % 2 else None  # type: ignore[func-returns-value]
-        parts += await told(model, Ask(({"role": "user", "content": f"number {number}"},), take=take))
+        parts += await told(model, Ask(({"role": "user", "content": f"number {number}"},), take_parts=take))
         return text(parts) == f"{number:04d}"
 
     async with raw(echo) as up, model_at(up.url) as model:
@@ -310,12 +312,12 @@ async def test_answers_are_never_mixed_though_many_leave() -> None:
             assert all(end for end in ends if isinstance(end, bool))
 
 
-async def test_a_feed_that_is_closed_hears_nothing_and_takes_nobody_elses_ear() -> None:
+async def test_a_feed_that_is_closed_hears_nothing() -> None:
     heard: list[Part] = []
     line, _ = wired()
     line.data_received(CHUNKED)
-    answer = Answer()
-    feed = Feed(line, Lines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
+    answer = AnswerReader()
+    feed = Feed(line, EventLines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
     waiting = asyncio.create_task(feed.next(SOON, SOON, SOON))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -323,7 +325,5 @@ async def test_a_feed_that_is_closed_hears_nothing_and_takes_nobody_elses_ear() 
     line.data_received(chunks(HI))
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    line.ear = lambda: None
     feed.close()
-    assert line.ear is not None
     assert heard == []

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.events import Usage
-from holdfast.models.base import CallPiece, Finished, Part, Text, Thinking
-from holdfast.models.chunks import Answer, Lines, UpstreamFailed
+from ninelives.core.events import Usage
+from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
+from ninelives.models.chunks import AnswerReader, EventLines
 
 
 def event(delta: dict[str, object] | None = None, finish: str | None = None, **more: object) -> bytes:
@@ -22,8 +22,8 @@ def event(delta: dict[str, object] | None = None, finish: str | None = None, **m
 
 
 def parse(*pieces: bytes) -> list[Part]:
-    answer = Answer()
-    lines = Lines(answer, 1 << 20)
+    answer = AnswerReader()
+    lines = EventLines(answer, 1 << 20)
     parts: list[Part] = []
     for piece in (*(piece for piece in pieces if piece), b""):
         if not answer.done:
@@ -129,7 +129,7 @@ def test_reasoning_has_two_names() -> None:
     assert parse(event({"reasoning_content": "r"}), event({}, "stop"))[0] == Thinking("r")
 
 
-# ---- objects that differ in their words alone ----
+# ---- one object per read ----
 
 WORDS = st.one_of(
     st.text(max_size=6),
@@ -155,41 +155,12 @@ def told(delta: dict[str, object], finish: str | None, more: dict[str, object], 
 
 @given(st.lists(st.tuples(st.sampled_from(PLAIN), WORDS), max_size=12), st.booleans())
 def test_an_object_is_read_the_same_after_others_that_are_like_it(steps: list[tuple[Any, str]], spaced: bool) -> None:
-    """What was learned from the objects before must not change what one says."""
     stream = [told(*make(text, spaced)) for make, text in steps]
-    answer, alone = Answer(), Answer()
-    lines = Lines(answer, 1 << 20)
+    answer, alone = AnswerReader(), AnswerReader()
+    lines = EventLines(answer, 1 << 20)
     for event_ in stream:
         parts: list[Part] = []
         expected: list[Part] = []
         lines.feed(event_, parts)
-        Lines(alone, 1 << 20).feed(event_, expected)
+        EventLines(alone, 1 << 20).feed(event_, expected)
         assert parts == expected
-    assert answer.reason == alone.reason
-
-
-@given(st.binary(max_size=30))
-def test_what_is_no_json_is_refused_though_its_form_is_known(raw: bytes) -> None:
-    answer = Answer()
-    lines = Lines(answer, 1 << 20)
-    known = event({"content": "hello"})
-    lines.feed(known, [])
-    other = known.replace(b"hello", raw)
-    parts: list[Part] = []
-    expected: list[Part] = []
-    failures = []
-    for reader, into in ((lines, parts), (Lines(Answer(), 1 << 20), expected)):
-        try:
-            reader.feed(other, into)
-            failures.append("")
-        except UpstreamFailed as failure:
-            failures.append(failure.code)
-    assert (parts, failures[0]) == (expected, failures[1])
-
-
-def test_the_form_of_a_stream_is_learned() -> None:
-    lines = Lines(Answer(), 1 << 20)
-    lines.feed(event({"content": "one"}), [])
-    assert lines._alike(event({"content": "two"})) == "two"
-    assert lines._alike(event({"content": "two"}, "stop")) == ""
-    assert lines._alike(event({"content": "two"}) * 2) == ""

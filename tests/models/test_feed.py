@@ -7,10 +7,10 @@ from contextlib import aclosing
 
 import pytest
 
-from holdfast.core.errors import AgentError
-from holdfast.models.base import Ask, Finished, Part, Text
-from holdfast.models.openai import OpenAIModel, Upstream
-from holdfast.testing.fake_upstream import FakeUpstream
+from ninelives.core.errors import AgentError
+from ninelives.models.base import Ask, Finished, Part, Text
+from ninelives.models.openai import OpenAIModel, Upstream
+from ninelives.testing.fake_upstream import FakeUpstream
 
 DEADLINE = 30.0
 
@@ -34,7 +34,7 @@ class Taker:
     async def hear(self, up: FakeUpstream, text: str, **settings: float) -> str:
         """Ask, and give back all text in the order in which it came."""
         model = OpenAIModel(Upstream(up.url, "fake-model", **{"retries": 0, **settings}))  # type: ignore[arg-type]
-        ask = Ask(({"role": "user", "content": text},), take=self.take)
+        ask = Ask(({"role": "user", "content": text},), take_parts=self.take)
         try:
             async with asyncio.timeout(DEADLINE), aclosing(model.stream(ask)) as stream:
                 async for parts in stream:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.models.chunks import UpstreamFailed
-from holdfast.models.line import DRY, HELD, Line
+from ninelives.models.chunks import UpstreamFailed
+from ninelives.models.net.connection import DRY, HELD, UpstreamConnection
 from tests.models.raw import GET, OK, SOON, Peer, raw, rest, until, wired
 from tests.tools.conftest import both_loops
 
@@ -18,11 +18,11 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def called() -> AsyncIterator[tuple[Line, Peer]]:
+async def called() -> AsyncIterator[tuple[UpstreamConnection, Peer]]:
     """A line that has asked, and its other end."""
     async with raw() as up:
         connect = asyncio.get_running_loop().create_connection
-        line = (await connect(lambda: Line(lambda line: None), "127.0.0.1", up.port))[1]
+        line = (await connect(lambda: UpstreamConnection(lambda line: None), "127.0.0.1", up.port))[1]
         try:
             line.ask(GET)
             peer = await up.peer()
@@ -115,10 +115,10 @@ def played(*reads: bytes) -> End:
     for data in reads:
         if not wire.closing:
             line.data_received(data)
-    keeps = line.keeps
+    keeps = line.reusable
     line.connection_lost(None)
     assert line.ended is (line.failure is None)
-    assert not line.keeps
+    assert not line.reusable
     return End(line.status, line.read(), line.failure.code if line.failure else "", keeps)
 
 
@@ -212,7 +212,7 @@ async def test_waiting_has_a_limit_and_what_comes_later_is_still_read() -> None:
             await line.more(0.0)
         peer.say(b"ok")
         assert await rest(line) == b"ok"
-        assert line.keeps
+        assert line.reusable
 
 
 @both_loops
@@ -240,15 +240,28 @@ async def test_whoever_is_cancelled_when_the_bytes_are_there_loses_none() -> Non
     assert await rest(line) == b"ok"
 
 
-async def test_the_ear_is_called_once_for_a_read_and_for_the_end() -> None:
-    heard: list[bytes] = []
+async def test_whoever_waits_has_news_once_for_a_read_and_for_the_end() -> None:
     line, _ = wired()
-    line.ear = lambda: heard.append(line.read())
+
+    class Hearing:
+        def __init__(self) -> None:
+            self.heard: list[bytes] = []
+
+        def news(self) -> None:
+            self.heard.append(line.read())
+
+    hearing, woken = Hearing(), asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(line.wait(hearing, woken))
+    await asyncio.sleep(0)
     line.data_received(CHUNKED + b"1\r\na\r\n1\r\nb\r\n")
     line.data_received(b"1\r\nc\r\n")
-    line.connection_lost(None)
-    assert heard == [b"ab", b"c", b""]
+    line.hang_up()
+    assert hearing.heard == [b"ab", b"c", b""]
     assert line.failure is not None
+    woken.set_result(None)
+    await waiting
+    line.connection_lost(None)
+    assert len(hearing.heard) == 3
 
 
 # ---- back-pressure and letting go ----
@@ -266,7 +279,7 @@ async def test_a_reader_that_does_not_read_stops_the_socket_and_loses_nothing() 
         held = line.read()
         assert HELD < len(held) < HELD + 600_000
         assert held + await rest(line) == sent
-        assert line.ended and line.keeps
+        assert line.ended and line.reusable
 
 
 @both_loops
@@ -297,7 +310,7 @@ async def test_a_line_that_is_gone_asks_nothing() -> None:
 async def test_a_server_that_speaks_first_is_not_the_answer() -> None:
     async with raw() as up:
         connect = asyncio.get_running_loop().create_connection
-        line = (await connect(lambda: Line(lambda line: None), "127.0.0.1", up.port))[1]
+        line = (await connect(lambda: UpstreamConnection(lambda line: None), "127.0.0.1", up.port))[1]
         (await up.peer()).say(OK)
         await until(lambda: line.failure is not None)
         line.ask(GET)

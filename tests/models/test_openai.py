@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import AgentError
-from holdfast.core.events import Usage
-from holdfast.models.base import Ask, CallPiece, Finished, Part, Text, Thinking
-from holdfast.models.chunks import UpstreamFailed
-from holdfast.models.openai import OpenAIModel, Upstream
-from holdfast.testing.fake_upstream import FakeUpstream
+from ninelives.core.errors import AgentError
+from ninelives.core.events import Usage
+from ninelives.models.base import Ask, CallPiece, Finished, Part, Text, Thinking
+from ninelives.models.chunks import UpstreamFailed
+from ninelives.models.openai import OpenAIModel, Upstream
+from ninelives.testing.fake_upstream import FakeUpstream
 from tests.models.raw import black_hole
 
 SECRET = "sk-abcdef-0123456789-wxyz"

@@ -6,10 +6,10 @@ import base64
 
 import pytest
 
-from holdfast.core.errors import AgentError
-from holdfast.models.base import Ask
-from holdfast.models.openai import OpenAIModel, Upstream
-from holdfast.models.pool import Origin
+from ninelives.core.errors import AgentError
+from ninelives.models.base import Ask
+from ninelives.models.net.pool import Origin
+from ninelives.models.openai import OpenAIModel, Upstream
 from tests.models.raw import raw
 
 ORIGINS = {

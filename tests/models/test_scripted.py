@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.errors import AgentError
-from holdfast.core.events import Usage
-from holdfast.models.base import Ask, CallPiece, Finished, Part, Text
-from holdfast.models.find import PUBLIC_NAME, PUBLIC_URL, Local, find_model
-from holdfast.models.openai import Upstream
-from holdfast.models.scripted import PlaybookModel, ScriptedModel, asked, said
-from holdfast.testing.fake_upstream import FakeUpstream
+from ninelives.core.errors import AgentError
+from ninelives.core.events import Usage
+from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
+from ninelives.models.find import PUBLIC_NAME, PUBLIC_URL, Local, find_model
+from ninelives.models.openai import Upstream
+from ninelives.models.scripted import ScriptedModel
+from ninelives.testing.fake_upstream import FakeUpstream
+from ninelives.testing.playbook import PlaybookModel, asked, said
 
 USER = {"role": "user", "content": "hello there"}
 ASSISTANT = {"role": "assistant", "content": None}
@@ -43,7 +44,7 @@ async def demo(*messages: dict[str, object], **more: Any) -> tuple[str, list[Cal
 
 async def test_the_demo_says_plainly_what_it_is_and_how_to_get_a_real_model() -> None:
     text, calls, end = await demo(USER)
-    assert "scripted demo model" in text and "HOLDFAST_MODEL_URL" in text and "--model-url" in text
+    assert "scripted demo model" in text and "NINELIVES_MODEL_URL" in text and "--model-url" in text
     assert (calls, end.reason) == ([], "stop")
 
 

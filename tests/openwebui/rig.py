@@ -3,7 +3,7 @@ the start of all three, Open WebUI's settings, and killing and starting the serv
 the page.
 
 Open WebUI has two connections to the one server: its models are `chat.NAME` over Chat Completions and `responses.NAME`
-over Responses. NAME is hermes-agent, or durable, a profile with durable_chat."""
+over Responses. NAME is hermes-agent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from holdfast.bench.machine import free_port
+from lab.bench.machine import free_port
 from tests.story.server import KEY, ROOT, Client, Server, Upstream, start_server, start_upstream, wait_until
 
 VENV = ROOT / ".venv-openwebui"
 START_S = 300.0
-PROFILES = "[profiles.durable]\ndurable_chat = true\n"
 Json = dict[str, Any]
 
 WEBUI_SETTINGS = {
@@ -52,12 +51,11 @@ class Rig:
 
     def kill(self) -> None:
         """kill -9 of the server, and wait until it is gone."""
-        os.kill(self.server.process.pid, signal.SIGKILL)
-        self.server.process.child.wait(10)
+        self.server.kill()
 
     def restart(self) -> None:
         """The server again: same port, same data."""
-        self.server = _holdfast(self.folder, self.upstream, self.server.port)
+        self.server = _ninelives(self.folder, self.upstream, self.server.port)
 
     def runs(self) -> list[Json]:
         """The stored runs, newest first."""
@@ -86,7 +84,7 @@ class Rig:
 def start(folder: Path) -> Rig:
     """All three, ready."""
     upstream = start_upstream(folder / "upstream")
-    server = _holdfast(folder, upstream, free_port())
+    server = _ninelives(folder, upstream, free_port())
     port = free_port()
     webui = _open_webui(folder / "webui", port)
     rig = Rig(folder, upstream, server, webui, f"http://127.0.0.1:{port}")
@@ -99,12 +97,10 @@ def start(folder: Path) -> Rig:
     return rig
 
 
-def _holdfast(folder: Path, upstream: Upstream, port: int) -> Server:
-    where = folder / "holdfast"
+def _ninelives(folder: Path, upstream: Upstream, port: int) -> Server:
+    where = folder / "ninelives"
     where.mkdir(parents=True, exist_ok=True)
-    config = where / "holdfast.toml"
-    config.write_text(PROFILES)
-    return start_server(where, upstream.url, at=port, HOLDFAST_CONFIG=str(config))
+    return start_server(where, upstream.url, at=port)
 
 
 def _open_webui(where: Path, port: int) -> subprocess.Popen[bytes]:
@@ -144,5 +140,4 @@ def _connect(webui: Client, server: Server) -> None:
     seen = {"ui": {"showChangelog": False, "version": webui.get("/api/config").json()["version"]}}
     assert webui.post("/api/v1/users/user/settings/update", seen, admin).status == 200, "no news of its releases"
     known = [model["id"] for model in webui.get("/api/models?refresh=true", admin).json()["data"]]
-    wanted = {f"{prefix}.{name}" for prefix in ("chat", "responses") for name in ("hermes-agent", "durable")}
-    assert wanted <= set(known), known
+    assert {"chat.hermes-agent", "responses.hermes-agent"} <= set(known), known

@@ -11,8 +11,8 @@ from tests.openwebui.page import SLOW_S, Page
 from tests.openwebui.rig import Rig
 from tests.story.server import wait_until
 
-CHAT, DURABLE, RESPONSES = "chat.hermes-agent", "chat.durable", "responses.hermes-agent"
-ALL = pytest.mark.parametrize("model", [CHAT, DURABLE, RESPONSES])
+CHAT, RESPONSES = "chat.hermes-agent", "responses.hermes-agent"
+ALL = pytest.mark.parametrize("model", [CHAT, RESPONSES])
 STOP_S = 10.0
 
 
@@ -144,7 +144,7 @@ def test_c3_a_reload_in_mid_stream_goes_on_to_the_whole_answer(rig: Rig, page: P
     page.picture("done")
 
 
-@pytest.mark.parametrize("model", [DURABLE, RESPONSES])
+@pytest.mark.parametrize("model", [CHAT, RESPONSES])
 def test_b7_one_message_is_one_run_and_title_tags_and_follow_ups_are_none(
     rig: Rig, page: Page, mark: str, model: str
 ) -> None:

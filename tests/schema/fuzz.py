@@ -11,19 +11,33 @@ from pathlib import Path
 
 from tests.story.server import KEY, start_demo
 
+INTERPRETER_BUG = "SystemError: AST constructor recursion depth mismatch"
+"""CPython 3.11 counts the depth of ast.parse per process, so two threads of schemathesis (or a collection in one) can break
+it (gh-106905). It says nothing about the server: the run is made again."""
+
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
 def fuzz(where: Path, phases: str, examples: int, seconds: int) -> str:
     """Run it; the report, where it found nothing. An assertion with the report where it did."""
-    server = start_demo(where, HOLDFAST_LIMITS_CONCURRENT_RUNS="64")
+    for _ in range(3):
+        code, report = _run(where, phases, examples, seconds)
+        if code == 0 or INTERPRETER_BUG not in report:
+            break
+    assert code == 0, report[-8000:]
+    return report
+
+
+def _run(where: Path, phases: str, examples: int, seconds: int) -> tuple[int, str]:
+    """Exit code and output of schemathesis, against a server of its own that must survive it."""
+    server = start_demo(where, NINELIVES_LIMITS_CONCURRENT_RUNS="64")
     try:
         ran = subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--no-color"),
                 *("--header", f"Authorization: Bearer {KEY}", "--checks", CHECKS, "--phases", phases, "--seed", "7"),
                 *("--max-examples", str(examples), "--max-time", str(seconds), "--request-timeout", "30"),
-                *("--workers", "2", "--warnings", "off", "--generation-database", "none", "--continue-on-failure"),
+                *("--workers", "1", "--warnings", "off", "--generation-database", "none", "--continue-on-failure"),
             ],
             cwd=where,
             capture_output=True,
@@ -31,13 +45,12 @@ def fuzz(where: Path, phases: str, examples: int, seconds: int) -> str:
             timeout=seconds * 3 + 60,
             check=False,
         )
-        assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
         assert "request_failed" not in server.log(), server.log()[-3000:]
         assert server.anonymous.get("/health").status == 200
     finally:
         code = server.stop()
     assert code == 0
-    return ran.stdout
+    return ran.returncode, ran.stdout + ran.stderr
 
 
 def main() -> int:

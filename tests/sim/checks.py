@@ -8,17 +8,30 @@ from collections import Counter
 
 import msgspec
 
-from holdfast.core import codec
-from holdfast.core import events as e
-from holdfast.core.state import waiting
-from holdfast.dialects import runs
-from holdfast.dialects.responses import body
-from holdfast.drill.checks import Evidence, Told, frames_of, judge, next_turn, position
-from holdfast.engine.base import Chunk, Ended
-from holdfast.models.scripted import text_of
+from ninelives.core import codec
+from ninelives.core import events as e
+from ninelives.core.state import waiting
+from ninelives.dialects import DIALECTS
+from ninelives.dialects.responses import body
+from ninelives.dialects.runs.body import body as run_body
+from ninelives.drill.checks import Evidence, Told, frames_of, judge, next_turn, position
+from ninelives.engine.base import Chunk, StreamEnded
+from ninelives.journal.base import Upkeep
+from ninelives.journal.values import Gone
+from ninelives.models.scripted import text_of
 from tests.sim.dice import EFFECTS
 from tests.sim.watch import Track
-from tests.sim.world import OWNER, PROJECTIONS, Life, World
+from tests.sim.world import OWNER, READ_AS, Life, World
+
+FORGET_S = 20.0
+"""After that a round of forgetting has come by."""
+
+
+def stop_forgetting(world: World) -> None:
+    """What is judged must stay meanwhile."""
+    for each in world.lives:
+        if hasattr(each, "engine"):
+            each.engine.retainer._upkeep = _Nothing(each.engine.retainer._upkeep)  # type: ignore[assignment]
 
 
 async def check_end(world: World) -> None:
@@ -34,20 +47,43 @@ async def check_end(world: World) -> None:
         if not track.stored:
             continue
         await _row(world, track)
-        if track.state.ended and not track.deleted:
+        if track.state.ended and not track.gone:
             await _judged(world, life, track)
     for reader in [reader for each in world.lives for reader in each.readers]:
         track_of = world.watch.tracks.get(reader.run)
-        readable = track_of is None or (track_of.stored and not track_of.deleted)
+        readable = track_of is None or (track_of.stored and not track_of.gone)
         if reader.end.startswith("broken") and readable:
             world.watch.wrong("reader", reader.run, f"a {reader.reading.dialect} stream ended: {reader.end}")
+
+
+class _Nothing:
+    """There is nothing to forget."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep = upkeep
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._upkeep, name)
+
+    async def forgettable(self, now: int, unstored_ms: int, limit: int) -> list[Gone]:
+        """See Upkeep.forgettable."""
+        return []
+
+
+def check_forgotten(world: World) -> None:
+    """What is not stored is gone a while after its answer was delivered."""
+    hours = world.plan.limits.keep.unstored_hours
+    for track in world.watch.tracks.values():
+        goes = track.kept == "delivery" or (track.kept == "hours" and not hours)
+        if goes and track.delivered_at and not track.gone and world.loop.now - track.delivered_at > FORGET_S:
+            world.watch.wrong("deleted", track.run, f"kept {track.kept}, delivered and not forgotten")
 
 
 async def _row(world: World, track: Track) -> None:
     """The catalog agrees with the log, and a deleted run is gone."""
     watch, store = world.watch, world.store
     row = await store.find(OWNER, track.run)
-    if track.deleted:
+    if track.gone:
         if row is not None or await store.read(OWNER, track.run, -1):
             watch.wrong("deleted", track.run, "it is there again")
         return
@@ -75,7 +111,7 @@ def _references(world: World) -> None:
         if talk.active and (active is None or not active.open):
             watch.wrong("references", talk.active, f"it holds the conversation {name} and is over")
         latest = tracks.get(talk.latest or "")
-        if talk.latest and (latest is None or latest.deleted or not latest.state.ended):
+        if talk.latest and (latest is None or latest.gone or not latest.state.ended):
             watch.wrong("references", talk.latest, f"it is the latest of {name} and is not there")
     for (_, key), found in store._keys.items():
         track = tracks.get(found.run)
@@ -92,38 +128,29 @@ def _references(world: World) -> None:
 def _given_back(world: World, life: Life) -> None:
     """A server with nothing to do holds nothing."""
     engine, watch = life.engine, world.watch
-    standing = [track.run for track in watch.tracks.values() if track.open]
     stats = engine.stats()
-    if world.plan.replicas > 1:
-        stats["queued"] = len(engine.keeper._queue)  # the rest is a count of what the store had a moment ago
-    if stats["active"] or stats["queued"] or engine.admission.chores:
-        watch.wrong(
-            "leak", "", f"slots: {stats['active']} active, {stats['queued']} queued, {engine.admission.chores} chores"
-        )
-    lives = [live.run for hub in engine._hubs.values() for live in hub.lives()]
-    if lives:
+    if stats["active"] or engine._admission.chores:
+        watch.wrong("leak", "", f"slots: {stats['active']} active, {engine._admission.chores} chores")
+    if lives := list(engine.readers._lives):
         watch.wrong("leak", lives[0], "a worker's place is not given back")
     if stats["degraded"]:
         watch.wrong("stuck", "", f"the store is fine and the writer says: {stats['degraded']}")
     gone = {each.holder for each in world.lives if each.dead and each.holder}  # their leases are not over yet
     claims = [(run, kept) for run, kept in world.store._runs.items() if not kept.ended and kept.holder not in gone]
-    held = [run for run, kept in claims if world.store._held(kept)]
+    held = [run for run, kept in claims if world.store._is_held(kept)]
     for run in held:
         watch.wrong("leak", run, "its claim was not given back")
     if life.side._runs:
         watch.wrong("leak", next(iter(life.side._runs)), "a run that nobody reads stays in memory")
-    asked = {run for run in standing if waiting(watch.tracks[run].state)} if world.plan.replicas == 1 else set()
-    if len(engine.keeper.waiting) != len(asked):
-        watch.wrong("leak", "", f"{len(engine.keeper.waiting)} wait for a person, and {len(asked)} questions are open")
 
 
 async def _read(life: Life, run: str, dialect: str, after: int = -1) -> bytes:
-    subscription = life.engine.attach(OWNER, run, PROJECTIONS[dialect](), after)
+    subscription = life.engine.attach(OWNER, run, DIALECTS[dialect].projection(), after)
     data = b""
     try:
         while isinstance(news := await subscription.next(), Chunk):
             data += news.data
-        if not isinstance(news, Ended):
+        if not isinstance(news, StreamEnded):
             life.world.watch.wrong("reader", run, f"the replay in {dialect} ended with {news}")
     finally:
         subscription.close()
@@ -136,11 +163,11 @@ async def _judged(world: World, life: Life, track: Track) -> None:
     if state is None or state.seq != track.state.seq or state.status != track.state.status:
         watch.wrong("body", run, f"GET shows {state and state.status}, committed is {track.state.status}")
         return
-    shown = runs.body(state)
-    found = Evidence(run, "responses", str(shown["status"]), str(shown["output"]))
+    shown = run_body(state)
+    found = Evidence(run, "responses", shown.status, shown.output)
     chat = state.facts.accepted.spec.store  # else its chunks have no numbers by which drafts could be told apart
     found.told = [told for name, told in world.told if name == run and (chat or told.dialect != "chat")]
-    for dialect in PROJECTIONS:
+    for dialect in READ_AS:
         found.replay[dialect] = await _read(life, run, dialect)
         if dialect != "chat":
             await _resumes(world, life, found, dialect)

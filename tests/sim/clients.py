@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from holdfast.core import events as e
-from holdfast.core.admission import Asked
-from holdfast.core.errors import ClientError, ServerError
-from holdfast.core.spec import Spec
-from holdfast.core.state import RunState
-from holdfast.drill.checks import frames_of, position
-from holdfast.engine.base import Order
-from holdfast.engine.callers import CutOff
-from holdfast.journal.base import StoreUnavailable
+from msgspec import structs
+
+from ninelives.core import events as e
+from ninelives.core.admission import Asked
+from ninelives.core.errors import ClientError, ServerError
+from ninelives.core.spec import Spec
+from ninelives.core.state import RunState
+from ninelives.drill.checks import frames_of, position
+from ninelives.engine.base import CutOff, Order, Ticket
+from ninelives.journal.values import StoreUnavailable
 from tests.sim.dice import Calling, Reading
 from tests.sim.watch import PATIENCE_S, Track
 from tests.sim.world import OWNER, Life, World
@@ -66,6 +68,12 @@ class Client:
         self.run = ""
         self.known = asyncio.Event()
         self.gone = False
+        self.whole = False
+        """It was given a whole answer."""
+        self._broke_at = 0.0
+        self._away_s = 0.0
+        self._admitted = False
+        self._left_at = 0.0
         self._tries = 0
 
     async def live(self) -> None:
@@ -77,7 +85,10 @@ class Client:
                 await ask(self.world, self._call)
                 break
             except Unanswered:
-                await asyncio.sleep(self.world.chance.choice((0.01, 0.5, 2.0)))
+                if self._admitted:
+                    self._broke_at = self._left_at or self.world.loop.now
+                await asyncio.sleep(self._away_s or self.world.chance.choice((0.01, 0.5, 2.0)))
+                self._away_s = 0.0
             except Conflict as conflict:
                 self.world.watch.note(f"client {calling.name}: {conflict}")
                 break
@@ -88,35 +99,57 @@ class Client:
 
     def _order(self) -> Order:
         calling = self.calling
-        text = calling.name if "key" in calling.joins else f"{calling.name}.{self._tries}"
+        same = "key" in calling.joins or calling.kept in ("hours", "delivery")
+        text = calling.name if same else f"{calling.name}.{self._tries}"
         spec = Spec(
             dialect=calling.dialect,  # type: ignore[arg-type]
             model="m",
             input=({"role": "user", "content": text},),
-            store=calling.store,
+            store=calling.kept == "stored",
+            kept=calling.kept,
             chore=calling.chore,
             on_disconnect=calling.on_disconnect,
         )
-        return order_of(spec, text, calling.joins)
+        order = order_of(spec, text, calling.joins, int(calling.resend_s * 1000))
+        counted = (
+            self._tries > 1 and self.world.plan.replicas > 1
+        )  # among peers it is an SDK: it counts its tries
+        return structs.replace(order, asked=structs.replace(order.asked, counted=counted))
 
     async def _call(self, life: Life) -> None:
         self._tries += 1
-        order = self._order()
-        run = await self._submitted(life, order)
-        if not run:
+        self._admitted, self._left_at = False, 0.0
+        ticket = await self._submitted(life, self._order())
+        self._admitted = True
+        if ticket is None:
             return
-        if self.run and self.run != run and "key" in self.calling.joins and not self._deleted(self.run):
-            self.world.watch.wrong("key", run, f"the key gave {self.run} before")
+        run = ticket.run
+        if self.run and self.run != run:
+            self._must_be(run)
         self.run = run
         self.known.set()
-        if not self.calling.store:
-            await self._owned(life, run)
+        if self.calling.kept != "stored":
+            await self._unstored(life, ticket)
             return
-        readers = [life.watch_run(run, reading, self._after(reading)) for reading in self.calling.readers]
+        readers = [life.watch_run(ticket, reading, self._after(reading)) for reading in self.calling.readers]
         if self.calling.waits:
-            await self._wait(life, run)
+            await self._wait(life, ticket)
         for reader in readers:
             await asyncio.wait([reader.task])
+
+    def _must_be(self, run: str) -> None:
+        """Another run than before: may that be?"""
+        watch, before = self.world.watch, self.world.watch.tracks.get(self.run)
+        if "key" in self.calling.joins and not self._deleted(self.run):
+            watch.wrong("key", run, f"the key gave {self.run} before")
+        if self.calling.kept not in ("hours", "delivery") or before is None or before.gone:
+            return
+        void = before.state.ended and before.state.status in ("failed", "cancelled")
+        late = self.world.loop.now - self._broke_at >= self.calling.resend_s - 0.5
+        # The time begins before a zombie's callers know, and at a start whose store then answers nobody.
+        late |= any(fault.kind in ("zombie", "broken") for fault in self.world.plan.faults)
+        if not (void or late or before.delivered_at or self.whole):
+            watch.wrong("key", run, f"the same request was sent again in time, and {self.run} was not joined")
 
     def _deleted(self, run: str) -> bool:
         track = self.world.watch.tracks.get(run)
@@ -131,8 +164,8 @@ class Client:
         places = [place for frame in frames if (place := position(reading.dialect, frame)) is not None]
         return self.world.chance.choice(places) if places else -1
 
-    async def _submitted(self, life: Life, order: Order) -> str:
-        """The run; empty where the caller is gone before it heard of one."""
+    async def _submitted(self, life: Life, order: Order) -> Ticket | None:
+        """Its ticket; None where the caller is gone before it heard of one."""
         task = life.spawn(life.engine.submit(order))
         if self.calling.gone_after and self._tries == 1:
             for _ in range(self.calling.gone_after):
@@ -143,31 +176,45 @@ class Client:
                 self.gone = True
                 task.cancel()
                 await asyncio.wait([task])
-                return ""
-        ticket = await task
-        return ticket.run
+                return None
+        return await task
 
-    async def _wait(self, life: Life, run: str) -> None:
+    async def _wait(self, life: Life, ticket: Ticket) -> None:
+        run = ticket.run
         state = await life.engine.wait(OWNER, run)
         while state is not None and not state.ended and state.facts.asked is not None:
             state = await life.engine.wait(OWNER, run, state.facts.asked.code)
-        await life.engine.left(OWNER, run)
+        self.whole = True
+        await life.engine.close(OWNER, ticket, whole=True)
         final(self.world, run, state)
 
-    async def _owned(self, life: Life, run: str) -> None:
-        """A run that the connection owns has one caller: it reads, or it waits for the body."""
-        if self.calling.readers:
-            await asyncio.wait([life.watch_run(run, self.calling.readers[0]).task])
-            return
-        state = await life.engine.wait(OWNER, run)
-        await life.engine.left(OWNER, run)
-        if state is None:
-            self.world.watch.wrong("client", run, "its caller waited, and it was gone")
+    async def _unstored(self, life: Life, ticket: Ticket) -> None:
+        """A run that is not stored has one caller: it reads, or it waits for the body. A caller whose stream breaks
+        asks again; one who leaves may do so too."""
+        if not self.calling.readers:
+            if self.calling.kept != "memory":
+                return await self._wait(life, ticket)
+            state = await life.engine.wait(OWNER, ticket.run)
+            await life.engine.close(OWNER, ticket, whole=True)
+            if state is None:
+                self.world.watch.wrong("client", ticket.run, "its caller waited, and it was gone")
+            return None
+        reading = self.calling.readers[0]
+        reader = life.watch_run(ticket, reading if self._tries == 1 else replace(reading, leaves_after=0))
+        await asyncio.wait([reader.task])
+        self.whole, self._left_at = reader.end == "streamended", reader.ended_at
+        if self.calling.kept == "memory" or self.whole:
+            return None
+        if reader.end == "left" and self.calling.returns_s:
+            self._away_s = self.calling.returns_s
+        elif reader.end != "cut":
+            return None
+        raise Unanswered
 
     async def _follow(self) -> None:
         """The next turn, by the chain."""
         track = self.world.watch.tracks.get(self.run)
-        if track is None or not track.stored:
+        if track is None or track.kept != "stored":
             return
         text = f"next.{self.run}"
         spec = Spec(dialect="responses", model="m", input=({"role": "user", "content": text},))
@@ -184,14 +231,16 @@ class Client:
     async def _next(self, life: Life, order: Order) -> None:
         ticket = await life.engine.submit(order)
         await life.engine.wait(OWNER, ticket.run)
-        await life.engine.left(OWNER, ticket.run)
+        await life.engine.close(OWNER, ticket, whole=True)
 
 
-def order_of(spec: Spec, text: str, joins: dict[str, str]) -> Order:
+def order_of(spec: Spec, text: str, joins: dict[str, str], resend_ms: int = 0) -> Order:
     """A request; `joins` says what it joins (key, previous, conversation, session)."""
     joined: dict[str, Any] = dict(joins)
+    if spec.kept in ("hours", "delivery"):
+        joined.update(match=f"match {text}", credential="key", resend_ms=resend_ms)
     asked = Asked(
-        owner=OWNER, fingerprint=f"of {text} {sorted(joins)}", derived_session="derived", store=spec.store, **joined
+        owner=OWNER, fingerprint=f"of {text} {sorted(joins)}", derived_session="derived", kept=spec.kept, **joined
     )
     return Order(owner=OWNER, spec=spec, asked=asked)
 
@@ -199,7 +248,7 @@ def order_of(spec: Spec, text: str, joins: dict[str, str]) -> Order:
 def final(world: World, run: str, state: RunState | None) -> None:
     """Somebody was told that a run has ended so: that is final."""
     track = world.watch.tracks.get(run)
-    if track is None or (state is None and track.deleted):
+    if track is None or (state is None and track.gone):
         return
     if state is None:
         world.watch.wrong("client", run, "it was not found, and nobody deleted it")
@@ -226,7 +275,7 @@ async def cancels_now(world: World, run: str) -> None:
     if state is not None and track is not None:
         if state.ended:
             final(world, run, state)
-        elif not world.watch.trouble() and not track.deleted and track.stored:
+        elif not world.watch.trouble() and not track.gone and track.stored:
             world.watch.wrong("cancel", run, f"not ended after 10 s: {track.state.phase.name}")
 
 

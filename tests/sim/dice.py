@@ -9,11 +9,14 @@ import random
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.core.errors import AgentError
-from holdfast.core.events import Effect, Usage
-from holdfast.engine.base import Limits
-from holdfast.models.base import CallPiece, Finished, Text, Thinking
-from holdfast.models.scripted import Step
+from msgspec.structs import replace
+
+from ninelives.core.errors import AgentError
+from ninelives.core.events import Effect, Usage
+from ninelives.core.spec import Kept, OnDisconnect
+from ninelives.engine.base import EngineLimits, Keep
+from ninelives.models.base import CallPiece, Finished, Text, Thinking
+from ninelives.testing.playbook import Step
 
 EFFECTS: dict[str, Effect] = {"look": "read", "keep": "idempotent", "note": "write"}
 HANG_S = 40.0
@@ -48,10 +51,14 @@ class Calling:
     joins: dict[str, str] = field(default_factory=dict)
     twins: int = 0
     """How many others send the very same request, with the same key, at about the same time."""
-    store: bool = True
+    kept: Kept = "stored"
     dialect: str = "responses"
     chore: bool = False
-    on_disconnect: Literal["detach", "cancel"] = "detach"
+    on_disconnect: OnDisconnect = "detach"
+    resend_s: float = 60.0
+    """How long the same request joins a run whose connection broke, where the run is journaled and not stored."""
+    returns_s: float = 0.0
+    """Who left in the middle of an answer asks again so much later (0: never)."""
     readers: list[Reading] = field(default_factory=list)
     waits: bool = True
     gone_after: int = 0
@@ -79,7 +86,7 @@ class Plan:
 
     seed: int
     shuffle: float
-    limits: Limits
+    limits: EngineLimits
     callings: list[Calling]
     faults: list[Fault]
     ttl_s: float
@@ -100,14 +107,15 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed."""
     chance = random.Random(f"plan {seed}")
     wide = chance.random() < 0.5
-    limits = Limits(
+    limits = EngineLimits(
         concurrent_runs=256 if wide else chance.choice((1, 1, 2, 3)),
         queue=1024 if wide else chance.choice((0, 1, 2, 8)),
         chores=2,
         subscriber_bytes=chance.choice((300, 2_000, 1_048_576)),
         stage_bytes=chance.choice((50, 1_048_576)),
         stall_s=chance.choice((2.0, 60.0)),
-        grace_s=chance.choice((0.5, 5.0)),
+        leave_grace_s=chance.choice((0.0, 0.5, 5.0)),
+        keep=Keep(unstored_hours=chance.choice((0.0, 24.0))),
     )
     callings = [_calling(chance, n) for n in range(chance.choice((1, 2, 2, 3, 3, 4)))]
     faults = [_fault(chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
@@ -131,6 +139,9 @@ def peers_plan_of(seed: int) -> Plan:
     chance = random.Random(f"peers {seed}")
     plan = plan_of(seed)
     plan.replicas = chance.choice((2, 2, 3))
+    plan.limits = replace(plan.limits, lease_s=LEASE_S)
+    for calling in plan.callings:
+        calling.resend_s = 60.0  # a replica may be out of reach for longer than the shortest
     plan.lossy = chance.choice((0.0, 0.0, 0.3, 1.0))
     plan.idle_one = chance.random() < 0.2
     plan.faults = [_peer_fault(chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
@@ -168,10 +179,11 @@ def _fault(chance: random.Random) -> Fault:
 
 
 def _calling(chance: random.Random, n: int) -> Calling:
-    store = chance.random() < 0.8
+    kept: Kept = chance.choice(("stored",) * 6 + ("hours", "hours", "delivery", "delivery", "memory"))
+    store = kept == "stored"
     calling = Calling(name=f"r{n}", start_s=chance.choice((0.0, 0.0, chance.uniform(0, 2))), book=_book(chance))
-    calling.store = store
-    calling.chore = not store and chance.random() < 0.15
+    calling.kept = kept
+    calling.chore = kept == "memory" and chance.random() < 0.3
     calling.dialect = chance.choice(("responses", "responses", "runs", "chat"))
     calling.readers = [_reading(chance) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
     if not store:
@@ -184,8 +196,9 @@ def _calling(chance: random.Random, n: int) -> Calling:
         calling.joins["conversation"] = chance.choice(("talk", "talk", "chat"))
     elif chance.random() < 0.3:
         calling.joins["session"] = "memory"
-    if chance.random() < 0.15:
-        calling.on_disconnect = "cancel"
+    calling.on_disconnect = "cancel" if chance.random() < 0.15 else "detach" if store else "park"
+    calling.resend_s = chance.choice((5.0, 60.0))
+    calling.returns_s = chance.choice((0.0, 0.3, 4.0, 20.0))
     if chance.random() < 0.1:
         calling.gone_after = chance.randint(1, 30)
     if chance.random() < 0.18:

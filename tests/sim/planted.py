@@ -10,14 +10,14 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from holdfast.agents.base import Turn
-from holdfast.agents.loop import LoopAgent
-from holdfast.core import events as e
-from holdfast.engine.live import Live
-from holdfast.engine.worker import Worker
-from holdfast.engine.writer import Writer
-from holdfast.journal.base import Attached, Opened, Opening, Signal, Slice, Verdict
-from holdfast.journal.memory import MemoryStore
+from ninelives.agents.base import Turn
+from ninelives.agents.loop import LoopAgent
+from ninelives.core import events as e
+from ninelives.engine.run import ClaimedRun
+from ninelives.engine.workers import Worker
+from ninelives.engine.writer import Writer
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.values import Attached, Opened, Opening, Signal, Slice, Verdict
 from tests.sim.watch import Kind
 from tests.sim.world import World
 
@@ -43,7 +43,7 @@ class Planted(NamedTuple):
 
 def _store(wrong: type[MemoryStore]) -> Callable[[World], None]:
     def plant(world: World) -> None:
-        world.store = wrong(lambda: world.loop.now + world.lapsed)
+        world.store = wrong(lambda: world.loop.now + world.lapsed, now_ms=world.steady_ms)
 
     return plant
 
@@ -68,7 +68,7 @@ class LosesTheTail(MemoryStore):
 class TellsBeforeItWrites(Writer):
     """Readers hear of entries that are not committed yet."""
 
-    async def _flush(self, batch: Sequence[Live]) -> None:
+    async def _flush(self, batch: Sequence[ClaimedRun]) -> None:
         taken = [live.take() for live in batch]
         for live, (_, entries, after) in zip(batch, taken, strict=True):
             live.tell(entries, after)
@@ -91,14 +91,14 @@ class RunsFinishedToolsAgain(LoopAgent):
 class RepeatsInterruptedWrites(LoopAgent):
     """A write that a crash cut off is simply done again."""
 
-    async def _stand(self, talk: Any, call: Any, due: Any) -> Any:
-        return await super()._stand(talk, call, None)
+    async def _before_start(self, state: Any, call: Any, due: Any) -> Any:
+        return await super()._before_start(state, call, None)
 
 
 class ForgetsTheEnd(Worker):
     """A run that fails is let go without a word."""
 
-    async def _write_failure(self, error: BaseException) -> None:
+    async def _write_failure(self, error: BaseException | None) -> None:
         return
 
 
@@ -135,6 +135,26 @@ class ForgetsKeysInARace(MemoryStore):
         return opened
 
 
+class JoinsNothing(MemoryStore):
+    """The same request, sent again, begins another run."""
+
+    async def open(self, opening: Opening) -> Opened | Attached:
+        return await super().open(replace(opening, asked=replace(opening.asked, match="")))
+
+
+class WaitsForNoCaller(MemoryStore):
+    """A run with store: false goes on after a crash, though its caller is gone."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._waiting._misses_caller = lambda name, now: False  # type: ignore[method-assign]
+
+
+async def _keeps_all(retainer: Any) -> int:
+    """Nothing is ever forgotten."""
+    return 0
+
+
 class BringsBackTheDeleted(MemoryStore):
     """A deleted run stays in the list."""
 
@@ -151,7 +171,7 @@ class BringsBackTheDeleted(MemoryStore):
 class DropsTheQueue(Writer):
     """A fenced run is told to nobody: its worker waits for ever."""
 
-    async def _flush(self, batch: Sequence[Live]) -> None:
+    async def _flush(self, batch: Sequence[ClaimedRun]) -> None:
         taken = [live.take() for live in batch]
         verdicts = await self._append([part for part, _, _ in taken])
         for live, (_, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
@@ -174,20 +194,25 @@ def kinds(*names: Kind) -> frozenset[Kind]:
 PLANTED = {
     "loses the tail": Planted(_store(LosesTheTail), kinds("numbers", "told", "references", "end"), 20),
     "tells before it writes": Planted(
-        _nothing, kinds("told"), 20, ("holdfast.engine.drivers.Writer", TellsBeforeItWrites)
+        _nothing, kinds("told"), 20, ("ninelives.engine.engine.Writer", TellsBeforeItWrites)
     ),
     "runs a finished tool again": Planted(_agent(RunsFinishedToolsAgain), kinds("rerun"), 30),
     "repeats an interrupted write": Planted(_agent(RepeatsInterruptedWrites), kinds("rerun"), 60),
     "forgets the terminal event": Planted(
-        _nothing, kinds("stuck"), 60, ("holdfast.engine.drivers.Worker", ForgetsTheEnd)
+        _nothing, kinds("stuck"), 60, ("ninelives.engine.workers.Worker", ForgetsTheEnd)
     ),
     "leaks a conversation": Planted(_store(LeaksTheConversation), kinds("references"), 40),
     "loses a cancel": Planted(
-        _no_poke, kinds("cancel"), 150, ("holdfast.engine.drivers.Drivers.stop", lambda drivers, run: None)
+        _no_poke, kinds("cancel"), 150, ("ninelives.engine.workers.Workers.cancel", lambda workers, run: None)
     ),
     "starts two runs for one key": Planted(_store(ForgetsKeysInARace), kinds("key"), 30),
+    "joins nothing": Planted(_store(JoinsNothing), kinds("key"), 60),
+    "waits for no caller": Planted(_store(WaitsForNoCaller), kinds("claim"), 150),
+    "forgets nothing": Planted(
+        _nothing, kinds("deleted"), 150, ("ninelives.engine.retention.Retainer.forget", _keeps_all)
+    ),
     "brings back a deleted run": Planted(_store(BringsBackTheDeleted), kinds("deleted", "references"), 60),
     "lets a worker wait for ever": Planted(
-        _nothing, kinds("stuck"), 20, ("holdfast.engine.drivers.Writer", DropsTheQueue)
+        _nothing, kinds("stuck"), 20, ("ninelives.engine.engine.Writer", DropsTheQueue)
     ),
 }

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.agents import loop as agent_loop
+from ninelives.agents import loop as agent_loop
 from tests.sim import peers
-from tests.sim.checks import check_end
+from tests.sim.checks import FORGET_S, check_end, check_forgotten, stop_forgetting
 from tests.sim.clients import Client, answers, cancels, cancels_now, deletes
 from tests.sim.dice import Fault, Plan, plan_of
 from tests.sim.loop import SimLoop, Stuck
@@ -69,15 +69,21 @@ def _in(loop: SimLoop, work: Any) -> Any:
     return loop.run_until_complete(work)
 
 
+async def _no_files(place: Any, path: str) -> bool:
+    return True
+
+
 @contextmanager
 def _agent_clock(loop: SimLoop) -> Iterator[None]:
-    """The built-in agent measures how long a tool took: here that is virtual too, or replays would differ."""
-    real = agent_loop.time
+    """The built-in agent measures how long a tool took: here that is virtual too, or replays would differ. It has no
+    files to forget: there are no threads in virtual time."""
+    real = agent_loop.time, agent_loop.forget_whole
     agent_loop.time = types.SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    agent_loop.forget_whole = _no_files
     try:
         yield
     finally:
-        agent_loop.time = real
+        agent_loop.time, agent_loop.forget_whole = real
 
 
 def _unhandled(world: World, context: dict[str, Any]) -> None:
@@ -125,6 +131,12 @@ async def _story(world: World) -> None:
     if plan.restart_at_end:
         await _restart_at_end(world)
         await _calm(world, [], meddlers)
+    calm = not plan.faults and not plan.clock_jump_ms
+    if calm and any(calling.kept != "stored" for calling in plan.callings):
+        await asyncio.sleep(FORGET_S + 5.0)
+        check_forgotten(world)
+    stop_forgetting(world)
+    await _calm(world, [], meddlers)
     await check_end(world)
     for life in list(world.lives):
         if not life.dead:
@@ -256,9 +268,9 @@ def _waits(world: World, person: Person) -> bool:
     """Does somebody wait who need not? Who asks about a run that waits for a person, waits with it."""
     task, client = person
     track = world.watch.tracks.get(client.run)
-    return not task.done() and not (track is not None and world.watch.stands(track, world.now_ms()))
+    return not task.done() and not (track is not None and world.watch.stands(track, world.steady_ms()))
 
 
 def _unsettled(world: World) -> list[Track]:
-    now_ms = world.now_ms()
+    now_ms = world.steady_ms()
     return [t for t in world.watch.tracks.values() if t.open and not world.watch.stands(t, now_ms)]

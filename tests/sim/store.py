@@ -18,18 +18,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core import codec
-from holdfast.core.events import AttemptStarted
-from holdfast.journal.base import Claim, Deliveries, Mark, Opened, Slice, StoreUnavailable, Verdict
-from holdfast.journal.base_peers import Peers
-from holdfast.journal.base_upkeep import Upkeep
-from holdfast.journal.memory import MemoryStore
+from ninelives.core import codec
+from ninelives.core.events import AttemptStarted
+from ninelives.journal.base import Deliveries, Peers, Upkeep
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.values import Claim, Mark, Opened, Slice, StoreUnavailable, Verdict
 from tests.sim.watch import Watch
 
 if TYPE_CHECKING:
     from tests.sim.world import Life
 
-WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "remember", "annotate"})
+WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "annotate", "forget"})
 STEPS = frozenset({"open", "append", "claim", "signal", "delete"})
 UNHEARD = frozenset({"open", "append", "claim", "signal", "delete", "beat"})
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -49,6 +48,8 @@ def observe(watch: Watch, call: Call, result: Any, home: Life | None) -> None:
             watch.signalled(args[1], result, home)
         case "delete":
             watch.removed(args[1], result)
+        case "forget":
+            watch.forgotten([run for _, run in args[0]])
 
 
 def at_once(work: Awaitable[Any]) -> Any:
@@ -95,9 +96,8 @@ class Door:
 
     @property
     def deliveries(self) -> Deliveries:
-        """Who waits for which answer: at once, and only while this life lasts."""
-        self._alive()
-        return self._inner.deliveries
+        """Who waits for which answer."""
+        return DoorDeliveries(self, self._inner.deliveries, self._watch)
 
     @property
     def upkeep(self) -> Upkeep:
@@ -216,8 +216,8 @@ class Door:
     def _carry_out(self, call: Call) -> Any:
         name, args, named = call
         result = at_once(getattr(self._inner, name)(*args, **named))
-        self._life.world.note_claims(self._life, call, result)
         observe(self._watch, call, result, None)
+        self._life.world.note_claims(self._life, call, result)
         return result
 
     def _passes_by(self, run: str) -> None:
@@ -239,6 +239,9 @@ class Door:
     def _not_heard(self, call: Call, result: Any) -> None:
         self._watch.counts["unheard"] += 1
         self._watch.note(f"the answer to {call[0]} is lost")
+        if call[0] == "open" and (isinstance(result, Opened) or result.again):  # its caller is told of a failure
+            asked = call[1][0].asked
+            at_once(self._inner.deliveries.lost(asked.owner, result.run, self._life.world.steady_ms()))
         match result:
             case Opened() if call[1][0].holder:
                 self._doubts.append((result.run, 1))
@@ -257,6 +260,42 @@ class Door:
     def _answer(self, future: asyncio.Future[Any], result: Any) -> None:
         if not self._life.dead:
             _settle(future, result)
+
+
+class DoorDeliveries:
+    """Who waits for which answer, as one life says it: at once, while it lasts and the store can be reached."""
+
+    def __init__(self, door: Door, inner: Any, watch: Watch) -> None:
+        self._door = door
+        self._inner = inner
+        self._watch = watch
+
+    def _reach(self) -> None:
+        self._door._alive()
+        if self._door._refuses():
+            raise StoreUnavailable("simulated", passing=not self._door.broken)
+
+    async def answered(self, told: Sequence[tuple[str, str]]) -> None:
+        """See Deliveries.answered."""
+        self._reach()
+        self._watch.delivered([run for _, run in told])
+        await self._inner.answered(told)
+
+    async def rest_given(self, owner: str, run: str) -> None:
+        """See Deliveries.rest_given."""
+        self._reach()
+        await self._inner.rest_given(owner, run)
+
+    async def lost(self, owner: str, run: str, at: int) -> None:
+        """See Deliveries.lost."""
+        self._reach()
+        self._watch.note(f"lost {run[-4:]}")
+        await self._inner.lost(owner, run, at)
+
+    async def strand(self, at: int) -> None:
+        """See Deliveries.strand."""
+        self._reach()
+        await self._inner.strand(at)
 
 
 class DoorPeers:
@@ -282,16 +321,15 @@ class Side:
         self._life = life
         self._inner = inner
         self.inner = inner
+        self.has = inner.has
+        self.peers = inner.peers
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             if self._life.dead:
                 raise asyncio.CancelledError
             result = await getattr(self._inner, name)(*args, **named)
-            watch = self._life.world.watch
-            track = watch.tracks.get(args[1]) if name == "delete" else None
-            if track is None or not track.stored:  # a run that was made durable is only forgotten here
-                observe(watch, (name, args, named), result, self._life)
+            observe(self._life.world.watch, (name, args, named), result, self._life)
             return result
 
         self.__dict__[name] = call

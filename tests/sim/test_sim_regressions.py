@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.events import Usage
-from holdfast.engine.base import Limits
-from holdfast.models.base import Finished
-from holdfast.models.scripted import Step, asked, said
+from ninelives.core.events import Usage
+from ninelives.core.spec import Kept
+from ninelives.engine.base import EngineLimits
+from ninelives.models.base import Finished
+from ninelives.testing.playbook import Step, asked, said
 from tests.sim.dice import Calling, Fault, Plan, Reading
 from tests.sim.play import Result, play
 
@@ -29,7 +30,7 @@ def plan(*callings: Calling, faults: tuple[Fault, ...] = (), ttl_s: float = 5.0,
     return Plan(
         seed=0,
         shuffle=0.5,
-        limits=Limits(**limits),  # type: ignore[arg-type]
+        limits=EngineLimits(**limits),  # type: ignore[arg-type]
         callings=list(callings),
         faults=list(faults),
         ttl_s=ttl_s,
@@ -53,13 +54,21 @@ def test_a_run_with_a_second_question_waits_for_it_and_is_not_claimed_again_and_
         assert result.counts["events"] < 40
 
 
-def test_P1_an_owned_run_that_becomes_durable_keeps_the_times_of_its_entries() -> None:
-    orders(plan(Calling("r0", 0.0, QUESTION, store=False, readers=[Reading("runs")], waits=False)))
+@pytest.mark.parametrize("kept", ["hours", "delivery"])
+def test_B6_a_caller_who_leaves_and_comes_back_gets_one_run(kept: Kept) -> None:
+    reading = Reading("runs", leaves_after=1)
+    calling = Calling("r0", 0.0, SLOW, kept=kept, readers=[reading], waits=False, on_disconnect="park", returns_s=4.0)
+    for result in orders(plan(calling, leave_grace_s=0.5), seeds=40):
+        assert result.counts["runs"] == 1 and result.counts["joined"] == 1
 
 
-def test_a_stop_while_an_owned_run_becomes_durable_leaves_no_second_run_behind() -> None:
-    calling = Calling("r0", 0.0, QUESTION, store=False, readers=[Reading("runs", leaves_after=1)], waits=False)
-    orders(replace(plan(calling), restart_at_end=True), seeds=60)
+@pytest.mark.parametrize("kept", ["hours", "delivery"])
+def test_B8_a_caller_whose_server_dies_at_any_step_gets_one_run(kept: Kept) -> None:
+    for step in range(2, 14):
+        fault = Fault("crash_at_step", 0.0, step=step, when="after")
+        calling = Calling("r0", 0.0, SLOW, kept=kept, readers=[Reading("runs")], waits=False, on_disconnect="park")
+        for result in orders(plan(calling, faults=(fault,)), seeds=4):
+            assert result.counts["runs"] == 1
 
 
 def test_P13_a_run_that_cannot_be_claimed_while_the_store_is_full_goes_on_when_space_returns() -> None:
@@ -75,9 +84,10 @@ def test_P4_a_caller_who_leaves_while_its_run_is_admitted_leaves_it_to_be_driven
     assert gone
 
 
-def test_a_caller_who_leaves_while_its_own_run_is_admitted_ends_it() -> None:
+@pytest.mark.parametrize("kept", ["memory", "delivery"])
+def test_a_caller_who_leaves_while_its_own_run_is_admitted_ends_it(kept: Kept) -> None:
     for steps in range(1, 12):
-        orders(plan(Calling("r0", 0.0, SLOW, store=False, gone_after=steps)), seeds=6)
+        orders(plan(Calling("r0", 0.0, SLOW, kept=kept, gone_after=steps)), seeds=6)
 
 
 def test_a_cancel_that_is_durable_before_the_worker_is_there_is_not_lost() -> None:
@@ -95,7 +105,7 @@ def test_D4_a_question_is_listed_also_where_the_server_ends_before_the_run_is_pa
 
 def test_C4_a_leave_that_means_stop_is_not_forgotten_while_the_store_is_full() -> None:
     calling = Calling("r0", 0.0, SLOW, on_disconnect="cancel", readers=[Reading("runs", leaves_after=1)], waits=False)
-    orders(plan(calling, faults=(Fault("full", 0.4, seconds=1.0),), grace_s=0.5))
+    orders(plan(calling, faults=(Fault("full", 0.4, seconds=1.0),), leave_grace_s=0.5))
 
 
 def test_D4_only_one_of_two_answers_is_taken() -> None:

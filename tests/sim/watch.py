@@ -7,23 +7,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from holdfast.core import codec
-from holdfast.core import events as e
-from holdfast.core.errors import ClientError, Damaged, IllegalEvent
-from holdfast.core.state import RunState, apply, start, waiting
-from holdfast.dialects import runs
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.journal.base import Attached, Claim, Opened, Opening, Record, Signal, Slice, Verdict
-from holdfast.models.scripted import text_of
+from ninelives.core import codec
+from ninelives.core import events as e
+from ninelives.core.errors import ClientError, Damaged, IllegalEvent
+from ninelives.core.state import RunState, apply, start, waiting
+from ninelives.dialects import DIALECTS
+from ninelives.journal.values import Attached, Claim, Opened, Opening, Record, Signal, Slice, Verdict
+from ninelives.models.scripted import text_of
 from tests.sim.dice import EFFECTS
 
 Kind = Literal[
     "numbers", "end", "told", "rerun", "stuck", "references", "body", "key", "cancel", "deleted", "logged", "reader",
     "client", "leak", "judge", "claim",
 ]  # fmt: skip
-RENDERED: dict[str, Callable[[], Any]] = {"responses": ResponsesProjection, "runs": runs.RunsProjection}
+RENDERED = ("responses", "runs")
 PATIENCE_S = 12.0
 """So long after a durable wish to stop (and the last start of a server, and the last trouble of the store) a run may
 still do something."""
@@ -44,13 +43,14 @@ class Home(Protocol):
     """A process."""
 
     dead: bool
+    leaving: bool
 
 
 class Rendering:
     """What a reader from zero must have been told, in one dialect, after what is committed."""
 
     def __init__(self, dialect: str) -> None:
-        self._projection = RENDERED[dialect]()
+        self._projection = DIALECTS[dialect].projection()
         self._view = self._projection.view0(-1)
         self.data = bytearray()
 
@@ -75,9 +75,15 @@ class Track:
     entries: list[e.Entry] = field(default_factory=list)
     started: set[str] = field(default_factory=set)
     deleted: bool = False
+    match: str = ""
+    kept: str = "stored"
+    delivered_at: float = 0.0
+    forgotten: bool = False
     cancel_at: float | None = None
     cancel_home: Home | None = None
     """The process whose memory alone holds the wish to stop."""
+    caller: Home | None = None
+    """The process at which its caller waits."""
     home: Home | None = None
     """The process that a run which is not stored lives and dies with."""
 
@@ -87,9 +93,14 @@ class Track:
         return self.cancel_home is not None and self.cancel_home.dead
 
     @property
+    def gone(self) -> bool:
+        """Was it deleted or forgotten?"""
+        return self.deleted or self.forgotten
+
+    @property
     def open(self) -> bool:
         """May something still come?"""
-        return not self.deleted and not self.state.ended and (self.home is None or not self.home.dead)
+        return not self.gone and not self.state.ended and (self.home is None or not self.home.dead)
 
 
 class Watch:
@@ -129,10 +140,12 @@ class Watch:
         asked, stored = opening.asked, home is None
         if isinstance(result, Attached):
             track = self.tracks.get(result.run)
-            if track is None or track.deleted or track.key != asked.key:
-                self.wrong("key", result.run, f"the key {asked.key} attaches to a run that is not its own")
+            if track is None or track.deleted or track.key != asked.key or track.match != asked.match:
+                self.wrong("key", result.run, f"{asked.key or asked.match} attaches to a run that is not its own")
+            elif result.again:
+                self.joins(track)
             return
-        talk = result.resolved.conversation if stored else None
+        talk = result.resolved.conversation if asked.kept == "stored" else None
         self._not_twice(asked.owner, asked.key, talk, result.run, stored)
         entries = [_entry(result.run, record) for record in result.records]
         first = entries[0]
@@ -140,9 +153,7 @@ class Watch:
         track = Track(
             result.run, asked.owner, stored, asked.key, talk, state, {name: Rendering(name) for name in RENDERED}
         )
-        track.home = home
-        if stored and result.run in self.tracks and len(entries) < len(self.tracks[result.run].entries):
-            self.wrong("numbers", result.run, "it was made durable with fewer entries than it had")
+        track.home, track.match, track.kept = home, asked.match, asked.kept
         self.tracks[result.run] = track
         self.counts["runs"] += 1
         self._take(track, first)
@@ -209,6 +220,30 @@ class Watch:
             track.deleted = True
             self.note(f"deleted {run[-4:]}")
 
+    def joins(self, track: Track) -> None:
+        """A caller that asks again gets this run."""
+        self.counts["joined"] += 1
+        self.note(f"joined {track.run[-4:]}")
+        if track.delivered_at:
+            self.wrong("key", track.run, "a delivered answer is given again")
+
+    def delivered(self, runs: Sequence[str]) -> None:
+        """The answers of these runs were handed over."""
+        for run in runs:
+            self.note(f"delivered {run[-4:]}")
+            if (track := self.tracks.get(run)) is not None:
+                track.delivered_at = self._now() if track.state.ended else 0.0
+
+    def forgotten(self, runs: Sequence[str]) -> None:
+        """The store has forgotten runs: was it right?"""
+        for run in runs:
+            track = self.tracks[run]
+            self.counts["forgotten"] += 1
+            self.note(f"forgotten {run[-4:]}")
+            if track.kept == "stored" or not track.state.ended:
+                self.wrong("deleted", run, f"it is forgotten, kept {track.kept}, {track.state.phase.name}")
+            track.forgotten = True
+
     def _add(self, track: Track, entry: e.Entry) -> None:
         if track.state.ended:
             self.wrong("end", track.run, f"{type(entry.event).__name__} after the end")
@@ -273,6 +308,8 @@ class Watch:
             return
         if fenced and self.leased and not track.deleted:
             self.wrong("claim", track.run, f"{call} is begun by a process that does not have the run")
+        if self.misses_caller(track):
+            self.wrong("claim", track.run, f"{call} is begun, and its caller has not come back (B6)")
         if call not in track.started:
             self.wrong("rerun", track.run, f"{call} is carried out before its start is committed")
         if call in track.state.facts.results and not fenced:
@@ -281,6 +318,12 @@ class Watch:
         asks = sum(1 for entry in track.entries if _is_yes(entry.event, call))
         if EFFECTS.get(tool) == "write" and self.deeds[call] > 1 + asks:
             self.wrong("rerun", track.run, f"the write {call} is carried out {self.deeds[call]} times")
+
+    def misses_caller(self, track: Track) -> bool:
+        """Does it wait for its caller, whose server died? One that a person was asked about goes on with the answer."""
+        asked = any(isinstance(entry.event, e.ApprovalRequested) for entry in track.entries)
+        gone = track.caller is not None and track.caller.dead and not track.caller.leaving
+        return track.kept == "delivery" and gone and not asked
 
     def asking(self, text: str) -> list[Track]:
         """The runs whose last word of a user this is."""

@@ -13,26 +13,25 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.agents.approval import Approvals, Rule
-from holdfast.agents.loop import LoopAgent, LoopSettings
-from holdfast.core.state import RunState
-from holdfast.dialects import runs
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.dialects.responses.frames import ResponsesProjection
-from holdfast.drill.checks import Told
-from holdfast.engine.base import Broken, Chunk, Cut, Ended, Idle, Projection
-from holdfast.engine.drivers import Parts
-from holdfast.engine.engine import Engine
-from holdfast.engine.subscription import Subscription
-from holdfast.journal.base import Bell, Opened, Verdict
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
-from holdfast.models.base import Ask, Part
-from holdfast.models.scripted import PlaybookModel, Step, said, text_of
-from holdfast.testing.shared import SharedMemory
-from holdfast.tools.base import Output, Place
-from holdfast.tools.function import FunctionTool
-from holdfast.tools.registry import Toolbox
+from ninelives.agents.approval import Approvals, Rule
+from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.core.state import RunState
+from ninelives.dialects import DIALECTS
+from ninelives.drill.checks import Told
+from ninelives.engine.base import Broken, Chunk, Cut, EngineParts, Idle, StreamEnded, Ticket
+from ninelives.engine.engine import Engine
+from ninelives.engine.subscription import Subscription
+from ninelives.journal.base import Notifier
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.values import Opened, Verdict
+from ninelives.models.base import Ask, Part
+from ninelives.models.scripted import text_of
+from ninelives.testing.playbook import PlaybookModel, Step, said
+from ninelives.testing.shared import SharedMemory
+from ninelives.tools.base import Output, Place
+from ninelives.tools.function import FunctionTool
+from ninelives.tools.registry import Toolbox
 from tests.sim.dice import EFFECTS, Plan, Reading
 from tests.sim.loop import SimLoop, SimTask
 from tests.sim.store import Door, Side
@@ -40,13 +39,12 @@ from tests.sim.watch import Track, Watch
 
 T = TypeVar("T")
 OWNER = "owner"
+READ_AS = ("responses", "runs", "chat")
+"""The dialects that runs are read in."""
+EPOCH_MS = 1_000_000_000_000
+"""When a seed begins: a clock that jumps back by a day is not before all time."""
 NOWHERE = Path("/nonexistent")
 LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
-PROJECTIONS: dict[str, Callable[[], Projection]] = {
-    "responses": ResponsesProjection,
-    "runs": runs.RunsProjection,
-    "chat": ChatProjection,
-}
 EXPECTED = frozenset({"store_unavailable", "store_failed", "run_sealed", "run_not_recovered"})
 """Errors that a log may tell of: they are what was done to it."""
 KNOWN: dict[str, object] = {
@@ -115,9 +113,9 @@ class World:
         """Until then nobody reaches a store that is shared."""
         self.store: MemoryStore
         if plan.replicas > 1:
-            self.share(SharedMemory(lambda: loop.now, self.now_ms, plan.limits.lease_s))
+            self.share(SharedMemory)
         else:
-            self.store = MemoryStore(lambda: loop.now + self.lapsed)
+            self.store = MemoryStore(lambda: loop.now + self.lapsed, now_ms=self.steady_ms)
         self._holders: dict[str, tuple[Life, float]] = {}
         """Who has claimed a run, and when."""
         self._frozen: list[tuple[Life, asyncio.Handle]] = []
@@ -126,7 +124,7 @@ class World:
         self._life: Life | None = None
         self.lives: list[Life] = []
         self.told: list[tuple[str, Told]] = []
-        self.make_engine: Callable[[Parts], Engine] = Engine
+        self.make_engine: Callable[[EngineParts], Engine] = Engine
         self.make_agent: Callable[..., LoopAgent] = LoopAgent
         self.make_door: Callable[..., Any] = Door
         self.toolbox = Toolbox([self._tool(name) for name in EFFECTS])
@@ -134,13 +132,16 @@ class World:
         self._died: set[str] = set()
         loop.made = _tag
 
-    def share(self, store: SharedMemory) -> None:
-        """Several processes use this store."""
-        self.store, self.watch.leased = store, True
-        store.lost = lambda topic: self.chance.random() < self.plan.lossy
-        store.tell = self._ring
+    def share(self, kind: type[SharedMemory]) -> None:
+        """Several processes use a store of this kind."""
+        lease_s = self.plan.limits.lease_s
+        self.store = kind(lambda: self.loop.now, self.steady_ms, lease_s, self._is_lost, self._ring)
+        self.watch.leased = True
 
-    def _ring(self, bell: Bell, topics: list[str]) -> None:
+    def _is_lost(self, topic: str) -> bool:
+        return self.chance.random() < self.plan.lossy
+
+    def _ring(self, bell: Notifier, topics: list[str]) -> None:
         life = next(life for life in self.lives if life.bell is bell)
         delay = self.chance.choice((0.0, 0.0, 0.002, 0.05))
         self.loop.call_later(delay, bell.ring, topics, context=life.context)
@@ -179,6 +180,8 @@ class World:
     def note_claims(self, life: Life, call: Any, result: Any) -> None:
         """Who holds what, told by the calls alone: nobody takes from one who has it."""
         name, args, _ = call
+        if name == "open" and (isinstance(result, Opened) or result.again) and result.run in self.watch.tracks:
+            self.watch.tracks[result.run].caller = life
         match name:
             case "beat":
                 life.beats()
@@ -206,7 +209,11 @@ class World:
 
     def now_ms(self) -> int:
         """The wall's clock, which may jump."""
-        return int(self.loop.now * 1000) + self.jumped_ms
+        return EPOCH_MS + int(self.loop.now * 1000) + self.jumped_ms
+
+    def steady_ms(self) -> int:
+        """A clock that nobody sets, by which things expire."""
+        return EPOCH_MS + int(self.loop.now * 1000)
 
     def new_id(self) -> str:
         """A fresh id."""
@@ -223,6 +230,8 @@ class World:
     async def begin(self) -> Life:
         """A process starts on what is there. The leases of the one before are over with it."""
         self.lapsed += 3600.0  # which nobody looks at where a store is shared
+        if self.plan.replicas == 1:
+            self.store.deliveries.restart()
         life = Life(self, len(self.lives) + 1)
         self.lives.append(life)
         self.watch.note(f"life {life.n} begins")
@@ -283,7 +292,7 @@ class Life:
         self.over = asyncio.Event()
         self.context = contextvars.copy_context()
         self.context.run(LIFE.set, self)
-        self.bell, self.holder = LocalBell(), ""
+        self.bell, self.holder = LocalNotifier(), ""
         limits, inner = world.plan.limits, world.store
         if isinstance(world.store, SharedMemory):
             self.holder = f"life{n}"
@@ -291,14 +300,15 @@ class Life:
                 limits = replace(limits, works=False)
             inner = world.store.seat(self.holder, self.bell, works=limits.works)  # type: ignore[assignment]
         self.door: Any = world.make_door(self, inner, random.Random(f"door {world.plan.seed} {n}"))
-        self.side = MemoryStore(lambda: world.loop.now, sessions=self.door)
+        self.side = MemoryStore(lambda: world.loop.now, now_ms=world.steady_ms)
         plan = world.plan
         rules = [Rule("*", "always", '"ask": true')]
-        approvals = Approvals("never", rules, self.door.granted, world.new_id, world.now_ms, plan.ttl_s)
+        approvals = Approvals("never", rules, self.door.granted, world.new_id, world.steady_ms, plan.ttl_s)
         settings = LoopSettings(max_rounds=6, on_unknown=plan.on_unknown)
         agent = world.make_agent(world.model, world.toolbox, settings, _place, _no_leftover, approvals)
         parts: Any = (self.door, Side(self, self.side), self.bell, agent)
-        self.parts = Parts(*parts, limits, SimLog(world.watch), world.now_ms, world.new_id, None, self.holder)
+        clocks: Any = (world.now_ms, world.new_id, world.steady_ms)
+        self.parts = EngineParts(*parts, limits, SimLog(world.watch), *clocks, self.holder)
         self.engine: Engine
 
     async def start(self) -> None:
@@ -376,9 +386,9 @@ class Life:
         names = [repr(task.get_coro())[:120] for task in self.tasks if not task.done()]
         self.world.watch.wrong("leak", "", f"tasks outlive their process: {names}")
 
-    def watch_run(self, run: str, reading: Reading, after: int = -1) -> Reader:
+    def watch_run(self, ticket: Ticket, reading: Reading, after: int = -1) -> Reader:
         """A client begins to read."""
-        reader = Reader(self, run, reading, after)
+        reader = Reader(self, ticket, reading, after)
         self.readers.append(reader)
         reader.task = self.spawn(reader.read())
         return reader
@@ -387,13 +397,15 @@ class Life:
 class Reader:
     """A client that keeps every byte."""
 
-    def __init__(self, life: Life, run: str, reading: Reading, after: int) -> None:
-        self.run = run
+    def __init__(self, life: Life, ticket: Ticket, reading: Reading, after: int) -> None:
+        self.run = run = ticket.run
+        self._ticket = ticket
         self.reading = reading
         self.after = after
         self.end = ""
         """How its stream ended; empty while it goes on."""
-        self.subscription: Subscription = life.engine.attach(OWNER, run, PROJECTIONS[reading.dialect](), after)
+        self.ended_at = 0.0
+        self.subscription: Subscription = life.engine.attach(OWNER, run, DIALECTS[reading.dialect].projection(), after)
         self.task: asyncio.Task[None]
         self._life = life
         self._data = bytearray()
@@ -412,14 +424,15 @@ class Reader:
                         self.end = "left"
                 case Idle():
                     continue
-                case Ended() | Cut():
+                case StreamEnded() | Cut():
                     self.end = type(news).__name__.lower()
                 case Broken(reason):
                     self.end = f"broken: {reason}"
             if self.reading.pause_s and self._chance.random() < 0.5:
                 await asyncio.sleep(self.reading.pause_s)
+        self.ended_at = self._life.world.loop.now
         self.done_with()
-        await self._life.engine.left(OWNER, self.run)
+        await self._life.engine.close(OWNER, self._ticket, whole=self.end == "streamended")
 
     def _hear(self, data: bytes) -> None:
         if self.after < 0:

@@ -334,12 +334,20 @@ class Server:
 def start_upstream(where: Path) -> Upstream:
     """A fake upstream that is ready."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return Upstream(_start(["-m", "holdfast.testing.fake_upstream", "--port", "0"], env, where, "upstream"))
+    return Upstream(_start(["-m", "ninelives.testing.fake_upstream", "--port", "0"], env, where, "upstream"))
 
 
-def start_server(where: Path, model_url: str, *, at: int = 0, **settings: str) -> Server:
-    """A server that listens, on a free port or `at` one. `settings` are environment variables."""
-    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, at)
+def start_server(where: Path, model_url: str, *, at: int = 0, program: str = "ninelives", **settings: str) -> Server:
+    """A server that listens, on a free port or `at` one. `settings` are environment variables, `program` is the module
+    that is run."""
+    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, at, program=program)
+
+
+def start_stock(where: Path, model_url: str, *, at: int = 0) -> Server:
+    """A server as its user starts it: nothing is set but key, port, data directory and model."""
+    data = where / "data"
+    args = ["--port", str(at), "--data-dir", str(data), "--model-url", model_url, "--model", "m"]
+    return _started(where, ["ninelives", "serve", *args], _environment(where), data)
 
 
 def start_demo(where: Path, **settings: str) -> Server:
@@ -352,13 +360,31 @@ def start_worker(where: Path, model_url: str, **settings: str) -> Server:
     return _serve(where, ["--model-url", model_url, "--model", "m"], settings, command="worker")
 
 
-def _serve(where: Path, flags: list[str], settings: dict[str, str], at: int = 0, *, command: str = "serve") -> Server:
-    own = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
+def _serve(
+    where: Path,
+    flags: list[str],
+    settings: dict[str, str],
+    at: int = 0,
+    *,
+    command: str = "serve",
+    program: str = "ninelives",
+) -> Server:
+    env = _environment(where)
+    env |= {"NINELIVES_TOOLS_APPROVAL": "never", "NINELIVES_STORE_BALLAST_BYTES": "0", **settings}
+    data = Path(settings.get("NINELIVES_SERVER_DATA_DIR", where / "data"))
+    args = [command, "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
+    return _started(where, [program, *args, *flags], env, data)
+
+
+def _environment(where: Path) -> dict[str, str]:
+    """Nothing of this user's own settings, and the key."""
+    own = ("NINELIVES_", "API_SERVER_", "OPENAI_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    env |= {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
-    env |= {"HOLDFAST_TOOLS_APPROVAL": "never", "HOLDFAST_STORE_BALLAST_BYTES": "0", **settings}
-    data = Path(settings.get("HOLDFAST_SERVER_DATA_DIR", where / "data"))
-    args = ["-m", "holdfast", command, "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
-    process = _start([*args, *flags], env, where, "server")
+    return env | {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(where)}
+
+
+def _started(where: Path, args: list[str], env: dict[str, str], data: Path) -> Server:
+    """`args` begin with the module that is run."""
+    process = _start(["-m", *args], env, where, "server")
     port = int(_said(process, r"(?:listening|health) on http://127\.0\.0\.1:(\d+)"))
     return Server(process, port, data)

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +59,10 @@ def _waiting(client: Client, body: dict[str, Any]) -> str:
 
 
 def test_d4_an_approval_after_kill_9_and_restart_makes_the_call_once(tmp_path: Path, upstream: Upstream) -> None:
-    settings = {"HOLDFAST_TOOLS_APPROVAL": "on-write"}
+    settings = {"NINELIVES_TOOLS_APPROVAL": "on-write"}
     first = start_server(tmp_path, upstream.url, **settings)
     run = _waiting(first.client, {"input": calls(("terminal", {"command": "echo x >> effect"}))})
-    os.kill(first.process.pid, signal.SIGKILL)
-    first.process.stop()
+    first.kill()
     second = start_server(tmp_path, upstream.url, **settings)
     assert second.client.get(f"{RUNS}/{run}").json()["status"] == "waiting_for_approval"
     assert second.client.post(f"{RUNS}/{run}/approval", {"choice": "once"}).status == 200
@@ -77,7 +74,7 @@ def test_d4_an_approval_after_kill_9_and_restart_makes_the_call_once(tmp_path: P
 
 
 def test_d4_a_question_expires_and_the_call_is_never_made(tmp_path: Path, upstream: Upstream, mark: str) -> None:
-    settings = {"HOLDFAST_TOOLS_APPROVAL": "on-write", "HOLDFAST_TOOLS_APPROVAL_TTL_S": "0.3"}
+    settings = {"NINELIVES_TOOLS_APPROVAL": "on-write", "NINELIVES_TOOLS_APPROVAL_TTL_S": "0.3"}
     server = start_server(tmp_path, upstream.url, **settings)
     client = server.client
     text = f"{mark} " + calls(("terminal", {"command": "echo x >> effect"}))

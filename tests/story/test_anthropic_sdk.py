@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 
 PATH = "/v1/messages"
 BROKEN = (transport_kit.HTTPError,)
-SETTINGS = {"HOLDFAST_LIMITS_KEEPALIVE_S": "0.2"}
+SETTINGS = {"NINELIVES_LIMITS_KEEPALIVE_S": "0.2"}
 TWO = '[[tools=write_file:{"path":"sdk.txt","content":"from the sdk"}|read_file:{"path":"sdk.txt"}]] [[text=The end.]]'
 TEXTS = ["Step 0: calling write_file. ", "Step 1: calling read_file. ", "The end. done after 2 results"]
 KINDS = ["text", "mcp_tool_use", "mcp_tool_result", "text", "mcp_tool_use", "mcp_tool_result", "text"]
@@ -56,7 +56,7 @@ def test_the_beta_client_knows_these_blocks_by_their_types(sdk: anthropic.Anthro
     call, result = message.content[4], message.content[5]
     assert isinstance(call, anthropic.types.beta.BetaMCPToolUseBlock)
     assert isinstance(result, anthropic.types.beta.BetaMCPToolResultBlock)
-    assert (call.name, call.input, call.server_name) == ("read_file", {"path": "sdk.txt"}, "holdfast")
+    assert (call.name, call.input, call.server_name) == ("read_file", {"path": "sdk.txt"}, "ninelives")
     assert result.tool_use_id == call.id and not result.is_error and "from the sdk" in str(result.content)
 
 

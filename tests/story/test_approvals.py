@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from tests.story.server import KEY, Client, Server, Upstream, wait_until
 
-SETTINGS = {"HOLDFAST_TOOLS_APPROVAL": "on-write"}
+SETTINGS = {"NINELIVES_TOOLS_APPROVAL": "on-write"}
 WRITE = '[[tools=terminal:{"command":"echo done >> effect"}]]'
 CHAT, RUNS = "/v1/chat/completions", "/v1/runs"
 CLIENT_TOOL = {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}

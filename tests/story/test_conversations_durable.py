@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,8 +77,7 @@ def test_c8_a_kill_between_turns_keeps_items_removals_and_metadata(
     gone = client.post(BASE, {"items": [said("user", "x")]}).json()["id"]
     client.delete(f"{BASE}/{gone}")
     before = client.get(f"{BASE}/{talk}/items?order=asc").json()
-    os.kill(first.process.pid, signal.SIGKILL)
-    first.process.child.wait(10)
+    first.kill()
     second = start_server(tmp_path, upstream.url)
     try:
         client = second.client
@@ -106,7 +103,7 @@ def test_g13_an_addition_whose_answer_was_lost_is_not_made_twice_by_an_sdks_retr
     added = server.client.post(f"{BASE}/{talk}/items", body).json()
     assert server.client.post(f"{BASE}/{talk}/items", body, retry).json() != added, "it was answered: asked for twice"
     server.kill()
-    with closing(sqlite3.connect(server.data / "holdfast.db")) as db, db:
+    with closing(sqlite3.connect(server.data / "ninelives.db")) as db, db:
         assert db.execute("SELECT COUNT(*) FROM runs WHERE credential != ''").fetchone()[0] == 3
         db.execute("UPDATE runs SET waits = 1")
     server = start_server(tmp_path, upstream.url)
@@ -144,9 +141,8 @@ def test_c5_items_that_are_added_over_kills_are_there_once_and_in_order(upstream
         with ThreadPoolExecutor(1) as pool:
             adding = pool.submit(add_until_dead, server.client, talk, names, heard)
             wait_until(lambda heard=heard, least=5 + 7 * life: len(heard) > least, "items are added", 20)  # type: ignore[misc]
-            os.kill(server.process.pid, signal.SIGKILL)
+            server.kill()
             sent = adding.result(30)
-        server.process.child.wait(10)
         server = start_server(tmp_path, upstream.url)
         assert len(heard) == sent - 1
         for name in names[max(sent - 3, 0) : sent]:

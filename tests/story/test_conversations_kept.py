@@ -14,11 +14,11 @@ import pytest
 from tests.story.conversations import BASE, said, told
 from tests.story.responses import PATH, create, started
 from tests.story.server import Client, Server, Upstream, start_server, wait_until
-from tests.story.test_store import holdfast
+from tests.story.test_store import ninelives
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-KEEP = {"HOLDFAST_STORE_MAX_RESPONSES": "3", "HOLDFAST_STORE_RETENTION_S": "0.1"}
+KEEP = {"NINELIVES_STORE_MAX_RESPONSES": "3", "NINELIVES_STORE_RETENTION_S": "0.1"}
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def items(client: Client, talk: str) -> list[Any]:
 
 
 def count(server: Server, query: str) -> int:
-    with closing(sqlite3.connect(f"file:{server.data / 'holdfast.db'}?mode=ro", uri=True)) as db:
+    with closing(sqlite3.connect(f"file:{server.data / 'ninelives.db'}?mode=ro", uri=True)) as db:
         return int(db.execute(f"SELECT COUNT(*) FROM {query}").fetchone()[0])
 
 
@@ -107,14 +107,14 @@ def test_the_store_commands_know_all_that_a_store_can_hold(keeping: Server, tmp_
     client.post(f"{PATH}/{started(client, '[[hang=1]]')}/cancel")
     with client.left_waiting(PATH, {"input": "[[hang=1]]", "conversation": "named"}):
         wait_until(lambda: keeping.health()["runs"]["active"] == 1, "one runs")
-        assert "no damage" in holdfast("store", "backup", str(tmp_path / "copy"), "--data-dir", str(keeping.data))
-        report = json.loads(holdfast("store", "check", "--data-dir", str(keeping.data), "--json"))
+        assert "no damage" in ninelives("store", "backup", str(tmp_path / "copy"), "--data-dir", str(keeping.data))
+        report = json.loads(ninelives("store", "check", "--data-dir", str(keeping.data), "--json"))
         assert report["problems"] == []
     keeping.kill()
     for command in (["check"], ["compact"], ["check"], ["restore", str(tmp_path / "copy"), "--replace"], ["check"]):
-        said_so = holdfast("store", *command, "--data-dir", str(keeping.data))
+        said_so = ninelives("store", *command, "--data-dir", str(keeping.data))
         assert "problem" not in said_so
-    again = start_server(keeping.data.parent, upstream.url, HOLDFAST_STORE_MAX_RESPONSES="0")
+    again = start_server(keeping.data.parent, upstream.url, NINELIVES_STORE_MAX_RESPONSES="0")
     try:
         assert "pinned" in [item["content"][0]["text"] for item in items(again.client, talk)]
         assert again.client.get(f"{PATH}/{pinned}").status == 200

@@ -16,7 +16,7 @@ from tests.story.responses import HANGS, PATH, check_whole, finished, get
 from tests.story.server import Client, Json, Upstream, start_server
 
 pytestmark = pytest.mark.xdist_group("processes")
-SETTINGS = {"HOLDFAST_AGENT_MAX_ROUNDS": "4"}
+SETTINGS = {"NINELIVES_AGENT_MAX_ROUNDS": "4"}
 
 READ = 'read_file:{"path":"none.txt"}'
 WRITE = 'write_file:{"path":"corpus.txt","content":"hi"}'

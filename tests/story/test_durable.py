@@ -91,7 +91,7 @@ def test_c3_a_stream_cut_after_created_completes_in_the_background(client: Clien
 def test_c2_a_run_that_is_not_stored_ends_when_its_client_leaves(client: Client, upstream: Upstream) -> None:
     early = upstream.stats()["closed_early"]
     started(client, HANGS, store=False)
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
 
 
 def test_c2_a_caller_who_waits_for_a_run_that_is_not_stored_owns_it_too(
@@ -101,7 +101,7 @@ def test_c2_a_caller_who_waits_for_a_run_that_is_not_stored_owns_it_too(
     waiting = client.left_waiting(PATH, {"input": f"{mark} {HANGS}", "store": False})
     wait_until(lambda: upstream.asked(mark), "the upstream is asked")
     waiting.close()
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
     wait_until(lambda: server.health()["runs"]["active"] == 0, "no run is left")
 
 
@@ -273,7 +273,7 @@ def test_c8_delete_of_an_active_run_ends_it_for_ever_and_frees_its_key(
         assert deleted.json() == {"id": shown, "object": "response.deleted", "deleted": True}
         last = [*frames, *stream.rest()][-1]
         assert last.name == "response.incomplete" and last.data["response"]["status"] == "cancelled"
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
     core = shown.removeprefix("resp_")
     for path in (shown, f"{shown}?stream=true", f"{shown}/input_items"):
         assert client.get(f"{PATH}/{path}").status == 404, path
@@ -302,7 +302,7 @@ def test_c10_cancel_ends_the_stream_as_incomplete_with_status_cancelled_and_is_i
     last = check_whole(frames)
     assert frames[-1].name == "response.incomplete" and last["status"] == "cancelled"
     assert client.post(f"{PATH}/{shown}/cancel").json() == answer.json() == get(client, shown) == plain(last)
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
 
 
 def test_c8_cancel_of_a_finished_run_is_answered_with_its_state(client: Client) -> None:

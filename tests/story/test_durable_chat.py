@@ -10,7 +10,7 @@ from tests.story.server import Client, Frame, Server, Upstream, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-SETTINGS = {"HOLDFAST_LIMITS_DISCONNECT_GRACE_S": "0.3", "HOLDFAST_LIMITS_KEEPALIVE_S": "0.2"}
+SETTINGS = {"NINELIVES_LIMITS_LEAVE_GRACE_S": "0.3", "NINELIVES_LIMITS_KEEPALIVE_S": "0.2"}
 TOOL = '[[tools=read_file:{"path":"none.txt"}]]'
 WEBUI = {"x-openwebui-chat-id": "chat-1"}
 
@@ -47,7 +47,7 @@ def test_b6_what_is_not_stored_ends_with_its_connection_and_is_unknown(
     sock = client.left_waiting(PATH, ask(f"{mark} {HANGS}", stream=stream))
     wait_until(lambda: upstream.asked(mark), "the upstream is asked")
     sock.close()
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
     shown = create(client, "hello")["id"]
     assert client.get(f"{PATH}/{shown}").error() == {
         "message": f"Completion not found: {shown}",
@@ -164,7 +164,7 @@ def test_b6_delete_of_an_active_stored_chat_ends_it(client: Client, upstream: Up
         assert client.delete(f"{PATH}/{shown}").status == 200
         last = stream.rest()[-1]
         assert last.data["error"]["code"] == "run_cancelled" and not stream.done
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
     assert client.get(f"{PATH}/{shown}").status == 404
     wait_until(lambda: server.health()["runs"]["active"] == 0, "no run is left")
 
@@ -184,7 +184,7 @@ def test_c4_a_front_end_that_stops_by_leaving_ends_a_stored_run_after_the_grace(
     sock = client.left_waiting(path, body, headers)
     wait_until(lambda: upstream.asked(mark), "the upstream is asked")
     sock.close()
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "cancelled after the grace", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "cancelled after the grace")
     (run,) = client.get(f"/v1/runs?idempotency_key={mark}").json()["data"]
     wait_until(lambda: client.get(f"/v1/runs/{run['run_id']}").json()["status"] == "cancelled", "it says so")
 

@@ -208,7 +208,20 @@ def chat(client: Client, messages: list[Json], headers: dict[str, str] | None = 
     return answer
 
 
-@pytest.mark.parametrize("store", [True, False, None])
+def test_d2_a_turn_with_store_false_reads_its_session_and_changes_nothing(
+    client: Client, upstream: Upstream, mark: str
+) -> None:
+    headers = {"x-hermes-session-id": mark}
+    for n, store in ((1, None), (2, False), (3, False)):
+        fields = {} if store is None else {"store": store}
+        chat(client, [{"role": "user", "content": f"{n} {mark} {say('well')}"}], headers, **fields)
+    first = [f"1 {mark} [[text=well]]", "well"]
+    assert [content for _, content in told(upstream, f"3 {mark}")] == [*first, f"3 {mark} [[text=well]]"]
+    kept = client.get(f"/api/sessions/{mark}/messages").json()["data"]
+    assert [message["content"] for message in kept] == first
+
+
+@pytest.mark.parametrize("store", [True, None])
 def test_d2_a_named_session_gives_the_history_and_takes_the_new_turn_only(
     client: Client, upstream: Upstream, mark: str, store: bool | None
 ) -> None:

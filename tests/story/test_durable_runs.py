@@ -120,7 +120,7 @@ def test_d1_stop_ends_a_run_and_its_upstream_request(client: Client, upstream: U
         stream.take(3)
         assert client.post(f"{PATH}/{shown}/stop").json()["status"] == "stopping"
         assert stream.rest()[-1].data["event"] == "run.cancelled"
-    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed", 2.0)
+    wait_until(lambda: upstream.stats()["closed_early"] == early + 1, "the upstream's socket is closed")
     again = client.post(f"{PATH}/{shown}/stop")
     assert again.status == 200 and again.json() == {"run_id": shown, "status": "cancelled"}
     assert look(client, shown)["status"] == "cancelled"

@@ -3,8 +3,6 @@ write is never repeated (E3, P5, D1)."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,8 @@ from tests.story.server import ROOT, Server, Upstream, start_server, wait_until
 RUNS = "/v1/runs"
 TOOLS = '''
 import pathlib, time
-from holdfast.tools.decorator import tool
-from holdfast.tools.base import Place
+from ninelives.tools.decorator import tool
+from ninelives.tools.base import Place
 
 LOG = pathlib.Path({log!r})
 GO = pathlib.Path({go!r})
@@ -59,16 +57,11 @@ def send(place: Place) -> str:
 '''
 
 
-def kill(server: Server) -> None:
-    os.kill(server.process.pid, signal.SIGKILL)
-    server.process.stop()
-
-
 def test_p5_parallel_calls_are_settled_each_by_its_own_rule_over_two_kills(tmp_path: Path, upstream: Upstream) -> None:
     log, go, module = tmp_path / "effects", tmp_path / "go", tmp_path / "own_tools.py"
     module.write_text(TOOLS.format(log=str(log), go=str(go)))
     log.touch()
-    settings = {"HOLDFAST_TOOLS_MODULES": str(module)}
+    settings = {"NINELIVES_TOOLS_MODULES": str(module)}
 
     def names() -> list[str]:
         return [line.split()[0] for line in log.read_text().splitlines()]
@@ -81,12 +74,12 @@ def test_p5_parallel_calls_are_settled_each_by_its_own_rule_over_two_kills(tmp_p
         return any(step["outcome"] == "known" for step in steps)
 
     wait_until(lambda: one_is_done() and len(names()) == 3, "two are in flight")
-    kill(server)
+    server.kill()
     server = start_server(tmp_path, upstream.url, **settings)
     wait_until(lambda: sorted(names()) == ["look", "look", "put", "put", "quick"], "both are made again")
     go.touch()
     wait_until(lambda: names()[-1] == "send", "the write is in flight")
-    kill(server)
+    server.kill()
     server = start_server(tmp_path, upstream.url, **settings)
     wait_until(lambda: server.client.get(f"{RUNS}/{run}").json()["status"] == "completed", "the end")
     assert sorted(names()) == ["look", "look", "put", "put", "quick", "send"]
@@ -104,14 +97,14 @@ def test_p5_through_an_mcp_server_the_same_rules_hold(tmp_path: Path, upstream: 
     declared idempotent, the same call is made again under the same call id."""
     log = tmp_path / "effects"
     log.touch()
-    config = tmp_path / "holdfast.toml"
+    config = tmp_path / "ninelives.toml"
 
     def configured(effect: str) -> dict[str, str]:
         config.write_text(
             f'[mcp.t]\ncommand = "{sys.executable}"\nargs = ["{ROOT}/tests/tools/mcp_server.py", "stdio"]\n'
             f'env = {{ MCP_TEST_LOG = "{log}" }}\neffects = {{ echo = "read", hang = "{effect}" }}\ntimeout_s = 30\n'
         )
-        return {"HOLDFAST_CONFIG": str(config)}
+        return {"NINELIVES_CONFIG": str(config)}
 
     for effect, made in (("write", 1), ("idempotent", 2)):
         log.write_text("")
@@ -122,7 +115,7 @@ def test_p5_through_an_mcp_server_the_same_rules_hold(tmp_path: Path, upstream: 
         wait_until(lambda s=server: "t_hang" in str(s.client.get("/v1/toolsets").json()), "the MCP server", 30.0)
         run = server.client.post(RUNS, {"input": '[[tools=t_echo:{"text":"hi"}|t_hang:{}]]'}).json()["run_id"]
         wait_until(lambda: "hang" in log.read_text(), "the call is in flight", 30.0)
-        kill(server)
+        server.kill()
         server = start_server(folder, upstream.url, **settings)
 
         def receipt(at: Server = server, of: str = run) -> dict[str, Any]:

@@ -6,19 +6,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.assemble import assemble
-from holdfast.assemble_agents import choose_model
-from holdfast.config import load
-from holdfast.dialects.chat.frames import ChatProjection
-from holdfast.engine.base import Limits
-from holdfast.engine.hub import Hub
-from holdfast.http.stream import RunStream
-from holdfast.journal.bell import LocalBell
-from holdfast.journal.memory import MemoryStore
-from holdfast.observe.log import Log
+from ninelives.app.agents import choose_model
+from ninelives.app.assemble import assemble
+from ninelives.app.settings import load
+from ninelives.dialects.chat.frames import ChatProjection
+from ninelives.engine.base import EngineLimits, EngineParts
+from ninelives.engine.readers import Readers
+from ninelives.http.stream import RunStream
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.observe.log import Log
 from tests.asgi import call
 from tests.story.chat import PATH, ask
 from tests.story.responses import HANGS
@@ -27,9 +28,9 @@ from tests.story.server import KEY, ROOT, Answer, Client, Json, Server, Upstream
 pytestmark = pytest.mark.xdist_group("processes")
 
 SETTINGS = {
-    "HOLDFAST_LIMITS_BODY_BYTES": "100000",
-    "HOLDFAST_LIMITS_PARTS": "20",
-    "HOLDFAST_AGENT_CONTEXT_TOKENS": "5000",
+    "NINELIVES_LIMITS_BODY_BYTES": "100000",
+    "NINELIVES_LIMITS_PARTS": "20",
+    "NINELIVES_AGENT_CONTEXT_TOKENS": "5000",
 }
 UNKNOWN = "chatcmpl-0123456789abcdef01234567"
 
@@ -166,14 +167,15 @@ def test_upstream_failures_have_their_own_codes(client: Client) -> None:
 
 
 async def test_stream_broken() -> None:
-    """A journal that cannot be read on ends a stream with an error, never as if done (house rule 6.15)."""
-    hub = Hub(MemoryStore(lambda: 0.0), LocalBell(), Limits())
+    """A journal that cannot be read on ends a stream with an error, never as if done (R15)."""
+    given: Any = (MemoryStore(lambda: 0.0), MemoryStore(lambda: 0.0), LocalNotifier(), None, EngineLimits(), None)
+    readers = Readers(EngineParts(*given, lambda: 1, str))
     told: list[bool] = []
 
-    async def left(whole: bool) -> None:
+    async def left(*, whole: bool) -> None:
         told.append(whole)
 
-    stream = RunStream(hub.subscribe("alice", "gone", ChatProjection(), -1), [], left)
+    stream = RunStream(readers.subscribe("alice", "gone", ChatProjection(), -1), [], left)
     answer = await call(stream, "GET", "/", {}, b"")
     assert b'"code":"stream_broken"' in answer.body and b"[DONE]" not in answer.body
     assert told == [False], "that is no delivery"
@@ -185,7 +187,7 @@ async def test_stream_broken() -> None:
 @pytest.fixture
 def own(tmp_path: Path, upstream: Upstream) -> Iterator[list[Server]]:
     """A server that a test may kill, and its successors."""
-    settings = {"HOLDFAST_LIMITS_CONCURRENT_RUNS": "1", "HOLDFAST_LIMITS_QUEUE": "0", "HOLDFAST_LIMITS_DRAIN_S": "3"}
+    settings = {"NINELIVES_LIMITS_CONCURRENT_RUNS": "1", "NINELIVES_LIMITS_QUEUE": "0", "NINELIVES_LIMITS_DRAIN_S": "3"}
     servers = [start_server(tmp_path, upstream.url, **settings)]
     yield servers
     if servers[-1].process.child.poll() is None:
@@ -230,14 +232,14 @@ async def test_storage_full(tmp_path: Path) -> None:
     built = await assemble(loaded, KEY, Log(lambda: "", None), model)
     await built.start()
     try:
-        pages = await built.store._writer.ask(lambda db: db.pragma("page_count"))
-        await built.store._writer.ask(lambda db: db.pragma("max_page_count", pages))
+        pages = await built.store.database.writer.ask(lambda db: db.pragma("page_count"))
+        await built.store.database.writer.ask(lambda db: db.pragma("max_page_count", pages))
         headers = {"authorization": f"Bearer {KEY}", "host": "127.0.0.1", "content-type": "application/json"}
         raw = b'{"store":true,"messages":[{"role":"user","content":"' + b"x" * 60_000 + b'"}]}'
         answer = await call(built.app, "POST", PATH, headers, raw)
         assert (answer.status, answer.error()["code"]) == (503, "storage_full")
         assert answer.header("retry-after")
-        await built.store._writer.ask(lambda db: db.pragma("max_page_count", 1 << 30))
+        await built.store.database.writer.ask(lambda db: db.pragma("max_page_count", 1 << 30))
     finally:
         await built.stop()
 

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.xdist_group("processes")
 RETRIES = 1
 UPSTREAM_KEY = "sk-upstream-secret-0123456789"
 SETTINGS = {
-    "HOLDFAST_AGENT_MAX_ROUNDS": "3",
-    "HOLDFAST_MODEL_RETRIES": str(RETRIES),
-    "HOLDFAST_MODEL_STALL_S": "0.6",
-    "HOLDFAST_MODEL_FIRST_BYTE_S": "1",
-    "HOLDFAST_MODEL_API_KEY": UPSTREAM_KEY,
+    "NINELIVES_AGENT_MAX_ROUNDS": "3",
+    "NINELIVES_MODEL_RETRIES": str(RETRIES),
+    "NINELIVES_MODEL_STALL_S": "0.6",
+    "NINELIVES_MODEL_FIRST_BYTE_S": "1",
+    "NINELIVES_MODEL_API_KEY": UPSTREAM_KEY,
 }
 SDK_CODES = {"server_error", "rate_limit_exceeded"}
 READ = 'read_file:{"path":"none.txt"}'

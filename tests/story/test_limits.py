@@ -16,17 +16,18 @@ from tests.story.server import KEY, Client, Server, Upstream, wait_until
 pytestmark = pytest.mark.xdist_group("processes")
 
 SETTINGS = {
-    "HOLDFAST_LIMITS_CONCURRENT_RUNS": "2",
-    "HOLDFAST_LIMITS_QUEUE": "2",
-    "HOLDFAST_LIMITS_STALL_S": "0.7",
-    "HOLDFAST_LIMITS_DISCONNECT_GRACE_S": "0.2",
+    "NINELIVES_LIMITS_CONCURRENT_RUNS": "2",
+    "NINELIVES_LIMITS_QUEUE": "2",
+    "NINELIVES_LIMITS_STALL_S": "0.7",
+    "NINELIVES_LIMITS_LEAVE_GRACE_S": "0.2",
+    "NINELIVES_AGENT_STORE_FALSE": "memory",
 }
 
 
 @pytest.fixture
 def full(client: Client, server: Server) -> Iterator[list[str]]:
     """Both slots are taken by runs that do not end by themselves."""
-    busy = [started(client, HANGS) for _ in range(2)]
+    busy = [started(client, f"{n} {HANGS}") for n in range(2)]
     yield busy
     for run in client.get("/v1/runs?limit=100").json()["data"]:
         if run["status"] in ("queued", "running"):
@@ -80,7 +81,7 @@ def test_a8_past_the_queue_is_429_with_a_time_to_come_back_and_leaves_no_trace(
 def test_a8_a_known_key_is_answered_even_when_all_is_full(client: Client, mark: str, request: object) -> None:
     headers = {"idempotency-key": mark}
     known = create(client, "hello", headers)
-    busy = [started(client, HANGS) for _ in range(2)]
+    busy = [started(client, f"{n} {HANGS}") for n in range(2)]
     queued = [waiting(client, f"hello {n}") for n in range(2)]
     assert create(client, "hello", headers) == known
     for shown in [*queued, *busy]:
@@ -130,7 +131,7 @@ def test_c4_a_front_end_that_stops_by_leaving_ends_a_run_that_still_waits(
     assert run["status"] == "queued"
     sock.close()
     shown = f"/v1/runs/{run['run_id']}"
-    wait_until(lambda: client.get(shown).json()["status"] == "cancelled", "it is ended", 2.0)
+    wait_until(lambda: client.get(shown).json()["status"] == "cancelled", "it is ended")
     assert not upstream.asked(mark)
 
 

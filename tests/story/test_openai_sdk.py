@@ -1,5 +1,5 @@
 """The real openai-python against the real server, with two tools in between: every way of reading runs to its end
-(B4, C9, A7; facts/protocol.md 5)."""
+(B4, C9, A7)."""
 
 from __future__ import annotations
 

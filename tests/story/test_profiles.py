@@ -31,8 +31,8 @@ RUNS = "/v1/runs"
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iterator[Client]:
     folder: Path = tmp_path_factory.mktemp("profiles")
-    (folder / "holdfast.toml").write_text(CONFIG)
-    server = start_server(folder, upstream.url, HOLDFAST_CONFIG=str(folder / "holdfast.toml"))
+    (folder / "ninelives.toml").write_text(CONFIG)
+    server = start_server(folder, upstream.url, NINELIVES_CONFIG=str(folder / "ninelives.toml"))
     yield server.client
     assert server.stop() == 0
 

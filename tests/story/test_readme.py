@@ -19,7 +19,7 @@ def snippet(language: str) -> str:
 
 def test_the_python_snippet_of_the_readme_prints_an_answer(tmp_path: Path) -> None:
     server = start_demo(tmp_path)
-    kept = tmp_path / ".local/share/holdfast/key"
+    kept = tmp_path / ".local/share/ninelives/key"
     kept.parent.mkdir(parents=True)
     kept.write_text(f"{KEY}\n")  # with the line end that the server writes
     try:
@@ -29,7 +29,7 @@ def test_the_python_snippet_of_the_readme_prints_an_answer(tmp_path: Path) -> No
             [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert "demo model of Holdfast" in done.stdout
+        assert "demo model of Ninelives" in done.stdout
     finally:
         assert server.stop() == 0
 

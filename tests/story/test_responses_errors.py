@@ -15,15 +15,15 @@ from tests.story.responses import HANGS, PATH, create, started
 from tests.story.server import ROOT, Answer, Client, Server, Upstream, start_server
 
 pytestmark = pytest.mark.xdist_group("processes")
-SETTINGS = {"HOLDFAST_LIMITS_PARTS": "20"}
+SETTINGS = {"NINELIVES_LIMITS_PARTS": "20"}
 UNKNOWN = "resp_0123456789abcdef01234567"
 
 
 @pytest.fixture
 def small(tmp_path: Path, upstream: Upstream) -> Iterator[Server]:
     """A server with room for one run and a small window."""
-    room = {"HOLDFAST_LIMITS_CONCURRENT_RUNS": "1", "HOLDFAST_LIMITS_QUEUE": "0"}
-    server = start_server(tmp_path, upstream.url, HOLDFAST_AGENT_CONTEXT_TOKENS="4000", **room)
+    room = {"NINELIVES_LIMITS_CONCURRENT_RUNS": "1", "NINELIVES_LIMITS_QUEUE": "0"}
+    server = start_server(tmp_path, upstream.url, NINELIVES_AGENT_CONTEXT_TOKENS="4000", **room)
     yield server
     server.stop()
 
@@ -251,7 +251,7 @@ def test_429_too_many_runs(small: Server) -> None:
 def test_502_compaction_failed(tmp_path: Path, upstream: Upstream, place: str, code: str) -> None:
     """Half a summary is none; an upstream that fails is told by its own code."""
     url = upstream.url.removesuffix("/v1") + place
-    server = start_server(tmp_path, url, HOLDFAST_AGENT_MAX_MESSAGE_BYTES="10")
+    server = start_server(tmp_path, url, NINELIVES_AGENT_MAX_MESSAGE_BYTES="10")
     try:
         answer = server.client.post(f"{PATH}/compact", {"model": "hermes-agent", "input": "x"})
         assert (answer.status, answer.error()["code"]) == (502, code), answer.body

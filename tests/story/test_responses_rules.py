@@ -1,5 +1,5 @@
 """What a Responses request may ask for beyond text, seen from both ends: what the model is told and what the caller
-gets (C6, C8, C9, C11, G4; facts/protocol.md 2)."""
+gets (C6, C8, C9, C11, G4)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The rest of openai-python's responses resource against the real server: counting, compacting, parsing, refusals,
-listing, cancelling, deleting (C8; facts/protocol.md 1)."""
+listing, cancelling, deleting (C8)."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.fake_upstream import FakeUpstream
+from ninelives.testing.fake_upstream import FakeUpstream
 from tests.story.responses import PATH, create, finished, text_of
 from tests.story.server import KEY, Client, Server, Stream, Upstream, start_server, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-SETTINGS = {"HOLDFAST_LIMITS_KEEPALIVE_S": "120"}  # a stuck client is given up after twice that
+SETTINGS = {"NINELIVES_LIMITS_KEEPALIVE_S": "120"}  # a stuck client is given up after twice that
 BIG = "[[big=1000000 messages=20]]"
 ALLOWED_KB = 64 * 1024
 NUMBER = re.compile(rb'"sequence_number":(\d+)')

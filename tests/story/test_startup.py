@@ -17,10 +17,10 @@ from tests.story.server import KEY, ROOT, wait_until
 
 
 def serve(tmp_path: Path, *flags: str, **settings: str) -> subprocess.Popen[bytes]:
-    own = ("HOLDFAST_", "API_SERVER_", "OPENAI_")
+    own = ("NINELIVES_", "API_SERVER_", "OPENAI_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    env |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "HOLDFAST_STORE_BALLAST_BYTES": "0", **settings}
-    args = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *flags]
+    env |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "NINELIVES_STORE_BALLAST_BYTES": "0", **settings}
+    args = [sys.executable, "-m", "ninelives", "serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *flags]
     return subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -52,7 +52,7 @@ def test_A9_sigterm_while_the_server_is_put_together_ends_with_0(tmp_path: Path,
 
 def test_A9_sigterm_before_the_server_listens_ends_with_0(tmp_path: Path) -> None:
     """A configuration that comes through a pipe holds the start-up where nothing has begun yet."""
-    pipe = tmp_path / "holdfast.toml"
+    pipe = tmp_path / "ninelives.toml"
     os.mkfifo(pipe)
     child = serve(tmp_path, "--config", str(pipe))
 
@@ -84,7 +84,7 @@ def test_a_data_directory_that_is_a_file_is_told_in_one_line(tmp_path: Path) -> 
 
 
 def test_a_store_that_is_a_directory_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "data" / "holdfast.db").mkdir(parents=True)
+    (tmp_path / "data" / "ninelives.db").mkdir(parents=True)
     says_why(serve(tmp_path), "unable to open database file", "--data-dir")
 
 

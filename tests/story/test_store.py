@@ -15,7 +15,7 @@ import pytest
 from tests.story.responses import PATH, SLOW, create, finished, started
 from tests.story.server import ROOT, Server, Upstream, start_server, wait_until
 
-KEEP = {"HOLDFAST_STORE_MAX_RESPONSES": "3", "HOLDFAST_STORE_RETENTION_S": "0.1"}
+KEEP = {"NINELIVES_STORE_MAX_RESPONSES": "3", "NINELIVES_STORE_RETENTION_S": "0.1"}
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def keeping(tmp_path: Path, upstream: Upstream) -> Iterator[Server]:
     assert server.stop() == 0
 
 
-def holdfast(*args: str, status: int = 0) -> str:
+def ninelives(*args: str, status: int = 0) -> str:
     """What a command says."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *args], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "ninelives", *args], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
@@ -65,18 +65,18 @@ def test_a_short_disk_refuses_new_runs_says_so_and_serves_what_is_there(tmp_path
     server = start_server(where, upstream.url)
     kept = create(server.client, "before")["id"]
     assert server.stop() == 0
-    server = start_server(where, upstream.url, HOLDFAST_STORE_LOW_WATER_BYTES=str(1 << 50))
+    server = start_server(where, upstream.url, NINELIVES_STORE_LOW_WATER_BYTES=str(1 << 50))
     try:
         wait_until(lambda: server.health()["status"] == "degraded", "the server notices")
         refused = server.client.post(PATH, {"input": "hi"})
         assert (refused.status, refused.error()["code"]) == (503, "storage_full")
         assert refused.headers["retry-after"] and "MiB are free" in refused.error()["message"]
         assert server.client.get(f"{PATH}/{kept}").status == 200
-        assert create(server.client, "not stored", store=False)["status"] == "completed"
+        assert server.client.post(PATH, {"input": "hi", "store": False}).status == 503, "it is journaled too (B6)"
         detailed = server.anonymous.get("/health/detailed")
-        assert detailed.status == 503 and "MiB are free" in detailed.json()["store"]["trouble"]
+        assert detailed.status == 200 and "MiB are free" in detailed.json()["store"]["trouble"]
         assert str(where) not in detailed.body.decode()
-        assert "degraded" in holdfast("status", "--url", server.url, status=1)
+        assert "degraded" in ninelives("status", "--url", server.url, status=1)
     finally:
         assert server.stop() == 0
 
@@ -100,19 +100,19 @@ def damage(db: sqlite3.Connection) -> int:
 
 
 def test_store_check_finds_a_whole_store_whole(used: Path) -> None:
-    report = json.loads(holdfast("store", "check", "--data-dir", str(used), "--json"))
+    report = json.loads(ninelives("store", "check", "--data-dir", str(used), "--json"))
     assert report["ok"] and report["runs"] == 4 and report["entries"] > 20 and report["problems"] == []
 
 
 def test_p14_store_check_names_what_is_damaged_and_changes_nothing(used: Path) -> None:
-    with sqlite3.connect(used / "holdfast.db") as db:
+    with sqlite3.connect(used / "ninelives.db") as db:
         assert damage(db)
         db.execute("UPDATE conversations SET active = 'nobody'")
     db.close()
-    before = (used / "holdfast.db").read_bytes()
-    said = holdfast("store", "check", "--data-dir", str(used), status=1)
+    before = (used / "ninelives.db").read_bytes()
+    said = ninelives("store", "check", "--data-dir", str(used), status=1)
     assert "2 problems" in said and "run " in said and "its active run nobody is not active" in said
-    assert (used / "holdfast.db").read_bytes() == before
+    assert (used / "ninelives.db").read_bytes() == before
 
 
 def test_a_backup_of_a_running_server_is_whole_and_can_be_restored(tmp_path: Path, upstream: Upstream) -> None:
@@ -120,14 +120,14 @@ def test_a_backup_of_a_running_server_is_whole_and_can_be_restored(tmp_path: Pat
     kept = create(server.client, "kept")
     running = started(server.client, f"running {SLOW}")
     copy = tmp_path / "backup"
-    assert "no damage" in holdfast("store", "backup", str(copy), "--data-dir", str(server.data))
-    assert "exists already" in holdfast("store", "backup", str(copy), "--data-dir", str(server.data), status=1)
+    assert "no damage" in ninelives("store", "backup", str(copy), "--data-dir", str(server.data))
+    assert "exists already" in ninelives("store", "backup", str(copy), "--data-dir", str(server.data), status=1)
     lost = create(server.client, "after the backup")["id"]
-    assert "in use" in holdfast("store", "restore", str(copy), "--data-dir", str(server.data), status=1)
+    assert "in use" in ninelives("store", "restore", str(copy), "--data-dir", str(server.data), status=1)
     assert server.stop() == 0
-    assert "--replace" in holdfast("store", "restore", str(copy), "--data-dir", str(server.data), status=1)
-    said = holdfast("store", "restore", str(copy), "--replace", "--data-dir", str(server.data))
-    assert "replaced-" in said and len(list(server.data.glob("replaced-*/holdfast.db"))) == 1
+    assert "--replace" in ninelives("store", "restore", str(copy), "--data-dir", str(server.data), status=1)
+    said = ninelives("store", "restore", str(copy), "--replace", "--data-dir", str(server.data))
+    assert "replaced-" in said and len(list(server.data.glob("replaced-*/ninelives.db"))) == 1
     server = start_server(tmp_path / "live", upstream.url)
     try:
         assert server.client.get(f"{PATH}/{kept['id']}").json() == kept
@@ -139,21 +139,21 @@ def test_a_backup_of_a_running_server_is_whole_and_can_be_restored(tmp_path: Pat
 
 def test_a_damaged_backup_is_not_restored(used: Path, tmp_path: Path) -> None:
     copy = tmp_path / "backup"
-    holdfast("store", "backup", str(copy), "--data-dir", str(used))
-    with sqlite3.connect(copy / "holdfast.db") as db:
+    ninelives("store", "backup", str(copy), "--data-dir", str(used))
+    with sqlite3.connect(copy / "ninelives.db") as db:
         assert damage(db)
     db.close()
-    assert "damaged" in holdfast("store", "restore", str(copy), "--replace", "--data-dir", str(used), status=1)
+    assert "damaged" in ninelives("store", "restore", str(copy), "--replace", "--data-dir", str(used), status=1)
     assert not list(used.glob("replaced-*"))
 
 
 def test_p14_a_damaged_store_is_refused_can_be_set_aside_and_is_never_deleted(used: Path, upstream: Upstream) -> None:
-    (used / "holdfast.db").write_bytes(b"\0" * 4096 + (used / "holdfast.db").read_bytes()[4096:])
-    with pytest.raises(AssertionError, match="holdfast store set-aside"):
+    (used / "ninelives.db").write_bytes(b"\0" * 4096 + (used / "ninelives.db").read_bytes()[4096:])
+    with pytest.raises(AssertionError, match="ninelives store set-aside"):
         start_server(used.parent, upstream.url)
-    said = holdfast("store", "set-aside", "--data-dir", str(used))
+    said = ninelives("store", "set-aside", "--data-dir", str(used))
     (aside,) = used.glob("aside-*")
-    assert str(aside) in said and (aside / "holdfast.db").exists() and (aside / "holdfast.mark").exists()
+    assert str(aside) in said and (aside / "ninelives.db").exists() and (aside / "ninelives.tip").exists()
     server = start_server(used.parent, upstream.url)
     assert server.client.get("/v1/runs").json()["data"] == []
     assert server.stop() == 0
@@ -164,9 +164,9 @@ def test_compact_gives_room_back(used: Path, upstream: Upstream) -> None:
     big = create(server.client, "[[big=2000000 messages=1]]")["id"]
     server.client.delete(f"{PATH}/{big}")
     assert server.stop() == 0
-    before = (used / "holdfast.db").stat().st_size
-    holdfast("store", "compact", "--data-dir", str(used))
-    assert (used / "holdfast.db").stat().st_size <= before
-    assert "no damage" in holdfast("store", "check", "--data-dir", str(used))
+    before = (used / "ninelives.db").stat().st_size
+    ninelives("store", "compact", "--data-dir", str(used))
+    assert (used / "ninelives.db").stat().st_size <= before
+    assert "no damage" in ninelives("store", "check", "--data-dir", str(used))
     shutil.rmtree(used)
-    assert "there is no store" in holdfast("store", "check", "--data-dir", str(used), status=1)
+    assert "there is no store" in ninelives("store", "check", "--data-dir", str(used), status=1)

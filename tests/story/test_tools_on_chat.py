@@ -9,7 +9,7 @@ from tests.story.server import Client, Frame, Json, Upstream
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-SETTINGS = {"HOLDFAST_AGENT_OUTPUT_EVENT_BYTES": "2000"}
+SETTINGS = {"NINELIVES_AGENT_OUTPUT_EVENT_BYTES": "2000"}
 WRITE = 'write_file:{"path":"note.txt","content":"hello tools"}'
 READ = 'read_file:{"path":"note.txt"}'
 TWO = f"[[tools={WRITE}|{READ}]]"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from websockets.exceptions import ConnectionClosed
 
 from tests.story.responses import HANGS, get, text_of
 from tests.story.server import KEY, Client, Json, Server, Upstream, wait_until
 from tests.story.wire import ENDS, replayed, wire
 
-SETTINGS = {"HOLDFAST_LIMITS_BODY_BYTES": "200000"}
+SETTINGS = {"NINELIVES_LIMITS_BODY_BYTES": "200000"}
 
 
 # The SDK
@@ -170,7 +172,8 @@ def test_whatever_a_frame_holds_the_answer_is_an_error_frame(server: Server, fra
 
 def test_a_frame_far_beyond_the_limit_closes_the_connection_and_not_the_server(server: Server) -> None:
     with wire(server) as line:
-        line.raw.send(iter(["x" * 500_000] * 4))
+        with suppress(ConnectionClosed):  # the server may close before the last part is sent
+            line.raw.send(iter(["x" * 500_000] * 4))
         assert line.closed() == 1009
     assert server.health()["status"] == "ok"
 
@@ -233,8 +236,8 @@ def test_a_named_session_gives_history_once_and_takes_each_turn_once(
     server: Server, client: Client, upstream: Upstream, mark: str
 ) -> None:
     with wire(server, {"x-hermes-session-id": mark}) as line:
-        first = line.ask(f"{mark} 1 [[text=a]]", store=False)
-        line.ask("2 [[text=b]]", store=False, previous_response_id=first["id"])
+        first = line.ask(f"{mark} 1 [[text=a]]")
+        line.ask("2 [[text=b]]", previous_response_id=first["id"])
     told = [message["content"] for message in upstream.asked(mark)[-1]["messages"] if message["role"] != "system"]
     assert told == [f"{mark} 1 [[text=a]]", "a", "2 [[text=b]]"]
     kept = client.get(f"/api/sessions/{mark}/messages").json()["data"]

@@ -84,7 +84,7 @@ def test_a_plain_get_is_told_to_upgrade(client: Client) -> None:
 
 
 def test_the_connection_has_a_longest_life(tmp_path: Path, upstream: Upstream) -> None:
-    server = start_server(tmp_path, upstream.url, HOLDFAST_LIMITS_WEBSOCKET_S="0.5")
+    server = start_server(tmp_path, upstream.url, NINELIVES_LIMITS_WEBSOCKET_S="3")
     try:
         with wire(server) as idle, wire(server) as busy:
             busy.send(input=HANGS, store=True)
@@ -100,7 +100,8 @@ def test_the_connection_has_a_longest_life(tmp_path: Path, upstream: Upstream) -
 
 
 def test_a_drain_closes_with_a_restart_code_and_no_end(tmp_path: Path, upstream: Upstream) -> None:
-    server = start_server(tmp_path, upstream.url, HOLDFAST_LIMITS_DRAIN_S="0.2")
+    memory = {"NINELIVES_AGENT_STORE_FALSE": "memory"}
+    server = start_server(tmp_path, upstream.url, NINELIVES_LIMITS_DRAIN_S="0.2", **memory)
     with wire(server) as idle, wire(server) as busy, wire(server) as owned:
         busy.send(input=HANGS, store=True)
         owned.send(input=HANGS, store=False)
@@ -108,7 +109,7 @@ def test_a_drain_closes_with_a_restart_code_and_no_end(tmp_path: Path, upstream:
             while line.next()["type"] != "response.output_text.delta":
                 pass
         server.process.child.terminate()
-        assert owned.turn()[-1]["type"] == "response.failed", "an ephemeral run ends with an error (A9)"
+        assert owned.turn()[-1]["type"] == "response.failed", "a run in memory ends with an error (A9)"
         seen: list[str] = []
         with pytest.raises(ConnectionClosed) as told:
             while True:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from holdfast.tools.base import Output, Place
-from holdfast.tools.registry import Toolbox, builtin_tools
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Output, Place
+from ninelives.tools.registry import Toolbox, builtin_tools
+from ninelives.tools.threads import Threads
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ class Caller:
         self._place = place
 
     async def __call__(self, name: str, place: Place | None = None, **arguments: object) -> Output:
-        deed = await self._toolbox.prepare(name, json.dumps(arguments), place or self._place)
-        return await deed.run()
+        execution = await self._toolbox.prepare(name, json.dumps(arguments), place or self._place)
+        return await execution.run()
 
 
 @pytest.fixture

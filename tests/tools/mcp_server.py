@@ -49,7 +49,7 @@ def echo(text: str, times: int = 1) -> str:
 @server.tool(annotations=hints(idempotentHint=True))
 def put(text: str, ctx: Context) -> str:
     """Write it down, once per call id."""
-    log(f"put {text} {meta_of(ctx).get('holdfast/call_id')}")
+    log(f"put {text} {meta_of(ctx).get('ninelives/call_id')}")
     return "put"
 
 

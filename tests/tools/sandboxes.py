@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.base import Place
-from holdfast.tools.process import Processes
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.sandbox import choose
-from holdfast.tools.sandbox_base import Sandbox
-from holdfast.tools.sandbox_tools import shell_tools
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Place
+from ninelives.tools.builtin.process import Processes
+from ninelives.tools.registry import Toolbox, shell_tools
+from ninelives.tools.sandbox.base import Sandbox
+from ninelives.tools.sandbox.kinds import choose
+from ninelives.tools.threads import Threads
 
 
 @functools.cache
@@ -114,7 +113,7 @@ async def responsive(seconds: float) -> AsyncIterator[None]:
 _SERVER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from holdfast.tools.base import Place
+from ninelives.tools.base import Place
 from tests.tools.sandboxes import Shop, choose
 
 async def main():
@@ -124,11 +123,11 @@ async def main():
         os.setresgid(int(uid), int(uid), int(uid))
         os.setresuid(int(uid), int(uid), int(uid))
     place = Place(owner="o", session="", call_id=call_id, workspace=Path(workspace))
-    deed = await Shop(choose(setting)).toolbox.prepare(name, arguments, place)
-    p = deed.process
+    execution = await Shop(choose(setting)).toolbox.prepare(name, arguments, place)
+    p = execution.process
     print(json.dumps([p.boot, p.pid, p.started]), flush=True)
     if sys.stdin.readline() == "go\\n":
-        print(json.dumps((await deed.run()).text), flush=True)
+        print(json.dumps((await execution.run()).text), flush=True)
         sys.stdin.readline()
 
 asyncio.run(main())
@@ -145,7 +144,7 @@ def server_with(sandbox: Sandbox, place: Place, name: str, arguments: str, uid: 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "HOLDFAST_MODEL_API_KEY": "sk-in-the-environ"},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "NINELIVES_MODEL_API_KEY": "sk-in-the-environ"},
     )
 
 

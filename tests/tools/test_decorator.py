@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 import enum
+import importlib
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,11 +17,11 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
-from holdfast.tools import decorator
-from holdfast.tools.base import Output, Place, Tool, ToolRefused
-from holdfast.tools.decorator import ToolsError, load_tools, tool, tool_of
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.threads import Threads
+from ninelives.tools import decorator
+from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.decorator import ToolsError, load_tools, tool, tool_of
+from ninelives.tools.registry import Toolbox
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, eventually
 
 
@@ -105,15 +106,13 @@ def test_a_tool_without_more_words_is_a_write(threads: Threads) -> None:
         pass
 
     assert tool_of(other, threads).name == "post"
-    with pytest.raises(ToolsError, match="none of read, idempotent, write"):
-        tool(effect="safe")  # type: ignore[call-overload]
 
 
 async def test_a_sync_function_runs_in_a_thread(run: Run) -> None:
     def where(n: int) -> str:
         return f"{threading.current_thread().name} {n}"
 
-    assert (await run(where, n=3)).text.startswith("holdfast-tools")
+    assert (await run(where, n=3)).text.startswith("ninelives-tools")
 
 
 async def test_rich_types_are_made_of_json(run: Run) -> None:
@@ -142,7 +141,7 @@ async def test_what_a_function_gives_becomes_text(run: Run) -> None:
     assert (await run(give, kind="list")).text == '[1,{"a":null}]'
     assert await run(give, kind="error") == Output("bad", is_error=True)
     output = await run(give, kind="object")
-    assert output.is_error and output.text.startswith("It was done, but what came of it (object) cannot be shown")
+    assert output.is_error and output.text.startswith("It was done, but its result (object) cannot be shown")
 
 
 async def test_a_refusal_is_told_and_any_other_error_goes_up(run: Run) -> None:
@@ -212,8 +211,8 @@ async def test_a_thread_that_outlives_its_call_tells_nothing_more(run: Run, plac
         place.progress("too late")
         ended.set()
 
-    output = await run(slow, msgspec.structs.replace(place, progress=told.append, timeout_s=0.1))
-    assert output.is_error and "perhaps still going on: it was not done after 0.1 s" in output.text
+    output = await run(slow, msgspec.structs.replace(place, progress=told.append, timeout_s=2.0))
+    assert output.is_error and "perhaps still going on: it was not done after 2 s" in output.text
     go_on.set()
     await eventually(ended.is_set)
     await asyncio.sleep(0)
@@ -234,12 +233,12 @@ def _forward(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F82
         (_untyped, "The parameter x of _untyped has no type"),
         (_starred, "takes \\*x"),
         (_keywords, "takes \\*\\*x"),
-        (_positional, "only parameters that can be given by name"),
-        (_complex, "cannot be told to a model"),
+        (_positional, "only have parameters that are passed by name"),
+        (_complex, "have no JSON Schema"),
         (_forward, "cannot be read: name 'Nowhere' is not defined"),
     ],
 )
-def test_a_signature_that_cannot_be_told_is_refused_with_its_name(
+def test_a_signature_without_a_schema_is_refused_with_its_name(
     fn: Callable[..., object], says: str, threads: Threads
 ) -> None:
     with pytest.raises(ToolsError, match=says):
@@ -252,8 +251,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "my_tools_of_a_test.py"
     path.write_text(
         "from __future__ import annotations\n"
-        "from holdfast.tools.decorator import tool\n"
-        "from holdfast.tools.base import Place\n"
+        "from ninelives.tools.decorator import tool\n"
+        "from ninelives.tools.base import Place\n"
         "@tool(effect='read')\n"
         "def one(thing: Thing) -> str:\n    'First.'\n    return thing.name\n"
         "@tool\n"
@@ -265,7 +264,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "number = 3\n"
     )
     yield path
-    for name in ("my_tools_of_a_test", "holdfast_tools_my_tools_of_a_test", "broken_of_a_test", "empty_of_a_test"):
+    for name in ("my_tools_of_a_test", "ninelives_tools_my_tools_of_a_test", "broken_of_a_test", "empty_of_a_test"):
         sys.modules.pop(name, None)
 
 
@@ -311,22 +310,82 @@ def test_two_tools_of_one_name_are_named_both(module: Path, threads: Threads) ->
 
 
 def test_a_name_that_upstreams_refuse_is_refused_at_start(module: Path, threads: Threads) -> None:
-    module.write_text(module.read_text().replace("effect='read'", "name='a b'"))
-    with pytest.raises(ToolsError, match="has a tool named 'a b'"):
+    text = module.read_text()
+    module.write_text(text.replace("effect='read'", "name='a b'"))
+    with pytest.raises(ToolsError, match=f"tools.modules '{module.stem}': @tool\\(name='a b'\\): use up to 64"):
         load_tools([module.stem], threads)
+    module.write_text(text.replace("def one(", "def öne(").replace("[one, two]", "[two]"))
+    importlib.invalidate_caches()
+    with pytest.raises(ToolsError, match="has a tool named 'öne'"):
+        load_tools([str(module)], threads)
 
 
-def test_tools_of_installed_packages_are_found_by_entry_point(
-    module: Path, threads: Threads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    points = [EntryPoint("mine", module.stem, "holdfast.tools")]
+@pytest.fixture
+def package(module: Path) -> Path:
+    """An installed package, as pip would leave it: its entry point names the module."""
+    metadata = module.parent / "my_tools-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-tools\nVersion: 1.0\n")
+    points = metadata / "entry_points.txt"
+    points.write_text(f"[ninelives.tools]\nmine = {module.stem}\n")
+    importlib.invalidate_caches()
+    return points
 
-    def installed(group: str) -> list[EntryPoint]:
-        return [point for point in points if point.group == group]
 
-    monkeypatch.setattr("importlib.metadata.entry_points", installed)
+def test_tools_of_installed_packages_are_found_by_entry_point(package: Path, module: Path, threads: Threads) -> None:
     assert names(load_tools([], threads)) == ["one", "two"]
-    assert names(load_tools([module.stem], threads)) == ["one", "two"]
-    points.append(EntryPoint("gone", "no_such_module_at_all", "holdfast.tools"))
+    assert names(load_tools([module.stem], threads)) == ["one", "two"], "a module that is named too is loaded once"
+
+
+@pytest.mark.parametrize(
+    ("target", "found"), [("my_tools_of_a_test:two", ["two"]), ("my_tools_of_a_test:several", ["one", "two"])]
+)
+def test_an_entry_point_may_name_one_function_or_a_list(
+    package: Path, threads: Threads, target: str, found: list[str]
+) -> None:
+    package.write_text(f"[ninelives.tools]\nmine = {target}\n")
+    assert names(load_tools([], threads)) == found
+
+
+def test_an_entry_point_that_cannot_be_loaded_is_named(package: Path, threads: Threads) -> None:
+    package.write_text("[ninelives.tools]\ngone = no_such_module_at_all\n")
     with pytest.raises(ToolsError, match="the entry point gone = no_such_module_at_all cannot be loaded"):
         load_tools([], threads)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda: tool("weather"), "@tool was given 'weather', which is no function. Use keywords"),  # type: ignore[call-overload]
+        (lambda: tool(effect="none"), r"@tool\(effect='none'\): use one of read, idempotent, write"),  # type: ignore[call-overload]
+        (lambda: tool(name=""), r"@tool\(name=''\): use up to 64"),
+        (lambda: tool(len), "@tool cannot mark <built-in function len>. Define a function"),
+    ],
+)
+def test_a_wrong_use_of_the_decorator_says_what_to_do(wrong: Callable[[], object], says: str) -> None:
+    with pytest.raises(ToolsError, match=says):
+        wrong()
+
+
+def test_the_decorator_keeps_the_type_of_the_function() -> None:
+    """mypy checks this file: the marked function is called with the types of the plain one."""
+
+    @tool
+    def double(n: int) -> int:
+        return 2 * n
+
+    @tool(effect="read")
+    def shout(text: str) -> str:
+        return text.upper()
+
+    number: int = double(2)
+    text: str = shout("a")
+    assert (number, text) == (4, "A")
+
+
+def test_importing_the_decorator_imports_no_built_in_tool() -> None:
+    code = (
+        "import sys, ninelives.tools.decorator; print(*(m for m in sys.modules if 'builtin.' in m or 'aiohttp' in m))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.base import Output, Place, ToolRefused
-from holdfast.tools.execute import CODE_BYTES, ExecuteCode
-from holdfast.tools.sandbox_base import Sandbox
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.builtin.execute import CODE_BYTES, ExecuteCode
+from ninelives.tools.sandbox.base import Sandbox
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import children, open_files
 from tests.tools.sandboxes import place_in, sandbox_of, shop_of
 
@@ -46,8 +46,8 @@ async def test_an_error_shows_its_line_and_code(sandbox: Sandbox, place: Place) 
 async def test_it_ends_at_its_time_and_leaves_nothing(sandbox: Sandbox, place: Place) -> None:
     await _run(sandbox, place, "pass")
     before = open_files()
-    output = await _run(sandbox, place, "import time; print(1, flush=True); time.sleep(300)", timeout_s=0.5)
-    assert output.text == "1\n[killed: it was still running after 0.5 s]"
+    output = await _run(sandbox, place, "import time; print(1, flush=True); time.sleep(300)", timeout_s=3.0)
+    assert output.text == "1\n[killed: it was still running after 3 s]"
     assert children() == set() and open_files() == before
 
 
@@ -55,7 +55,7 @@ async def test_it_is_in_the_folder_and_the_environment_of_the_terminal(sandbox: 
     async with shop_of(sandbox) as shop:
         command = json.dumps({"command": "mkdir a; cd a; export ONE=1 PYTHONPATH=$PWD; echo 'bad bad' >json.py"})
         await (await shop.toolbox.prepare("terminal", command, place)).run()
-    code = "import json, os; print(os.getcwd(), os.environ['ONE'], os.environ['HOLDFAST_CALL_ID'])"
+    code = "import json, os; print(os.getcwd(), os.environ['ONE'], os.environ['NINELIVES_CALL_ID'])"
     assert (await _run(sandbox, place, code)).text == f"{place.workspace}/a 1 {place.call_id}\n"
 
 
@@ -77,8 +77,8 @@ async def test_without_python_it_says_so(sandbox: Sandbox, place: Place) -> None
 
 async def test_it_is_abandoned_without_a_trace(sandbox: Sandbox, place: Place) -> None:
     async with shop_of(sandbox) as shop:
-        deed = await shop.toolbox.prepare("execute_code", '{"code": "open(\\"mark\\", \\"w\\")"}', place)
-        await deed.abandon()
+        execution = await shop.toolbox.prepare("execute_code", '{"code": "open(\\"mark\\", \\"w\\")"}', place)
+        await execution.abandon()
     assert not (place.workspace / "mark").exists() and children() == set()
 
 

@@ -11,9 +11,9 @@ import time
 import msgspec
 import pytest
 
-from holdfast.tools import files, search
-from holdfast.tools.base import Place
-from holdfast.tools.registry import Toolbox
+from ninelives.tools.base import Place
+from ninelives.tools.builtin import files, search
+from ninelives.tools.registry import Toolbox
 from tests.tools.conftest import Caller, children, open_files
 
 # ripgrep would be done with it at once if it took a reference to a group.
@@ -174,20 +174,19 @@ async def test_a_search_is_bounded_in_results_and_file_size(call: Caller, place:
 
 async def test_a_pattern_that_never_ends_stops_neither_the_server_nor_the_call(call: Caller, place: Place) -> None:
     (place.workspace / "a.txt").write_text("a" * 60 + "b")
-    gaps, last = [], time.monotonic()
+    ticks = 0
 
     async def tick() -> None:
-        nonlocal last
+        nonlocal ticks
         while True:
             await asyncio.sleep(0.01)
-            gaps.append(time.monotonic() - last)
-            last = time.monotonic()
+            ticks += 1
 
     ticking = asyncio.create_task(tick())
     output = await call("search_files", msgspec.structs.replace(place, timeout_s=1.0), pattern=NEVER_ENDS)
     ticking.cancel()
     assert output.is_error and "took longer than 0.8 s" in output.text
-    assert max(gaps) < 0.5
+    assert ticks > 3, "the pattern is matched outside of the event loop"
     assert children() == set()
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.base import Place, Tool, ToolRefused
-from holdfast.tools.decorator import tool_of
-from holdfast.tools.homes import NOWHERE, Homes, home_of
-from holdfast.tools.registry import Toolbox, builtin_tools
-from holdfast.tools.spill import keep_whole
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Place, Tool, ToolRefused
+from ninelives.tools.decorator import tool_of
+from ninelives.tools.homes import NOWHERE, Homes, home_of
+from ninelives.tools.output import keep_whole
+from ninelives.tools.registry import Toolbox, builtin_tools
+from ninelives.tools.threads import Threads
 
 
 class Book:
@@ -22,7 +22,7 @@ class Book:
         self.homes: dict[tuple[str, str], str] = {}
         self.asked = 0
 
-    async def settle(self, owner: str, name: str, home: str) -> str:
+    async def assign(self, owner: str, name: str, home: str) -> str:
         self.asked += 1
         return self.homes.setdefault((owner, name), home)
 
@@ -32,7 +32,7 @@ class Machine:
 
     def __init__(self, folder: Path, book: Book) -> None:
         self.folder = folder
-        self.homes = Homes(home_of(folder / "workspaces"), book.settle)
+        self.homes = Homes(home_of(folder / "workspaces"), book.assign)
         self.tools = Toolbox(builtin_tools("off", Threads()))
 
     def place(self, name: str = "ann", owner: str = "ann") -> Place:
@@ -42,8 +42,8 @@ class Machine:
         return Place(owner, "s", "call_1", workspace, state, home=self.homes.of(owner, name))
 
     async def call(self, tool: str, arguments: str, place: Place) -> str:
-        deed = await self.tools.prepare(tool, arguments, place)
-        return (await deed.run()).text
+        execution = await self.tools.prepare(tool, arguments, place)
+        return (await execution.run()).text
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ async def test_tools_that_need_no_files_work_everywhere_and_settle_nothing(
 
     tool: Tool = tool_of(add, Threads())
     for machine in two:
-        deed = await Toolbox([tool]).prepare("add", '{"a":1,"b":2}', machine.place())
-        assert (await deed.run()).text == "3"
+        execution = await Toolbox([tool]).prepare("add", '{"a":1,"b":2}', machine.place())
+        assert (await execution.run()).text == "3"
     assert book.homes == {}
 
 

@@ -18,14 +18,14 @@ import pytest_asyncio
 
 pytest.importorskip("mcp")
 
-from holdfast.tools import mcp_link
-from holdfast.tools.base import Output, Place, Tool, ToolRefused
-from holdfast.tools.decorator import ToolsError
-from holdfast.tools.function import FunctionTool
-from holdfast.tools.mcp import McpServer, McpTools, _parts
-from holdfast.tools.mcp_link import Link, Listed, Where
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.decorator import ToolsError
+from ninelives.tools.function import FunctionTool
+from ninelives.tools.mcp import link as mcp_link
+from ninelives.tools.mcp.link import ListedTool, McpAddress, McpLink
+from ninelives.tools.mcp.tools import McpServer, McpTools, _parts
+from ninelives.tools.registry import Toolbox
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, alive, both_loops, eventually
 
 SCRIPT = str(Path(__file__).with_name("mcp_server.py"))
@@ -82,7 +82,7 @@ async def rig(place: Place, *servers: McpServer) -> AsyncIterator[Rig]:
     mcp = McpTools(servers, threads)
     await mcp.start()
     try:
-        await mcp.settled(PATIENCE)
+        await mcp.wait_for_servers(PATIENCE)
         yield Rig(place, mcp)
     finally:
         await mcp.close()
@@ -167,7 +167,7 @@ async def test_the_configuration_decides_on_effects_and_hints_only_where_it_says
     ):
         server = stdio(tmp_path, **fields)
         told = (("echo", True, False), ("put", False, True), ("fail", False, False))
-        listed = [Listed(name, "", {}, read_only, idempotent) for name, read_only, idempotent in told]
+        listed = [ListedTool(name, "", {}, read_only, idempotent) for name, read_only, idempotent in told]
         assert {each.name: server.effect_of(each) for each in listed} == wanted
     async with rig(place, stdio(tmp_path, trust_hints=True, prefix="x-")) as at:
         effects = at.effects()
@@ -304,7 +304,7 @@ async def test_a_call_from_before_a_restart_is_refused_where_its_server_stays_aw
 async def test_a_program_that_does_not_end_by_itself_is_killed_with_all_it_started(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.tools.mcp_stdio.GRACE_S", 0.3)
+    monkeypatch.setattr("ninelives.tools.mcp.stdio.GRACE_S", 0.3)
     script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/child; {sys.executable} {SCRIPT} stdio; sleep 600"
     async with rig(place, stdio(tmp_path, command="/bin/sh", args=["-c", script])) as at:
         assert (await at.call("t_echo", text="there")).text == "there"
@@ -443,14 +443,14 @@ async def test_two_servers_of_one_name_and_a_missing_package_are_refused(monkeyp
     with pytest.raises(ToolsError, match="same name"):
         McpTools([one, one], Threads(1))
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(ToolsError, match=r"pip install 'holdfast\[mcp\]'"):
+    with pytest.raises(ToolsError, match="pip install mcp"):
         await McpTools([one], Threads(1)).start()
 
 
 def offered(*names: str, prefix: str | None = None, schema: dict[str, object] | None = None) -> McpTools:
     mcp = McpTools([McpServer(name="srv", command="x", prefix=prefix)], Threads(1))
     ((_, link),) = mcp._links
-    link.listed = tuple(Listed(name, "d" * 5000, schema or {"type": "object"}) for name in names)
+    link.listed = tuple(ListedTool(name, "d" * 5000, schema or {"type": "object"}) for name in names)
     link._changed()
     return mcp
 
@@ -484,15 +484,15 @@ def test_a_name_that_is_taken_stays_with_the_tool_that_had_it() -> None:
 async def test_arguments_that_a_schema_leaves_open_reach_the_server(place: Place) -> None:
     seen: list[dict[str, object]] = []
 
-    class Recorded(Link):
-        async def call(self, name: str, arguments: dict[str, object], asking: object) -> dict[str, object]:  # type: ignore[override]
+    class Recorded(McpLink):
+        async def call(self, name: str, arguments: dict[str, object], options: object) -> dict[str, object]:  # type: ignore[override]
             seen.append(arguments)
             return {"content": [], "structuredContent": {"a": 1}}
 
     mcp = offered("open", "closed", schema={"type": "object", "properties": {"a": {}}, "anyOf": [{}]})
     server, _ = mcp._links[0]
-    recorded = Recorded(Where(), mcp._changed)
-    recorded.listed = (Listed("open", "", {"type": "object"}), Listed("closed", "", {"properties": {"a": {}}}))
+    recorded = Recorded(McpAddress(), mcp._changed)
+    recorded.listed = (ListedTool("open", "", {"type": "object"}), ListedTool("closed", "", {"properties": {"a": {}}}))
     mcp._links[0] = (server, recorded)
     mcp._changed()
     caller = Caller(Toolbox([], [mcp]), place)

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.tools import notes
-from holdfast.tools.base import Place
-from holdfast.tools.notes import note_tools
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Place
+from ninelives.tools.builtin import notes
+from ninelives.tools.builtin.notes import note_tools
+from ninelives.tools.registry import Toolbox
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller
 
 ITEMS = [

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.tools import patch
-from holdfast.tools.base import Place
-from holdfast.tools.files import file_tools
-from holdfast.tools.patch import patch_tool
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Place
+from ninelives.tools.builtin import patch
+from ninelives.tools.builtin.files import file_tools
+from ninelives.tools.builtin.patch import patch_tool
+from ninelives.tools.registry import Toolbox
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller
 
 CODE = "def one():\n    return 1\n\n\ndef two():\n    return 2\n"

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.core.events import Process
-from holdfast.tools.base import Output, Place, ToolRefused
-from holdfast.tools.child import Ring
-from holdfast.tools.sandbox_base import Sandbox
+from ninelives.core.events import Process
+from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.sandbox.base import Sandbox
+from ninelives.tools.sandbox.child import Ring
 from tests.tools.conftest import alive, both_loops, children, eventually, open_files
 from tests.tools.sandboxes import Shop, having, heard, new_mark, place_in, sandbox_of, server_with, shop_of, tell
 
@@ -96,10 +96,10 @@ async def test_an_endless_log_keeps_its_end_only(shop: Shop, place: Place) -> No
 def test_a_ring_gives_what_came_since_and_what_is_lost() -> None:
     ring = Ring(10)
     assert ring.since(0) == (b"", 0)
-    ring.take(b"0123456")
+    ring.append(b"0123456")
     assert ring.since(0) == (b"0123456", 0) and ring.since(5) == (b"56", 0) and ring.since(7) == (b"", 0)
     for _ in range(100):
-        ring.take(b"abcdefg")
+        ring.append(b"abcdefg")
     assert ring.total == 707 and ring.since(0) == (b"efgabcdefg", 697) and ring.since(704) == (b"efg", 0)
     assert len(ring._kept) <= 27
 
@@ -120,11 +120,11 @@ async def test_two_prepared_starts_cannot_both_have_the_last_place(shop: Shop, p
     for _ in range(2):
         await _started(shop, place, "sleep 300")
     raw = json.dumps({"action": "start", "command": "touch mark; sleep 300"})
-    deeds = [await shop.toolbox.prepare("process", raw, place) for _ in range(2)]
-    await deeds[0].run()
+    executions = [await shop.toolbox.prepare("process", raw, place) for _ in range(2)]
+    await executions[0].run()
     (place.workspace / "mark").unlink()
     with pytest.raises(ToolRefused):
-        await deeds[1].run()
+        await executions[1].run()
     assert not (place.workspace / "mark").exists()
 
 
@@ -168,13 +168,13 @@ async def test_nothing_begins_before_permission_and_nothing_leaks(sandbox: Sandb
     before = open_files()
     async with shop_of(sandbox) as shop:
         raw = json.dumps({"action": "start", "command": "touch mark"})
-        deed = await shop.toolbox.prepare("process", raw, place)
-        assert deed.process is not None and alive(deed.process.pid)
-        await deed.abandon()
-        await deed.abandon()
+        execution = await shop.toolbox.prepare("process", raw, place)
+        assert execution.process is not None and alive(execution.process.pid)
+        await execution.abandon()
+        await execution.abandon()
         assert not (place.workspace / "mark").exists() and children() == set()
         with pytest.raises(RuntimeError):
-            await deed.run()
+            await execution.run()
         for _ in range(40):
             await _do(shop, place, action="start", command="exit 1")
         assert len(shop.processes.of("o")) <= 17

@@ -8,22 +8,23 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from holdfast.core.events import Process
-from holdfast.tools.base import Output, Place, ToolRefused
-from holdfast.tools.reaper import end_leftover, identify
-from holdfast.tools.sandbox import Refused, choose
-from holdfast.tools.sandbox_base import UID, Bounds, Kind, Launch, Lent, Sandbox, Start, hand_over
-from holdfast.tools.sandbox_proof import prove
-from holdfast.tools.sandbox_tools import shell_tools
-from holdfast.tools.threads import Threads
+from ninelives.core.events import Process
+from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.registry import shell_tools
+from ninelives.tools.sandbox.base import UID, Bounds, CallFile, Kind, Launch, Sandbox, Start, hand_over
+from ninelives.tools.sandbox.kinds import NoSandbox, choose
+from ninelives.tools.sandbox.proof import prove
+from ninelives.tools.sandbox.reaper import end_leftover, identify
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import alive, both_loops, children, eventually, open_files
 from tests.tools.sandboxes import having, heard, new_mark, place_in, responsive, sandbox_of, server_with, shop_of, tell
 
@@ -68,7 +69,7 @@ async def test_nothing_outside_of_the_workspace_can_be_written(sandbox: Sandbox,
         data = place.workspace.parents[1]
         (data / "key").write_text("sk-secret")
         (place.workspace / "out").symlink_to(data)
-        system = ["/usr/new", "/etc/new", "/new", "/root/new", "/proc/1/root/new", "/dev/new", "/run/holdfast/new"]
+        system = ["/usr/new", "/etc/new", "/new", "/root/new", "/proc/1/root/new", "/dev/new", "/run/ninelives/new"]
         for target in (*system, data / "key", data / "new", "../up", "out/key", "out/new"):
             output = await _sh(sandbox, place, f"echo x >{shlex.quote(str(target))}")
             assert output.is_error or (top == "/tmp" and target not in system), target
@@ -80,14 +81,14 @@ async def test_nothing_outside_of_the_workspace_can_be_written(sandbox: Sandbox,
 
 async def test_the_servers_key_config_and_store_cannot_be_read(sandbox: Sandbox, place: Place) -> None:
     data = place.workspace.parents[1]
-    for name in ("key", "holdfast.db", "holdfast.toml"):
+    for name in ("key", "ninelives.db", "ninelives.toml"):
         (data / name).write_text("sk-secret")
         (data / name).chmod(0o644)  # even where nothing but the sandbox protects it
     other = data / "workspaces" / "two"
     other.mkdir(mode=0o755)
     (other / "file").write_text("sk-secret")
     (place.workspace / "link").symlink_to(data / "key")
-    paths = [data / "key", data / "holdfast.db", data / "holdfast.toml", other / "file", "../two/file", "link"]
+    paths = [data / "key", data / "ninelives.db", data / "ninelives.toml", other / "file", "../two/file", "link"]
     paths += [f"/proc/1/root{data}/key", "/proc/self/cwd/../../key", "/etc/shadow"]
     for path in map(shlex.quote, map(str, paths)):
         output = await _sh(sandbox, place, f"cat {path}; ln {path} hard && cat hard")
@@ -103,7 +104,7 @@ async def test_no_environment_in_sight_has_a_secret_of_the_server(sandbox: Sandb
         tell(server, "go\n")
         said = json.loads(heard(server))
         server.communicate("done\n")
-    assert f"HOME={place.workspace}" in said and f"HOLDFAST_CALL_ID={place.call_id}" in said
+    assert f"HOME={place.workspace}" in said and f"NINELIVES_CALL_ID={place.call_id}" in said
     assert "sk-in" not in said and "API_KEY" not in said and "PYTHONPATH" not in said
     assert len(said[said.index("COMMAND") :].splitlines()) < 8  # the launcher, the shell, ps
 
@@ -126,13 +127,13 @@ async def test_there_is_no_network(sandbox: Sandbox, place: Place) -> None:
         "knock(socket.SOCK_DGRAM, socket.AF_INET, ('127.0.0.1', {udp}))\n"
         "knock(socket.SOCK_STREAM, socket.AF_INET, ('192.0.2.1', 80))\n"
         "knock(socket.SOCK_DGRAM, socket.AF_INET, ('192.0.2.1', 53))\n"
-        "knock(socket.SOCK_STREAM, socket.AF_UNIX, '\\0holdfast-test-{tcp}')\n"
+        "knock(socket.SOCK_STREAM, socket.AF_UNIX, '\\0ninelives-test-{tcp}')\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
         port = tcp.getsockname()[1]
         with socket.socket(socket.AF_UNIX) as abstract:
-            abstract.bind(f"\0holdfast-test-{port}")
+            abstract.bind(f"\0ninelives-test-{port}")
             abstract.listen()
             for listening in (tcp, udp, abstract):
                 listening.setblocking(False)
@@ -215,8 +216,8 @@ async def test_at_cancellation_all_is_killed_and_nothing_leaks(sandbox: Sandbox,
     before, mark = open_files(), new_mark()
     async with shop_of(sandbox) as shop:
         arguments = json.dumps({"command": f"setsid sleep {mark} & sleep {mark}"})
-        deed = await shop.toolbox.prepare("terminal", arguments, place)
-        task = asyncio.create_task(deed.run())
+        execution = await shop.toolbox.prepare("terminal", arguments, place)
+        task = asyncio.create_task(execution.run())
         await eventually(lambda: len(having(mark)) == 2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -225,31 +226,41 @@ async def test_at_cancellation_all_is_killed_and_nothing_leaks(sandbox: Sandbox,
     await eventually(lambda: open_files() == before)
 
 
-async def test_killing_everybody_kills_only_those_inside(sandbox: Sandbox, place: Place) -> None:
-    output = await _sh(sandbox, place, "sleep 300 & sleep 300 & kill -9 -1; kill -9 1; kill -9 0; echo not reached")
+@pytest.fixture
+def bystander() -> Iterator[int]:
+    """The pid of a process that nobody may kill but this test."""
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process.pid
+        process.kill()
+
+
+async def test_killing_everybody_kills_only_those_inside(sandbox: Sandbox, place: Place, bystander: int) -> None:
+    # Nobody outside is in danger if the sandbox fails: without its own process ids, nothing is killed.
+    apart = f'ids=$(readlink /proc/self/ns/pid) && [ "$ids" != "{os.readlink("/proc/self/ns/pid")}" ] || exit 3; '
+    output = await _sh(sandbox, place, apart + "sleep 300 & sleep 300 & kill -9 -1; kill -9 1; kill -9 0; echo not so")
     assert output.is_error and "as after signal 9" in output.text
-    output = await _sh(sandbox, place, f"kill -9 -1; kill -9 {os.getpid()} {os.getppid()}; echo still here")
-    assert output.text.endswith("still here\n")
+    output = await _sh(sandbox, place, apart + f"kill -9 -1; kill -9 {bystander}; echo still here")
+    assert output.text.endswith("still here\n") and alive(bystander)
 
 
 @both_loops
 async def test_nothing_happens_before_permission(sandbox: Sandbox, place: Place) -> None:
     mark = place.workspace / "mark"
     async with shop_of(sandbox) as shop:
-        deed = await shop.toolbox.prepare("terminal", '{"command": "touch mark"}', place)
-        assert deed.process is not None and deed.process == identify(deed.process.pid)
-        pid = deed.process.pid
+        execution = await shop.toolbox.prepare("terminal", '{"command": "touch mark"}', place)
+        assert execution.process is not None and execution.process == identify(execution.process.pid)
+        pid = execution.process.pid
         assert os.getsid(pid) == pid and pid in children()
         await asyncio.sleep(0.3)  # long enough for the launcher to come as far as it can
         assert not mark.exists()
-        await deed.run()
+        await execution.run()
         assert mark.exists() and not alive(pid)
-        deed = await shop.toolbox.prepare("terminal", '{"command": "touch mark2"}', place)
-        await deed.abandon()
-        await deed.abandon()
+        execution = await shop.toolbox.prepare("terminal", '{"command": "touch mark2"}', place)
+        await execution.abandon()
+        await execution.abandon()
         assert children() == set() and not (place.workspace / "mark2").exists()
         with pytest.raises(RuntimeError):
-            await deed.run()
+            await execution.run()
 
 
 @pytest.mark.parametrize("uid", [0, 4321] if IS_ROOT else [0])
@@ -287,13 +298,13 @@ async def test_what_a_killed_server_could_have_left_is_ended_by_its_name(
     """As if bubblewrap had not died with its parent: the group of the outermost process is what the name stands for."""
     mark = new_mark()
     async with shop_of(sandbox) as shop:
-        deed = await shop.toolbox.prepare("terminal", json.dumps({"command": f"sleep {mark}"}), place)
-        assert deed.process is not None
-        task = asyncio.create_task(deed.run()) if permit else None
+        execution = await shop.toolbox.prepare("terminal", json.dumps({"command": f"sleep {mark}"}), place)
+        assert execution.process is not None
+        task = asyncio.create_task(execution.run()) if permit else None
         await eventually(lambda: not permit or having(mark))
-        assert await asyncio.to_thread(end_leftover, deed.process, place.call_id)
+        assert await asyncio.to_thread(end_leftover, execution.process, place.call_id)
         await eventually(lambda: not having(mark))
-        output = await (task or deed.run())
+        output = await (task or execution.run())
         assert output.is_error and ("signal 9" in output.text or "not run" in output.text)
 
 
@@ -313,9 +324,9 @@ async def test_a_server_that_is_killed_leaves_no_file_behind(
     monkeypatch.setattr("tempfile.tempdir", str(lent))
     async with shop_of(sandbox) as shop:
         command = "touch began; while ! [ -e go ]; do sleep 0.02; done; mkdir sub; cd sub"
-        deed = await shop.toolbox.prepare("terminal", json.dumps({"command": command}), place)
+        execution = await shop.toolbox.prepare("terminal", json.dumps({"command": command}), place)
         assert len(os.listdir(lent)) == 1
-        task = asyncio.create_task(deed.run())
+        task = asyncio.create_task(execution.run())
         await eventually((place.workspace / "began").exists)
         assert os.listdir(lent) == []
         (place.workspace / "go").touch()
@@ -349,14 +360,14 @@ async def test_a_call_whose_sandbox_does_not_come_up_is_told_so_in_its_own_words
         bounds: Bounds | None = None
         contained = True
 
-        def seen(self, lent: Lent) -> str:
-            return str(lent.path)
+        def path_inside(self, file: CallFile) -> str:
+            return str(file.path)
 
         def wrap(self, argv: Sequence[str], launch: Launch) -> Start:
             return Start(("/bin/sh", "-c", "echo 'bwrap: no room' >&2; exit 1"), {})
 
     output = await _sh(Broken(), place, "touch mark")
-    assert output == Output("[it was not run: its launcher did not come up] bwrap: no room", is_error=True)
+    assert output == Output("[it was not run: its launcher did not start] bwrap: no room", is_error=True)
 
 
 async def test_a_workspace_where_the_sandbox_has_its_own_files_is_refused(sandbox: Sandbox, place: Place) -> None:
@@ -390,7 +401,7 @@ def test_a_bubblewrap_that_does_not_work_here_is_found_out(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = choose("auto")
     assert found.kind == "refused" and "does not work here" in found.says and says in found.says
-    assert isinstance(found, Refused)
+    assert isinstance(found, NoSandbox)
 
 
 def test_a_setting_that_does_not_exist_is_an_error() -> None:

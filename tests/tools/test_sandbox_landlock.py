@@ -6,19 +6,17 @@ import json
 import os
 import shlex
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.tools.base import Output, Place, ToolRefused
-from holdfast.tools.sandbox import choose, fenced
-from holdfast.tools.sandbox_base import Sandbox
-from holdfast.tools.sandbox_landlock import abi
-from holdfast.tools.sandbox_proof import prove
+from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.sandbox.base import Sandbox
+from ninelives.tools.sandbox.kinds import choose
+from ninelives.tools.sandbox.landlock import abi
+from ninelives.tools.sandbox.proof import prove
 from tests.tools.conftest import both_loops, eventually
 from tests.tools.sandboxes import having, heard, new_mark, place_in, sandbox_of, server_with, shop_of, tell
 
@@ -78,7 +76,7 @@ async def test_files_outside_are_closed(sandbox: Sandbox, place: Place) -> None:
         quoted = shlex.quote(str(path))
         output = await _sh(sandbox, place, f"cat {quoted}; echo x >{quoted}; ln {quoted} hard; cat hard")
         assert output.is_error and "sk-secret" not in output.text and "root:" not in output.text, path
-    for path in ("/tmp/new-holdfast", "/var/tmp/new-holdfast", data / "new"):
+    for path in ("/tmp/new-ninelives", "/var/tmp/new-ninelives", data / "new"):
         assert (await _sh(sandbox, place, f"echo x >{shlex.quote(str(path))}")).is_error
     assert (data / "key").read_text() == "sk-secret" and not (data / "new").exists()
 
@@ -129,27 +127,7 @@ async def test_folders_that_the_dropped_user_cannot_pass_are_told(sandbox: Sandb
     assert [finding.ok for finding in await prove(sandbox, place)] == [False]
 
 
-def test_a_helper_of_the_file_tools_sees_its_python_and_the_workspace_only(place: Place) -> None:
-    sandbox_of("landlock")
-    (place.workspace / "in").write_text("inside")
-    (place.state / "out").write_text("sk-secret")
-    code = (
-        "import json, re, sys\n"
-        "for path, mode in (('in', 'r'), (sys.argv[1], 'r'), ('in', 'w'), ('new', 'w')):\n"
-        "    try:\n"
-        "        print(open(path, mode).read())\n"
-        "    except OSError as error:\n"
-        "        print(type(error).__name__)\n"
-    )
-    argv = fenced((sys.executable, "-I", "-S", "-c", code, str(place.state / "out")[1:]), place.workspace)
-    for words in (argv, [word if word != argv[-1] else "/" + word for word in argv]):
-        ran = subprocess.run(words, cwd=place.workspace, env={}, capture_output=True, text=True)
-        assert ran.stderr == "" and ran.stdout.split()[0] == "inside" and "sk-secret" not in ran.stdout
-        assert ran.stdout.split()[2:] == ["PermissionError", "PermissionError"]
-
-
 def test_a_kernel_without_landlock_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tools.sandbox_landlock.abi", lambda: 0)
+    monkeypatch.setattr("ninelives.tools.sandbox.landlock.abi", lambda: 0)
     found = choose("landlock")
     assert found.kind == "refused" and "no Landlock" in found.says
-    assert fenced(("true",), Path("/")) == ("true",)

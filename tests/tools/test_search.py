@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.tools import search
-from holdfast.tools.base import Output, Place
-from holdfast.tools.files import file_tools, ripgrep
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.sandbox_landlock import abi
-from holdfast.tools.threads import Threads
+from ninelives.tools.base import Output, Place
+from ninelives.tools.builtin import search
+from ninelives.tools.builtin.files import file_tools, ripgrep
+from ninelives.tools.registry import Toolbox
+from ninelives.tools.sandbox.landlock import abi
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, children, eventually
 
 needs_rg = pytest.mark.skipif(not ripgrep() or not abi(), reason="ripgrep or Landlock is not there")
@@ -137,11 +137,14 @@ async def test_a_search_with_ripgrep_is_much_faster(searches: list[Search], plac
     """Not a benchmark: only that the faster way is the faster one where there is much to read."""
     for n in range(12):
         (place.workspace / f"{n}.log").write_text("".join(f"{i} nothing to see in this line\n" for i in range(90_000)))
-    took = []
+    took: list[float] = []
     for each in searches:
-        began = time.monotonic()
-        assert (await each("absent")).text == "[nothing found]"
-        took.append(time.monotonic() - began)
+        tries = []
+        for _ in range(3):  # the best of them: other work on the machine can only add to it
+            began = time.monotonic()
+            assert (await each("absent")).text == "[nothing found]"
+            tries.append(time.monotonic() - began)
+        took.append(min(tries))
     assert took[1] < took[0]
 
 
@@ -188,9 +191,11 @@ async def test_without_landlock_ripgrep_is_not_used(
     place: Place, tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nothing but the kernel keeps ripgrep inside, so without it the search is done here."""
-    shutil.copy(search.__file__, tmp_path / "search.py")
-    (tmp_path / "sandbox_landlock.py").write_text("def restrict(plan): raise OSError('none')\nPlan = dict\n")
-    monkeypatch.setattr(search, "__file__", str(tmp_path / "search.py"))
+    for folder in ("builtin", "sandbox"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(search.__file__, tmp_path / "builtin" / "search.py")
+    (tmp_path / "sandbox" / "landlock.py").write_text("def restrict(plan): raise OSError('none')\nPlan = dict\n")
+    monkeypatch.setattr(search, "__file__", str(tmp_path / "builtin" / "search.py"))
     threads = Threads(1)
     output = await Caller(Toolbox(file_tools(threads, "/no/such/rg")), place)("search_files", pattern="two TWO")
     threads.close()

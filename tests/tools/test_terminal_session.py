@@ -9,9 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.tools.base import Output, Place
-from holdfast.tools.sandbox_base import Sandbox
-from holdfast.tools.terminal_session import ENVIRON_BYTES, MOST_SESSIONS, Shell, heard, recall, remember
+from ninelives.tools.base import Output, Place
+from ninelives.tools.builtin.terminal import (
+    ENVIRON_BYTES,
+    MOST_SESSIONS,
+    Shell,
+    forget_session,
+    load_session,
+    save_session,
+    state_after,
+)
+from ninelives.tools.sandbox.base import Sandbox
 from tests.tools.sandboxes import place_in, sandbox_of, shop_of
 
 
@@ -45,7 +53,7 @@ def sh(sandbox: Sandbox, place: Place) -> Sh:
 
 async def test_folder_and_exported_environment_are_kept(sh: Sh, place: Place) -> None:
     assert not (await sh("mkdir -p a/b; cd a; export ONE=1 TWO='x\ny é'; three=3; unset LANG; cd b; exit 4")).text[20:]
-    output = await sh('pwd; echo "$ONE|$TWO|$three|$LANG|$HOLDFAST_CALL_ID"')
+    output = await sh('pwd; echo "$ONE|$TWO|$three|$LANG|$NINELIVES_CALL_ID"')
     assert output.text == f"{place.workspace}/a/b\n1|x\ny é|||{place.call_id}\n"
     await sh("unset ONE; export TWO=2 LANG=de; cd")
     assert (await sh('pwd; echo "$ONE|$TWO|$LANG"')).text == f"{place.workspace}\n|2|de\n"
@@ -106,12 +114,12 @@ async def test_a_forged_state_can_say_no_more_than_cd_and_export(sh: Sh, place: 
     (place.workspace / "a").mkdir()
     forge = "trap >t; path=$(sed -n 's/.*>|\\([^ ]*\\) 2.*/\\1/p' t); [ -w \"$path\" ] || exit 1; "
     for folder in ("/etc", f"{place.workspace}/../two", "a", "", "/", f"{place.workspace}/a/../.."):
-        lines = f"'{folder}\\0HOLDFAST_CALL_ID=forged\\0bad.name=1\\0=2\\0GOOD=%s\\0'"
+        lines = f"'{folder}\\0NINELIVES_CALL_ID=forged\\0bad.name=1\\0=2\\0GOOD=%s\\0'"
         output = await sh(f'{forge} printf {lines} 1 >|"$path"; exec true')
         assert "outside of the workspace" in output.text and not output.is_error, folder
-        state = recall(place)
+        state = load_session(place)
         assert state.folder == "." and set(state.environ) == {"GOOD"}
-    assert (await sh("pwd; echo $HOLDFAST_CALL_ID")).text == f"{place.workspace}\n{place.call_id}\n"
+    assert (await sh("pwd; echo $NINELIVES_CALL_ID")).text == f"{place.workspace}\n{place.call_id}\n"
 
 
 async def test_a_folder_outside_is_not_kept_and_that_is_told(sh: Sh, place: Place) -> None:
@@ -152,10 +160,10 @@ async def test_what_is_kept_never_reaches_the_launcher(sh: Sh, sandbox: Sandbox,
         (evil / name).chmod(0o755)
     hijack = "export PATH=$PWD/evil LD_PRELOAD=$PWD/evil.so ENV=$PWD/evil/sh BASH_ENV=$PWD/evil/sh IFS=go CDPATH=/usr"
     await sh(hijack)
-    assert set(recall(place).environ) >= {"PATH", "LD_PRELOAD", "ENV"}
+    assert set(load_session(place).environ) >= {"PATH", "LD_PRELOAD", "ENV"}
     async with shop_of(sandbox) as shop:
-        deed = await shop.toolbox.prepare("terminal", '{"command": "true"}', place)
-        await deed.abandon()
+        execution = await shop.toolbox.prepare("terminal", '{"command": "true"}', place)
+        await execution.abandon()
         assert not (place.workspace / "ran").exists()
         await (await shop.toolbox.prepare("terminal", '{"command": "true; /bin/true"}', place)).run()
         assert not (place.workspace / "ran").exists()  # true is the shell's own
@@ -170,36 +178,36 @@ async def test_without_a_sandbox_no_file_is_left_by_a_killed_server(
     lent.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(lent))
     async with shop_of(sandbox_of("off")) as shop:
-        deed = await shop.toolbox.prepare("terminal", '{"command": "mkdir a; cd a"}', place)
+        execution = await shop.toolbox.prepare("terminal", '{"command": "mkdir a; cd a"}', place)
         assert os.listdir(lent) == []
-        await deed.run()
-    assert recall(place).folder == "a"
+        await execution.run()
+    assert load_session(place).folder == "a"
 
 
 def test_a_damaged_memory_is_a_fresh_shell_and_is_written_anew(place: Place) -> None:
-    remember(place, Shell("a", {"ONE": "1"}))
+    save_session(place, Shell("a", {"ONE": "1"}))
     (path,) = (place.state / "sessions").iterdir()
-    assert path.stat().st_mode & 0o777 == 0o600 and recall(place) == Shell("a", {"ONE": "1"})
+    assert path.stat().st_mode & 0o777 == 0o600 and load_session(place) == Shell("a", {"ONE": "1"})
     for damage in (b"", b"{", b"[]", b'{"folder": 1}', b'{"environ": {"a": 1}}', b"\xff"):
         path.write_bytes(damage)
-        assert recall(place) == Shell()
-    remember(place, Shell("b"))
-    assert recall(place) == Shell("b") and len(list(path.parent.iterdir())) == 1
+        assert load_session(place) == Shell()
+    save_session(place, Shell("b"))
+    assert load_session(place) == Shell("b") and len(list(path.parent.iterdir())) == 1
 
 
 def test_sessions_without_number_are_forgotten_from_the_oldest(place: Place) -> None:
-    remember(place, Shell("first"))
+    save_session(place, Shell("first"))
     (first,) = (place.state / "sessions").iterdir()
     os.utime(first, (1, 1))
     for number in range(MOST_SESSIONS - 1):
         (first.parent / f"{number}.json").touch()
-    remember(place, Shell("again"))
-    assert recall(place).folder == "again"
+    save_session(place, Shell("again"))
+    assert load_session(place).folder == "again"
     os.utime(first, (1, 1))
     other = msgspec.structs.replace(place, session="other")
-    remember(other, Shell("other"))
+    save_session(other, Shell("other"))
     assert len(list(first.parent.iterdir())) == MOST_SESSIONS
-    assert not first.exists() and recall(other).folder == "other"
+    assert not first.exists() and load_session(other).folder == "other"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +216,7 @@ def test_sessions_without_number_are_forgotten_from_the_oldest(place: Place) -> 
 )
 def test_any_bytes_are_heard_without_harm(place: Place, told: bytes) -> None:
     before = Shell("a", {"ONE": "1"})
-    shell, note = heard(told, before, {"PATH": "/bin"}, place.workspace)
+    shell, note = state_after(told, before, {"PATH": "/bin"}, place.workspace)
     assert shell.folder == "a" and len(note) < 200
 
 
@@ -216,12 +224,57 @@ def test_names_and_values_are_checked(place: Place) -> None:
     top = str(place.workspace).encode()
     told = (
         top
-        + b"\0A=1\0B.C=2\0=3\0D\0E=\xff\0F=a=b\n\0_=x\0PWD=/\0SHLVL=3\0HOLDFAST_X=1\0PATH=/bin\0"
+        + b"\0A=1\0B.C=2\0=3\0D\0E=\xff\0F=a=b\n\0_=x\0PWD=/\0SHLVL=3\0NINELIVES_X=1\0PATH=/bin\0"
         + b"G" * 129
         + b"=1\0"
     )
-    shell, note = heard(told, Shell(), {"PATH": "/bin", "HOME": "/h"}, place.workspace)
+    shell, note = state_after(told, Shell(), {"PATH": "/bin", "HOME": "/h"}, place.workspace)
     assert (shell.folder, shell.environ, shell.unset, note) == (".", {"A": "1", "F": "a=b\n"}, ["HOME"], "")
     assert shell.environ_over({"PATH": "/bin", "HOME": "/h"}) == {"PATH": "/bin", "A": "1", "F": "a=b\n"}
-    shell, note = heard(top + b"\0A=" + b"x" * ENVIRON_BYTES + b"\0", Shell(environ={"B": "1"}), {}, place.workspace)
+    shell, note = state_after(
+        top + b"\0A=" + b"x" * ENVIRON_BYTES + b"\0", Shell(environ={"B": "1"}), {}, place.workspace
+    )
     assert shell.environ == {"B": "1"} and "too large" in note
+
+
+# Runs that are not stored (B6, D2)
+
+
+@pytest.fixture
+def apart(place: Place) -> Place:
+    return msgspec.structs.replace(place, apart="r1")
+
+
+def kept_files(place: Place) -> set[str]:
+    return {path.name for path in (place.state / "sessions").glob("*")}
+
+
+async def test_d2_a_run_that_is_not_stored_begins_in_the_session_and_changes_nothing_there(
+    sh: Sh, place: Place, apart: Place
+) -> None:
+    await sh("mkdir -p a/b; cd a; export ONE=1")
+    session = kept_files(place)
+    assert (await sh('pwd; echo "$ONE"; cd b; export ONE=2', apart)).text == f"{place.workspace}/a\n1\n"
+    assert (await sh('pwd; echo "$ONE"', apart)).text == f"{place.workspace}/a/b\n2\n", "it goes on after a crash"
+    other = msgspec.structs.replace(place, apart="r2")
+    for before in (place, other):
+        assert (await sh('pwd; echo "$ONE"', before)).text == f"{place.workspace}/a\n1\n"
+    forget_session(apart)
+    forget_session(apart)
+    assert kept_files(place) == session
+
+
+async def test_b6_a_draft_that_a_crash_left_goes_with_the_run(sh: Sh, place: Place, apart: Place) -> None:
+    await sh("export ONE=1", apart)
+    (file,) = (place.state / "sessions").glob("*.json")
+    file.with_suffix(".tmp").write_text("half of it")
+    forget_session(apart)
+    assert kept_files(place) == set()
+
+
+async def test_b6_the_shell_of_a_run_in_memory_is_in_memory(sh: Sh, place: Place) -> None:
+    await sh("export ONE=1")
+    session, scratch = kept_files(place), msgspec.structs.replace(place, apart="", scratch={})
+    assert (await sh('mkdir c; cd c; echo "$ONE"; export ONE=2', scratch)).text == "1\n"
+    assert (await sh('pwd; echo "$ONE"', scratch)).text == f"{place.workspace}/c\n2\n"
+    assert kept_files(place) == session and (await sh('echo "$ONE"')).text == "1\n"

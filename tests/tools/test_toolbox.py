@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast.tools.base import Output, Place, Tool, ToolRefused
-from holdfast.tools.function import FunctionTool
-from holdfast.tools.registry import Toolbox, builtin_tools, label_for
-from holdfast.tools.sandbox import Refused
-from holdfast.tools.text import bounded
+from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.function import FunctionTool
+from ninelives.tools.output import bounded
+from ninelives.tools.registry import Toolbox, builtin_tools, label_for
+from ninelives.tools.sandbox.kinds import NoSandbox
 
 
 async def _echo(arguments: dict[str, object], place: Place) -> str:
@@ -40,7 +40,7 @@ def test_tools_that_need_a_sandbox_are_there_only_where_there_is_one() -> None:
     shell = {"terminal", "process", "execute_code"}
     there = {tool.name for tool in builtin_tools("off")}
     assert there >= shell | {"read_file", "write_file", "search_files"}
-    assert {tool.name for tool in builtin_tools(Refused("it is not there"))} == there - shell
+    assert {tool.name for tool in builtin_tools(NoSandbox("it is not there"))} == there - shell
 
 
 def test_effects_are_declared_by_what_a_repetition_would_do() -> None:
@@ -152,8 +152,8 @@ async def test_wrong_arguments_are_refused_with_words_to_act_on(raw: str, says: 
     ],
 )
 async def test_right_arguments_reach_the_tool(raw: str, given: dict[str, object], place: Place) -> None:
-    deed = await Toolbox([_tool()]).prepare("echo", raw, place)
-    assert msgspec.json.decode((await deed.run()).text) == given
+    execution = await Toolbox([_tool()]).prepare("echo", raw, place)
+    assert msgspec.json.decode((await execution.run()).text) == given
 
 
 async def test_a_tool_that_does_not_exist_is_refused_with_those_that_do(place: Place) -> None:

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 import msgspec
 import pytest
 
-from holdfast.tools import web
-from holdfast.tools.addresses import why_not
-from holdfast.tools.base import Output, Place
-from holdfast.tools.readable import readable as read
-from holdfast.tools.registry import Toolbox
-from holdfast.tools.threads import Threads
-from holdfast.tools.web import web_tool
+from ninelives.tools.base import Output, Place
+from ninelives.tools.builtin import web
+from ninelives.tools.builtin.addresses import why_not
+from ninelives.tools.builtin.readable import readable as read
+from ninelives.tools.builtin.web import web_tool
+from ninelives.tools.registry import Toolbox
+from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, both_loops, children
 
 PUBLIC = ("1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001:829::200e")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.base import ToolRefused
-from holdfast.tools.workspace import inside, make_folder, open_file, open_folder, workspace_for
+from ninelives.tools.base import ToolRefused
+from ninelives.tools.workspace import inside, make_folder, open_file, open_folder, workspace_for
 
 
 def test_each_owner_has_a_closed_folder_of_his_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ const { createOpenAICompatible } = await import(`${which}-compatible`);
 
 function model(job) {
   const options = { baseURL: `${job.base}/v1`, apiKey: job.key, headers: job.headers };
-  if (job.way.startsWith("compatible")) return createOpenAICompatible({ name: "holdfast", ...options })(job.model);
+  if (job.way.startsWith("compatible")) return createOpenAICompatible({ name: "ninelives", ...options })(job.model);
   const provider = createOpenAI(options);
   return job.way.startsWith("chat") ? provider.chat(job.model) : provider.responses(job.model);
 }

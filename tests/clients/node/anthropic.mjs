@@ -2,7 +2,9 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { ROUNDS, SCHEMA, WEATHER, serve } from "./line.mjs";
 
-const sdk = (job) => new Anthropic({ baseURL: job.base, apiKey: job.key, defaultHeaders: job.headers });
+const retries = (job) => (job.retries === undefined ? {} : { maxRetries: job.retries });
+const sdk = (job) =>
+  new Anthropic({ baseURL: job.base, apiKey: job.key, defaultHeaders: job.headers, ...retries(job) });
 
 async function turns(job, seen, one) {
   const client = sdk(job);

@@ -5,7 +5,9 @@ const { default: OpenAI } = await import(process.argv[2]);
 const CHAT_TOOLS = [{ type: "function", function: { name: "get_weather", parameters: SCHEMA, strict: true } }];
 const TOOLS = [{ type: "function", name: "get_weather", parameters: SCHEMA, strict: true }];
 
-const sdk = (job) => new OpenAI({ baseURL: `${job.base}/v1`, apiKey: job.key, defaultHeaders: job.headers });
+const retries = (job) => (job.retries === undefined ? {} : { maxRetries: job.retries });
+const sdk = (job) =>
+  new OpenAI({ baseURL: `${job.base}/v1`, apiKey: job.key, defaultHeaders: job.headers, ...retries(job) });
 const asked = (job, more) => ({
   model: job.model,
   ...(job.case === "own" ? { tools: job.way.startsWith("chat") ? CHAT_TOOLS : TOOLS } : {}),
@@ -100,10 +102,14 @@ async function responses(job, seen) {
   });
 }
 
+const said = (made) =>
+  made.output.flatMap((item) => (item.type === "message" ? item.content : [])).map((part) => part.text ?? "").join("");
+
 function event(got, seen) {
   if (got.type === "response.output_text.delta") seen.text += got.delta;
   else if (got.type === "response.reasoning_summary_text.delta") seen.reasoning += got.delta;
   else if (got.type === "response.failed") failed(seen, got.response.error);
+  else if (got.type === "response.completed") seen.more.final = said(got.response);
   return got.response;
 }
 

@@ -17,7 +17,10 @@ def turns(job: dict[str, Any], seen: Seen, one: Callable[[Any, dict[str, Any]], 
     more: dict[str, Any] = {"tools": TOOLS} if job["case"] == "own" else {}
     if job["case"] == "reason":
         more = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-    with anthropic.Anthropic(base_url=job["base"], api_key=job["key"], default_headers=job["headers"]) as sdk:
+    retries: dict[str, Any] = {"max_retries": job["retries"]} if "retries" in job else {}
+    with anthropic.Anthropic(
+        base_url=job["base"], api_key=job["key"], default_headers=job["headers"], **retries
+    ) as sdk:
         for _ in range(5):
             seen.text = ""
             given = {"model": job["model"], "max_tokens": 4096, "messages": messages, **more}

@@ -17,10 +17,10 @@ FUNCTION = f'def get_weather(city: str) -> str:\n    "Weather"\n    return {WEAT
 def ask(job: dict[str, Any], seen: Seen) -> None:
     home = Path(job["where"]) / "llm" / job["lane"]
     home.mkdir(parents=True)
-    model = {"model_id": "holdfast", "model_name": job["model"], "api_base": f"{job['base']}/v1"}
-    model |= {"supports_tools": True, "api_key_name": "holdfast", "headers": job["headers"]}  # type: ignore[dict-item]
+    model = {"model_id": "ninelives", "model_name": job["model"], "api_base": f"{job['base']}/v1"}
+    model |= {"supports_tools": True, "api_key_name": "ninelives", "headers": job["headers"]}  # type: ignore[dict-item]
     (home / "extra-openai-models.yaml").write_text(json.dumps([model]))  # JSON is YAML
-    args = [sys.executable, "-m", "llm", "prompt", "-m", "holdfast", "--no-log", "--key", job["key"]]
+    args = [sys.executable, "-m", "llm", "prompt", "-m", "ninelives", "--no-log", "--key", job["key"]]
     args += [] if job["way"] == "chat.stream" else ["--no-stream"]
     args += ["--functions", FUNCTION, "--tools-debug"] if job["case"] == "own" else []
     env = {**os.environ, "LLM_USER_PATH": str(home)}

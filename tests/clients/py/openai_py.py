@@ -22,11 +22,17 @@ class City(BaseModel):
 
 
 def blocking(job: dict[str, Any]) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{job['base']}/v1", api_key=job["key"], default_headers=job["headers"])
+    return openai.OpenAI(**given(job))
 
 
 def asynchronous(job: dict[str, Any]) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{job['base']}/v1", api_key=job["key"], default_headers=job["headers"])
+    return openai.AsyncOpenAI(**given(job))
+
+
+def given(job: dict[str, Any]) -> dict[str, Any]:
+    """What a client is made with: its own number of retries, unless the job names another."""
+    retries = {"max_retries": job["retries"]} if "retries" in job else {}
+    return {"base_url": f"{job['base']}/v1", "api_key": job["key"], "default_headers": job["headers"], **retries}
 
 
 def asked(job: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -183,6 +189,8 @@ def event(got: Any, seen: Seen) -> Any:
         seen.reasoning += got.delta
     elif got.type == "response.failed":
         seen.failed(got.type, got.response.error.message)
+    elif got.type == "response.completed":
+        seen.more["final"] = got.response.output_text
     return getattr(got, "response", None)
 
 

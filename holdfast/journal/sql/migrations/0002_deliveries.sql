@@ -1,7 +1,0 @@
--- Who waits for which answer, so that a request that is sent again finds the run of the first (requirements B8, G13).
-ALTER TABLE runs ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN credential TEXT NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN waits INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE runs ADD COLUMN lost_at INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX runs_lost ON runs (owner, fingerprint) WHERE lost_at > 0;
-CREATE INDEX runs_waited_for ON runs (n) WHERE waits = 1;

@@ -1,0 +1,5 @@
+"""python -m lab.bench."""
+
+from lab.bench.cli import bench
+
+bench()

@@ -1,0 +1,5 @@
+"""python -m ninelives."""
+
+from ninelives.cli import main
+
+main()

@@ -1,0 +1,376 @@
+"""The built-in agent: model, tools, model, until done. Owns: the rounds, the crash rule of each tool, and the limits of
+tokens and rounds. Refuses to know: where events go, and how a tool does its work.
+
+Theory of operation. All that the loop knows when an attempt begins comes from the folded state. So a first attempt and
+a fifth one run the same code: execute what is due; else end, if the last message asked for nothing; else ask the model.
+Each tool call writes two events: ToolStarted is committed before `Execution.run`, ToolFinished before the model is
+asked again. A call that an earlier attempt started and did not finish is executed again only if its effect is read or
+idempotent (P5). A write is settled with an unknown outcome, in words for the model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ninelives.agents.approval import Approvals
+from ninelives.agents.base import DeltaSink, Turn
+from ninelives.agents.incoming import Incoming
+from ninelives.agents.loop_state import LoopState, offered_tools
+from ninelives.core import events as e
+from ninelives.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path, shortened
+from ninelives.core.history import ask_messages
+from ninelives.core.spec import Message, Spec
+from ninelives.core.state import Called, Due, RunState
+from ninelives.core.table import DELTAS
+from ninelives.models.base import Ask, Model, Part
+from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, ToolRefused
+from ninelives.tools.output import forget_whole, keep_whole
+from ninelives.tools.registry import Toolbox
+
+UNKNOWN = (
+    "The server stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
+    "partly or not at all. It was not repeated. Check before you do it again."
+)
+MAX_PROGRESS = 200
+"""Progress messages of one call. Later ones are dropped."""
+PROGRESS_CHARS = 1000
+Steps = AsyncGenerator[e.AnyEvent, None]
+
+
+class LoopSettings(Struct, frozen=True):
+    """Limits of the loop."""
+
+    system_prompt: str = ""
+    max_rounds: int = 50
+    max_message_bytes: int = 4 * 1024 * 1024
+    context_tokens: int = 0
+    """The model's window in tokens. 0: unknown, and nothing is left out."""
+    on_unknown: Literal["tell", "ask"] = "tell"
+    """What happens to a write that a crash interrupted: the model is told, or a person decides whether to repeat it."""
+
+
+class PreparedCall(Struct):
+    """A call between ToolStarted and ToolFinished. Without an execution, `refusal` is its result."""
+
+    started: e.ToolStarted
+    execution: Execution | None
+    refusal: str = ""
+    place: Place | None = None
+    in_memory: bool = False
+    """Nothing of the run may be written to the disk (B6)."""
+
+
+class ProgressQueue:
+    """What the tools of one group report while they run."""
+
+    def __init__(self) -> None:
+        self._events: list[e.ToolProgressed] = []
+        self._count: dict[str, int] = {}
+        self.filled = asyncio.Event()
+
+    def reporter(self, call_id: str) -> Callable[[str], None]:
+        """The function that the tool of this call gets as `place.progress`."""
+
+        def report(text: str) -> None:
+            self._count[call_id] = self._count.get(call_id, 0) + 1
+            if self._count[call_id] <= MAX_PROGRESS:
+                self._events.append(e.ToolProgressed(call_id, text[:PROGRESS_CHARS]))
+                self.filled.set()
+
+        return report
+
+    def drain(self) -> list[e.ToolProgressed]:
+        """What was reported since the last call."""
+        self.filled.clear()
+        events, self._events = self._events, []
+        return events
+
+
+class LoopAgent:
+    """An Agent over a Model and a Toolbox."""
+
+    resumable = True
+
+    def __init__(
+        self,
+        model: Model,
+        toolbox: Toolbox,
+        settings: LoopSettings,
+        place: Callable[[RunState, str], Place],
+        end_leftover: Callable[[e.Process, str], Awaitable[bool]],
+        approvals: Approvals,
+    ) -> None:
+        self._model = model
+        self._toolbox = toolbox
+        self._settings = settings
+        self._place = place
+        self._end_leftover = end_leftover
+        self._approvals = approvals
+
+    @property
+    def window(self) -> int:
+        """The model's window in tokens. 0: unknown."""
+        return self._settings.context_tokens
+
+    def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
+        """About how many tokens the first model call of a request has."""
+        prompt = "" if spec.chore else self._settings.system_prompt
+        messages = estimated_tokens(ask_messages(prompt, spec, history))
+        return messages + estimated_tool_tokens(offered_tools(self._toolbox.schemas(), spec))
+
+    async def end_leftovers(self, state: RunState) -> None:
+        """See Agent.end_leftovers."""
+        for due in state.facts.due.values():
+            if due.started is not None and due.started.process is not None:
+                await self._end_leftover(due.started.process, due.call.id)
+
+    async def forget(self, state: RunState) -> bool:
+        """See RunForgetter.forget: the files of long outputs go, and what tools kept for the run."""
+        here = [await forget_whole(self._place(state, call_id), output_path(call_id)) for call_id in _laid(state)]
+        for call_id, name in _called(state).items():
+            tool: object = self._toolbox.get(name)
+            if isinstance(tool, ForgetfulTool):
+                here.append(await tool.forget(self._place(state, call_id)))
+        return all(here)
+
+    async def run(self, turn: Turn) -> AsyncIterator[e.AnyEvent]:
+        """See Agent.run."""
+        state = LoopState(turn, self._settings.system_prompt)
+        while True:
+            calls = state.due_calls()
+            if not calls and (end := state.end(self._settings.max_rounds)):
+                yield end
+                return
+            async with aclosing(self._execute(state, calls) if calls else self._ask(state)) as steps:
+                async for event in steps:
+                    if type(event) in DELTAS:
+                        yield event
+                        continue
+                    if isinstance(event, e.MessageCompleted) and (end := self._end_at_once(state, event)):
+                        yield end
+                        return
+                    yield event
+                    state.add(event)
+
+    def _end_at_once(self, state: LoopState, said: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted | None:
+        """The end of the run, where this message is its last and was put before that end. Both are then one commit."""
+        if state.deltas is None or not state.deltas.has_room():
+            return None
+        end = state.end_after(said, self._settings.max_rounds)
+        if end is not None:
+            state.deltas.put_last(said)
+        return end
+
+    async def _ask(self, state: LoopState) -> Steps:
+        """Ask the model for one message."""
+        limit = self._settings.max_message_bytes
+        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools)
+        tools = state.tools(self._toolbox.schemas())
+        options = state.options()
+        if not tools:  # upstreams refuse these where there are none
+            options.pop("tool_choice", None)
+            options.pop("parallel_tool_calls", None)
+        window = self._settings.context_tokens
+        messages = fit(state.messages(), window, str(state.spec.echo.get("truncation", "auto")))
+        ask = Ask(messages, tools, options, _taking(state.deltas, incoming))
+        async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
+            async for parts in stream:
+                for delta in incoming.feed(parts):
+                    yield delta
+                if incoming.full:
+                    break
+        yield incoming.completed()
+
+    async def _execute(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
+        """Execute calls: reads and idempotent ones side by side, each write alone and in its place."""
+        together: list[e.Call] = []
+        for call in calls:
+            due = state.facts.due.get(call.id)
+            tool = self._toolbox.get(call.name)
+            match await self._before_start(state, call, due):
+                case e.ApprovalRequested() as question:
+                    yield question
+                    return
+                case e.ToolFinished() as finished:
+                    if due is None or due.started is None:
+                        label = self._toolbox.label(call.name, call.arguments)
+                        yield e.ToolStarted(call=call, effect="read", label=label)
+                    yield finished
+                    continue
+            if tool is not None and tool.effect == "write":
+                for group in (together, [call]):
+                    async with aclosing(self._execute_group(state, group)) as steps:
+                        async for event in steps:
+                            yield event
+                together = []
+            else:
+                together.append(call)
+        async with aclosing(self._execute_group(state, together)) as steps:
+            async for event in steps:
+                yield event
+
+    async def _before_start(
+        self, state: LoopState, call: e.Call, due: Due | None
+    ) -> e.ApprovalRequested | e.ToolFinished | None:
+        """What must happen instead of the call: a question to a person, or a result without a call. None: make it.
+
+        This holds the crash rule of a call: a write that an earlier attempt started and did not finish is not made
+        again (P5)."""
+        if forbidden := state.refusal(call):
+            return e.ToolFinished(call_id=call.id, output=forbidden, is_error=True)
+        given = state.facts.approvals.get(call.id)
+        if given is not None and given.choice in ("deny", "expired"):
+            words = "denied by a person" if given.choice == "deny" else "not approved in time"
+            return e.ToolFinished(call_id=call.id, output=f"This call was {words}; it was not made.", is_error=True)
+        if given is not None:
+            # Safe before the check of writes: ToolStarted drops the approval (core/state.py). So an answer that is
+            # still here came after the last start, and a write that was interrupted since then has none.
+            return None
+        if due is not None and due.started is not None and due.started.effect == "write":
+            if self._settings.on_unknown == "ask":
+                return _asked_in(state, self._approvals.ask(call))
+            return e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
+        tool = self._toolbox.get(call.name)
+        if tool is None:
+            return None
+        return _asked_in(state, await self._approvals.question(state.run_state, call, tool.effect))
+
+    async def _execute_group(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
+        """Start each call, run all, report each as it is done."""
+        prepared: list[PreparedCall] = []
+        tasks: dict[asyncio.Task[Output], tuple[str, float]] = {}
+        progress = ProgressQueue()
+        reported = asyncio.ensure_future(progress.filled.wait())
+        try:
+            for call in calls:
+                prepared.append(await self._prepare(state, call, progress))
+                yield prepared[-1].started
+            for each in prepared:
+                tasks[asyncio.create_task(_execute(each, state.holds_claim))] = (each.started.call.id, time.monotonic())
+            while tasks:
+                done, _ = await asyncio.wait((*tasks, reported), return_when=asyncio.FIRST_COMPLETED)
+                for news in progress.drain():
+                    yield news
+                if reported.done():
+                    reported = asyncio.ensure_future(progress.filled.wait())
+                for task in [task for task in tasks if task in done]:
+                    call_id, began = tasks.pop(task)
+                    yield _finished(call_id, task.result(), began)
+        finally:
+            reported.cancel()
+            await _release(prepared, list(tasks))
+
+    async def _prepare(self, state: LoopState, call: e.Call, progress: ProgressQueue) -> PreparedCall:
+        tool = self._toolbox.get(call.name)
+        if tool is None:
+            started = e.ToolStarted(call=call, effect="read", label=call.name)
+            known = ", ".join(self._toolbox.names())
+            return PreparedCall(started, None, f"There is no tool named {call.name!r}. The tools are: {known}.")
+        label = self._toolbox.label(call.name, call.arguments)
+        place = self._place(state.run_state, call.id)
+        place = replace(place, progress=progress.reporter(call.id), scratch=state.scratch)
+        try:
+            execution = await self._toolbox.prepare(call.name, call.arguments, place)
+        except ToolRefused as refused:
+            started = e.ToolStarted(call=call, effect="read", label=label, emoji=tool.emoji)
+            return PreparedCall(started, None, str(refused))
+        started = e.ToolStarted(call=call, effect=tool.effect, label=label, emoji=tool.emoji, process=execution.process)
+        return PreparedCall(started, execution, place=place, in_memory=state.spec.kept == "memory")
+
+
+def _called(state: RunState) -> dict[str, str]:
+    """The calls of a run that were started: id and name of the tool."""
+    return {item.started.call.id: item.started.call.name for item in state.facts.items if isinstance(item, Called)}
+
+
+def _laid(state: RunState) -> list[str]:
+    """The calls whose whole output may be in a file. An attempt that was cut off may have laid one down before it could
+    say so. The others did only where the output is long: to ask for a file settles the home of a workspace."""
+    results = state.facts.results
+    if state.facts.attempt > 1 or not isinstance(state.facts.end, e.RunCompleted):
+        return list(_called(state))
+    return [call_id for call_id, result in results.items() if is_long(result.output)]
+
+
+def _asked_in(state: LoopState, question: e.ApprovalRequested | None) -> e.ApprovalRequested | e.ToolFinished | None:
+    """The question, or a refusal: a run in memory survives nothing, so it cannot wait for a person (B6)."""
+    if question is None or state.spec.kept != "memory":
+        return question
+    words = (
+        "This call needs the approval of a person. It was not made, because this run is kept in memory only "
+        '(store_false = "memory") and cannot wait for an answer. Send the request with store: true, or leave store out.'
+    )
+    return e.ToolFinished(call_id=question.call.id, output=words, is_error=True)
+
+
+def _finished(call_id: str, output: Output, began: float) -> e.ToolFinished:
+    return e.ToolFinished(
+        call_id=call_id,
+        output=output.text,
+        is_error=output.is_error,
+        outcome=output.outcome,
+        duration_ms=int((time.monotonic() - began) * 1000),
+    )
+
+
+async def _execute(prepared: PreparedCall, holds_claim: Callable[[], bool]) -> Output:
+    if not holds_claim():
+        await asyncio.get_running_loop().create_future()  # another process has the run: wait to be closed
+    if prepared.execution is None:
+        return Output(prepared.refusal, is_error=True)
+    execution, prepared.execution = prepared.execution, None
+    try:
+        return await _with_whole_file(prepared, await execution.run())
+    except ToolRefused as refused:
+        return Output(str(refused), is_error=True)
+    except Exception as error:  # the bug of a tool is a result: the model can read it, and the journal keeps it
+        return Output(f"The tool failed: {type(error).__name__}: {error}", is_error=True)
+
+
+async def _with_whole_file(prepared: PreparedCall, output: Output) -> Output:
+    """The output. A long one is also written to a file in the workspace, where the model can read all of it."""
+    if not is_long(output.text) or prepared.place is None:
+        return output
+    if prepared.in_memory:
+        return Output(shortened(output.text), output.is_error, output.outcome)
+    try:
+        await keep_whole(prepared.place, output_path(prepared.started.call.id), output.text)
+    except (OSError, ToolRefused) as error:
+        words = f"{output.text}\n[This output could not be laid in the workspace: {error}]"
+        return Output(words, output.is_error, output.outcome)
+    return output
+
+
+def _taking(deltas: DeltaSink | None, incoming: Incoming) -> Callable[[list[Part]], bool] | None:
+    """See Ask.take_parts: passes the deltas of a message on as they arrive."""
+    if deltas is None:
+        return None
+
+    def take(parts: list[Part]) -> bool:
+        if not deltas.has_room():
+            return False
+        if (word := incoming.feed_word(parts)) is not None:
+            deltas.put(word)
+            return True
+        if not incoming.fits(parts):
+            return False
+        for delta in incoming.feed(parts):
+            deltas.put(delta)
+        return True
+
+    return take
+
+
+async def _release(prepared: Sequence[PreparedCall], tasks: Sequence[asyncio.Task[Output]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for each in prepared:
+        if each.execution is not None:
+            await each.execution.abandon()

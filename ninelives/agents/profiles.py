@@ -1,0 +1,42 @@
+"""One agent for each profile. Owns: which agent answers which profile. Refuses to know: what an agent does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from ninelives.agents.base import Agent, RunForgetter, Turn
+from ninelives.core.events import AnyEvent
+from ninelives.core.state import RunState
+
+
+class ByProfile:
+    """An Agent that hands each run to the agent of its profile. The default agent answers for a removed profile."""
+
+    resumable = True
+    """Of the whole. The engine asks agent_for() for the agent of a run."""
+
+    def __init__(self, default: Agent, others: Mapping[str, Agent]) -> None:
+        self._default = default
+        self._others = others
+
+    async def end_leftovers(self, state: RunState) -> None:
+        """See Agent.end_leftovers."""
+        await self.agent_of(state).end_leftovers(state)
+
+    def run(self, turn: Turn) -> AsyncIterator[AnyEvent]:
+        """See Agent.run."""
+        return self.agent_of(turn.state).run(turn)
+
+    async def forget(self, state: RunState) -> bool:
+        """See RunForgetter.forget."""
+        agent = self.agent_of(state)
+        return await agent.forget(state) if isinstance(agent, RunForgetter) else True
+
+    def agent_of(self, state: RunState) -> Agent:
+        """The agent of a run."""
+        return self._others.get(state.facts.accepted.spec.model, self._default)
+
+
+def agent_for(agent: Agent, state: RunState) -> Agent:
+    """The agent that answers this run: what it says of itself, such as `resumable`, is true of this run alone."""
+    return agent.agent_of(state) if isinstance(agent, ByProfile) else agent

@@ -1,0 +1,375 @@
+"""Builds the agents. Owns: models, tools, sandbox, approvals and profiles, made from settings and extensions. Refuses
+to know: which backend the store is, HTTP, and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from ninelives.agents.approval import Approvals, Mode, Rule
+from ninelives.agents.base import Agent
+from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.profiles import ByProfile
+from ninelives.app.errors import ConfigError
+from ninelives.app.extensions import NO_EXTENSIONS, Extensions, installed_agents, installed_model, model_scheme
+from ninelives.app.settings import ProfileTable, Settings
+from ninelives.core import events as e
+from ninelives.core.context import estimated_tokens
+from ninelives.core.history import ask_messages
+from ninelives.core.spec import Message, Spec
+from ninelives.core.state import RunState
+from ninelives.dialects.asking import Profile
+from ninelives.engine.base import patiently
+from ninelives.journal.base import Pending
+from ninelives.models.base import Model
+from ninelives.models.openai import OpenAIModel, Upstream
+from ninelives.models.scripted import ScriptedModel
+from ninelives.tools.base import HERE, Place, Tool
+from ninelives.tools.builtin.process import Processes
+from ninelives.tools.decorator import ToolsError, load_tools, tool_of
+from ninelives.tools.homes import Homes
+from ninelives.tools.mcp.tools import McpServer, McpTools
+from ninelives.tools.registry import Toolbox, builtin_tools
+from ninelives.tools.sandbox.kinds import Sandbox
+from ninelives.tools.sandbox.reaper import end_leftover
+from ninelives.tools.threads import Threads
+from ninelives.tools.workspace import workspace_for
+
+T = TypeVar("T")
+PROMPT = (
+    "You are a helpful agent. You have tools that work in a workspace which keeps its files between conversations. "
+    "Use them when they help, and say briefly what you did."
+)
+
+
+class AgentEnvironment(Struct, frozen=True):
+    """What agents take from outside: randomness, the clock and the homes of workspaces."""
+
+    new_code: Callable[[], str]
+    now_ms: Callable[[], int]
+    homes: Homes | None = None
+    """None: all workspaces are on this machine."""
+
+
+class ProfileAgent(Struct, frozen=True):
+    """The agent of one profile. An agent from an extension brings its own tools and approvals."""
+
+    agent: Agent
+    loop: LoopAgent | None = None
+    toolbox: Toolbox | None = None
+    approvals: Approvals | None = None
+
+
+class Agents(Struct, kw_only=True):
+    """All agents of a server, and what they are made of."""
+
+    agent: Agent
+    default: Profile
+    others: dict[str, Profile]
+    by_profile: dict[str, ProfileAgent]
+    sandbox: Sandbox
+    secrets: set[str]
+    models: list[Model]
+    threads: Threads
+    processes: Processes
+    mcp: McpTools
+
+    async def start(self) -> None:
+        """Connect to MCP servers. Waits at most two seconds for slow ones."""
+        try:
+            await self.mcp.start()
+        except ToolsError as error:
+            raise ConfigError(str(error)) from error
+        await self.mcp.wait_for_servers(2.0)
+
+    async def close(self) -> None:
+        """End processes, and close connections and threads."""
+        await self.processes.close()
+        await self.mcp.close()
+        for model in self.models:
+            await model.close()
+        self.threads.close()
+
+    def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
+        """See TokenCounts.tokens."""
+        loop = self.by_profile[spec.model].loop
+        return loop.tokens(spec, history) if loop is not None else estimated_tokens(ask_messages("", spec, history))
+
+    def window(self, model: str) -> int:
+        """See TokenCounts.window."""
+        loop = self.by_profile[model].loop
+        return loop.window if loop is not None else 0
+
+    def toolsets(self) -> dict[str, list[dict[str, object]]]:
+        """The tools of each profile, for GET /v1/toolsets."""
+        return {name: list(_described(made)) for name, made in self.by_profile.items()}
+
+
+def _described(made: ProfileAgent) -> Iterable[dict[str, object]]:
+    toolbox, approvals = made.toolbox, made.approvals
+    if toolbox is None or approvals is None:
+        return
+    for name in toolbox.names():
+        tool = toolbox.get(name)
+        if tool is not None:
+            asks = approvals.mode_for(e.Call("", name, ""))
+            shown = {"name": name, "description": tool.description, "effect": tool.effect, "emoji": tool.emoji}
+            yield {**shown, "approval": asks}
+
+
+def upstream_of(settings: Settings, url: str, name: str, api_key: str) -> Upstream:
+    """An upstream with the configured timeouts and retries."""
+    m = settings.model
+    return Upstream(
+        url=url,
+        name=name or "default",
+        api_key=api_key,
+        connect_s=m.connect_s,
+        first_byte_s=m.first_byte_s,
+        stall_s=m.stall_s,
+        total_s=m.total_s,
+        retries=m.retries,
+    )
+
+
+def choose_model(settings: Settings, found: Upstream | None) -> tuple[Model, str]:
+    """The model of the default profile, and one phrase that describes it. Raises ConfigError."""
+    m = settings.model
+    if m.url:
+        upstream = upstream_of(settings, m.url, m.name, m.api_key or "")
+        model = model_at(upstream)
+        return model, f"{model.name} at {upstream.url}"
+    if found is not None:
+        return OpenAIModel(found), f"{found.name} at {found.url} (found by itself)"
+    return ScriptedModel(), "the built-in scripted demo model"
+
+
+def model_at(upstream: Upstream) -> Model:
+    """The model that a URL names: OpenAI-compatible HTTP, or an installed extension. Raises ConfigError."""
+    return installed_model(upstream) if model_scheme(upstream.url) else OpenAIModel(upstream)
+
+
+class ChosenTools:
+    """The tools of a provider that a profile names."""
+
+    def __init__(self, provider: McpTools, names: frozenset[str]) -> None:
+        self._provider = provider
+        self._names = names
+        self._seen: tuple[Tool, ...] = ()
+        self._kept: tuple[Tool, ...] = ()
+
+    def tools(self) -> tuple[Tool, ...]:
+        """See Provider.tools."""
+        now = self._provider.tools()
+        if now is not self._seen:
+            self._seen, self._kept = now, tuple(tool for tool in now if tool.name in self._names)
+        return self._kept
+
+    def expected(self, name: str) -> Tool | None:
+        """See Provider.expected."""
+        return self._provider.expected(name) if name in self._names else None
+
+
+class AgentFactory(Struct, frozen=True, kw_only=True):
+    """Makes the agent of each profile from what all profiles share."""
+
+    settings: Settings
+    store: Pending
+    environment: AgentEnvironment
+    tools: list[Tool]
+    mcp: McpTools
+    threads: Threads
+    sandbox: Sandbox
+
+    def agent(self, table: ProfileTable, model: Model) -> ProfileAgent:
+        """The agent of one profile."""
+        agent = self.settings.agent
+        toolbox, approvals = self.toolbox(table.tools), self.approvals(table.approval)
+        settings = LoopSettings(
+            system_prompt=_or(table.system_prompt, agent.system_prompt or PROMPT),
+            max_rounds=agent.max_rounds,
+            max_message_bytes=agent.max_message_bytes,
+            context_tokens=_or(table.context_tokens, agent.context_tokens),
+            on_unknown=agent.on_unknown,
+        )
+        place = self.places(table.workspace or self.settings.tools.workspace)
+        loop = LoopAgent(model, toolbox, settings, place, self.end_leftover, approvals)
+        return ProfileAgent(loop, loop, toolbox, approvals)
+
+    def toolbox(self, wanted: tuple[str, ...] | None) -> Toolbox:
+        """The tools that a profile names; None: all tools."""
+        if wanted is None:
+            return Toolbox(self.tools, [self.mcp])
+        known = {tool.name: tool for tool in self.tools}
+        missing = [name for name in wanted if name not in known]
+        if missing and not self.settings.tables.mcp:  # else the name may be a tool of an MCP server
+            raise ConfigError(f"A profile names the unknown tool {missing[0]}. Tools: {', '.join(known)}.")
+        return Toolbox([known[name] for name in wanted if name in known], [ChosenTools(self.mcp, frozenset(wanted))])
+
+    def approvals(self, chosen: Mode | None) -> Approvals:
+        """When to ask. `auto` is never inside bubblewrap and on-write elsewhere (E4)."""
+        configured = self.settings.tools.approval
+        auto: Mode = "never" if self.sandbox.kind == "bwrap" else "on-write"
+        mode = chosen or (auto if configured == "auto" else configured)
+        rules = tuple(Rule(rule.tool, rule.ask, rule.match) for rule in self.settings.tables.approvals)
+        environment, ttl_s = self.environment, self.settings.tools.approval_ttl_s
+        return Approvals(mode, rules, self._granted, environment.new_code, environment.now_ms, ttl_s)
+
+    async def _granted(self, owner: str, session: str, tool: str) -> bool:
+        return await patiently(lambda: self.store.granted(owner, session, tool))
+
+    def places(self, workspace: str) -> Callable[[RunState, str], Place]:
+        """The function that gives each tool call its Place (D3)."""
+        limits, homes, data = self.settings.limits, self.environment.homes, self.settings.server.data_path
+        brief = ("delivery",) if self.settings.store.unstored_hours else ("delivery", "hours")
+
+        def place(state: RunState, call_id: str) -> Place:
+            accepted = state.facts.accepted
+            session = accepted.resolved.session or ""
+            name = accepted.owner if workspace == "owner" else f"{accepted.owner}/{session}"
+            return Place(
+                owner=accepted.owner,
+                session=session,
+                call_id=call_id,
+                workspace=workspace_for(data / "workspaces", name),
+                state=workspace_for(data / "tools", accepted.owner),
+                apart=state.facts.run if accepted.spec.kept in brief else "",
+                memory_scope=accepted.spec.memory_scope,
+                timeout_s=limits.tool_timeout_s,
+                output_bytes=limits.tool_output_bytes,
+                home=HERE if homes is None else homes.of(accepted.owner, name),
+            )
+
+        return place
+
+    async def end_leftover(self, process: e.Process, call_id: str) -> bool:
+        """End a process that a call of an earlier attempt left running."""
+        return await self.threads.run(end_leftover, process, call_id)
+
+
+def build_agents(
+    settings: Settings,
+    store: Pending,
+    model: Model,
+    sandbox: Sandbox,
+    environment: AgentEnvironment,
+    extensions: Extensions = NO_EXTENSIONS,
+) -> Agents:
+    """The agents of the default profile, of the configured profiles and of extensions. Raises ConfigError."""
+    tables = settings.tables
+    threads = Threads()
+    processes = Processes(threads)
+    mcp = McpTools([_mcp_server(name, table) for name, table in tables.mcp.items()], threads)
+    factory = AgentFactory(
+        settings=settings,
+        store=store,
+        environment=environment,
+        tools=_all_tools(builtin_tools(sandbox, threads, processes), settings, extensions, threads),
+        mcp=mcp,
+        threads=threads,
+        sandbox=sandbox,
+    )
+    name = settings.server.model_name
+    made, models = _profile_agents(factory, model, extensions)
+    profiles = {key: _profile(settings, key, tables.profiles.get(key, ProfileTable())) for key in made}
+    default = profiles.pop(name)
+    return Agents(
+        agent=ByProfile(made[name].agent, {key: each.agent for key, each in made.items() if key != name}),
+        default=default,
+        others=profiles,
+        by_profile=made,
+        sandbox=sandbox,
+        secrets=_secrets(settings),
+        models=models,
+        threads=threads,
+        processes=processes,
+        mcp=mcp,
+    )
+
+
+def _profile_agents(
+    factory: AgentFactory, model: Model, extensions: Extensions
+) -> tuple[dict[str, ProfileAgent], list[Model]]:
+    """The agent of each profile, and the models that they use."""
+    settings = factory.settings
+    made = {settings.server.model_name: factory.agent(ProfileTable(), model)}
+    models = [model]
+    for name, table in settings.tables.profiles.items():
+        own_model = _model_of(settings, table) or model
+        models += [own_model] if own_model is not model else []
+        made[name] = factory.agent(table, own_model)
+    for name, agent in {**installed_agents(), **extensions.agents}.items():
+        if name in made:
+            raise ConfigError(f"Two agents have the name {name!r}: a profile or server.model_name, and an extension.")
+        made[name] = ProfileAgent(agent)
+    return made, models
+
+
+def _all_tools(builtin: list[Tool], settings: Settings, extensions: Extensions, threads: Threads) -> list[Tool]:
+    """Built-in tools, then installed and configured ones, then those of the embedding program."""
+    try:
+        own = [*load_tools(settings.tools.modules, threads), *(_tool(each, threads) for each in extensions.tools)]
+    except ToolsError as error:
+        raise ConfigError(str(error)) from error
+    tools = [*builtin, *own]
+    names = [tool.name for tool in tools]
+    if double := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"Two tools have the name {double[0]!r}. Rename yours: @tool(name=...).")
+    return tools
+
+
+def _tool(given: object, threads: Threads) -> Tool:
+    if hasattr(given, "prepare") and hasattr(given, "schema"):
+        return cast(Tool, given)
+    if not callable(given):
+        raise ToolsError(f"tools has {type(given).__name__}, which is neither a function with @tool nor a Tool.")
+    return tool_of(given, threads)
+
+
+def _secrets(settings: Settings) -> set[str]:
+    """What must not be logged: keys of models, and long values of an MCP server's environment and headers."""
+    tables = settings.tables
+    keys = {settings.model.api_key, *(table.model_api_key for table in tables.profiles.values())}
+    given = [table.get(name) for table in tables.mcp.values() for name in ("env", "headers")]
+    values = [str(value) for each in given if isinstance(each, dict) for value in each.values()]
+    return {key for key in keys if key} | {value for value in values if len(value) >= 12}
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _model_of(settings: Settings, table: ProfileTable) -> Model | None:
+    if table.model_url is None and table.model_name is None:
+        return None
+    url = table.model_url or settings.model.url
+    if not url:
+        raise ConfigError("A profile sets model_name but no model_url, and model.url is not set. Set one of them.")
+    name = table.model_name or settings.model.name
+    return model_at(upstream_of(settings, url, name, table.model_api_key or settings.model.api_key or ""))
+
+
+def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:
+    agent = settings.agent
+    return Profile(
+        name=name,
+        tool_items=_or(table.tool_items, agent.tool_items),
+        tool_progress=agent.tool_progress,
+        output_bound=agent.output_event_bytes,
+        store_false=_or(table.store_false, agent.store_false),
+        unknown_model=settings.server.unknown_model,
+        client_tools=_or(table.client_tools, agent.client_tools),
+        on_disconnect=_or(table.on_disconnect, agent.on_disconnect),
+        resend_ms=int(agent.resend_window_s * 1000),
+        resend_anonymous_ms=int(agent.resend_anonymous_s * 1000),
+    )
+
+
+def _mcp_server(name: str, table: Mapping[str, object]) -> McpServer:
+    try:
+        return msgspec.convert({"name": name, **table}, McpServer)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigError(f"[mcp.{name}] in the configuration file: {error}.") from error

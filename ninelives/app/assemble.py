@@ -1,0 +1,232 @@
+"""The composition root. Owns: which store, engine, agents and application a server has, made from settings. Refuses to
+know: the command line, and who runs the application."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+from starlette.applications import Starlette
+
+from ninelives.app.agents import AgentEnvironment, Agents, build_agents
+from ninelives.app.errors import ConfigError
+from ninelives.app.extensions import NO_EXTENSIONS, Extensions
+from ninelives.app.settings import LoadedSettings, Settings
+from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, open_store
+from ninelives.core.hosts import is_loopback
+from ninelives.dialects.clients import TABLE, Rows
+from ninelives.engine.base import EngineLimits, EngineParts, Keep
+from ninelives.engine.engine import Engine
+from ninelives.http.answering import RouteParts
+from ninelives.http.app import build_app, build_health_app
+from ninelives.http.edge.gate import Rules
+from ninelives.http.edge.keys import Keyring
+from ninelives.http.routes import DialectsError
+from ninelives.http.routes.server import OPEN_PATHS, About
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.models.base import Model
+from ninelives.observe.log import Log
+from ninelives.tools.sandbox.kinds import choose
+
+
+def id_maker() -> Callable[[], str]:
+    """Makes ids of 24 random characters: 96 bits. One system call serves 256 ids, because each call releases the
+    interpreter and waits to get it back. That cost 70 us per id with a busy store, and a request needs three ids."""
+    pool: list[str] = []
+    os.register_at_fork(after_in_child=pool.clear)
+
+    def new_id() -> str:
+        if not pool:
+            fresh = secrets.token_hex(12 * 256)
+            pool.extend(fresh[place : place + 24] for place in range(0, len(fresh), 24))
+        return pool.pop()
+
+    return new_id
+
+
+def new_code() -> str:
+    """An approval code that a person can type: 30 bits, valid for its owner only."""
+    return "".join(secrets.choice("ABCDEFGHJKLMNPQRSTUVWXYZ23456789") for _ in range(6))
+
+
+class Assembled(Struct):
+    """A server that can be started."""
+
+    app: Starlette
+    engine: Engine
+    store: ServerStore
+    agents: Agents
+    opened: OpenedStore
+    keyring: Keyring
+
+    async def start(self) -> None:
+        """Start the tools, then the engine, so that recovered runs find their tools."""
+        await self.agents.start()
+        await self.engine.start()
+
+    async def stop(self) -> None:
+        """Stop the engine, then what it depends on."""
+        await self.engine.stop()
+        await self.agents.close()
+        await self.opened.close()
+
+
+SERVER = ProcessRole()
+
+
+async def assemble(
+    loaded: LoadedSettings,
+    key: str,
+    log: Log,
+    model: Model,
+    role: ProcessRole = SERVER,
+    extensions: Extensions = NO_EXTENSIONS,
+) -> Assembled:
+    """Open the store and build the server on it. Raises ConfigError, StoreDown and errors of the store."""
+    settings = loaded.settings
+    settings.server.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = await open_store(settings, role, log)
+    try:
+        sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
+        environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes)
+        agents = build_agents(settings, opened.store, model, sandbox, environment, extensions)
+        log.secrets.update({key, *agents.secrets})
+        return _join(settings, key, log, role, _Parts(opened, agents, model))
+    except BaseException:
+        await opened.close()
+        raise
+
+
+class _Parts(Struct, frozen=True):
+    """What the engine and the application are made of."""
+
+    opened: OpenedStore
+    agents: Agents
+    model: Model
+
+
+def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Parts) -> Assembled:
+    opened, agents, store = made.opened, made.agents, made.opened.store
+    new_id = id_maker()
+    engine = Engine(
+        EngineParts(
+            store,
+            MemoryStore(time.monotonic, now_ms=opened.steady_ms),
+            opened.notifier,
+            agents.agent,
+            _limits(settings),
+            log,
+            now_ms,
+            new_id,
+            opened.steady_ms,
+            holder=opened.holder,
+        )
+    )
+    keyring = Keyring()
+    keyring.add(key, "default", frozenset({"admin"}))
+    parts = RouteParts(
+        engine=engine,
+        sessions=store.sessions,
+        profile=agents.default,
+        token_counts=agents,
+        secret=opened.secret,
+        max_body=settings.limits.body_bytes,
+        max_depth=settings.limits.json_depth,
+        max_parts=settings.limits.parts,
+        others=agents.others,
+        clients=Rows((*settings.tables.clients, *TABLE)),
+        websocket_s=settings.limits.websocket_s,
+    )
+    about = _about(settings, parts, made)
+    try:
+        app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings), new_id, log)
+    except DialectsError as error:
+        raise ConfigError(str(error)) from error
+    return Assembled(app, engine, store, agents, opened, keyring)
+
+
+def _limits(settings: Settings) -> EngineLimits:
+    chosen = settings.limits
+    return EngineLimits(
+        works=settings.server.worker,
+        concurrent_runs=chosen.concurrent_runs,
+        queue=chosen.queue,
+        chores=chosen.chores,
+        subscriber_bytes=chosen.subscriber_bytes,
+        keepalive_s=chosen.keepalive_s,
+        stall_s=chosen.stall_s,
+        leave_grace_s=chosen.leave_grace_s,
+        lease_s=settings.store.lease_s if settings.store.shared else EngineLimits().lease_s,
+        keep=Keep(
+            runs=settings.store.max_responses,
+            owner_bytes=settings.store.owner_bytes,
+            total_bytes=settings.store.total_bytes,
+            days=settings.store.max_days,
+            unstored_hours=settings.store.unstored_hours,
+            every_s=settings.store.retention_s,
+        ),
+    )
+
+
+def _rules(settings: Settings) -> Rules:
+    return Rules(
+        loopback=is_loopback(settings.server.host),
+        max_body=settings.limits.body_bytes,
+        cors_origins=settings.server.cors_origins,
+        allowed_hosts=settings.server.allowed_hosts,
+        open_paths=OPEN_PATHS,
+    )
+
+
+def _about(settings: Settings, parts: RouteParts, made: _Parts) -> About:
+    agents, store = made.agents, made.opened.store
+    probe, peers, upkeep = Probe(made.model), store.peers, store.upkeep
+    limits = settings.limits
+    return About(
+        parts=parts,
+        store={
+            **made.opened.health,
+            "sandbox": agents.sandbox.kind,
+            "sandbox_says": agents.sandbox.says,
+            "data_dir": str(settings.server.data_path),
+        },
+        limits={
+            "concurrent_runs": limits.concurrent_runs,
+            "queue": limits.queue,
+            "body_bytes": limits.body_bytes,
+            "keepalive_s": limits.keepalive_s,
+            "drain_s": limits.drain_s,
+            "tool_timeout_s": limits.tool_timeout_s,
+        },
+        toolsets=agents.toolsets,
+        started_at=time.monotonic(),
+        now=time.monotonic,
+        upstream=probe.look,
+        created=int(time.time()),
+        hold_s=settings.store.hold_s,
+        replicas=peers.replicas if peers.shared else None,
+        away=(lambda: parts.engine.lease.trouble() or upkeep.trouble()) if peers.shared else lambda: None,
+    )
+
+
+class Probe:
+    """Whether the upstream answers. The result is cached, so a busy /health does not load the upstream."""
+
+    def __init__(self, model: Model, every_s: float = 5.0) -> None:
+        self._model = model
+        self._every_s = every_s
+        self._asked_at = float("-inf")
+        self._reachable = True
+        self._lock = asyncio.Lock()
+
+    async def look(self) -> dict[str, object]:
+        """What /health/detailed shows."""
+        async with self._lock:
+            if time.monotonic() - self._asked_at > self._every_s:
+                self._reachable = await self._model.probe()
+                self._asked_at = time.monotonic()
+        return {"model": self._model.name, "reachable": self._reachable}

@@ -1,0 +1,350 @@
+"""Opens the store. Owns: which backend the settings name, what a process needs to use it (directory lock or replica
+identity, notifier, secret, homes of workspaces), and how long to wait for a database that is down. PostgreSQL is
+imported here, and only where the settings name it. Refuses to know: engines, HTTP and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from msgspec import Struct
+
+from ninelives.app.errors import ConfigError, StartError
+from ninelives.app.settings import Settings, without_password
+from ninelives.core.errors import Damaged
+from ninelives.journal.base import Sessions, Store
+from ninelives.journal.move import Carrier, InUse
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.sqlite.load import database_in
+from ninelives.journal.sqlite.lock import DirectoryLock
+from ninelives.journal.sqlite.maintenance import MOVED
+from ninelives.journal.sqlite.space import Space
+from ninelives.journal.sqlite.store import SqliteStore
+from ninelives.journal.values import Judge, NewerStore, Report, StoreUnavailable
+from ninelives.observe.log import Log
+from ninelives.tools.homes import Homes, home_of
+from ninelives.tools.workspace import workspace_name
+
+if TYPE_CHECKING:
+    from ninelives.journal.postgres.move import PostgresCarrier
+    from ninelives.journal.postgres.store import Identity, PostgresStore
+
+RETRY_S = 0.5
+SETTLE_S = 60.0
+"""How long a tool call waits for a database that is down. Then the model gets an error."""
+SKEW_MS = 5_000
+"""Clocks that differ by more than this are logged."""
+
+
+class ServerStore(Store, Protocol):
+    """A store with what a server needs besides: its sessions, and a way to close it."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Its sessions."""
+        ...
+
+    async def close(self) -> None:
+        """Close its files or connections."""
+        ...
+
+
+class ProcessRole(Struct, frozen=True):
+    """What a process does, and its name."""
+
+    serves: bool = True
+    """False for a worker: it executes runs and answers only /health."""
+    name: str = ""
+    """Its name in health and in logs of other replicas."""
+
+
+class StoreDown(StartError):
+    """The database cannot be used. The text says which one and why, without a password."""
+
+
+class OpenedStore(Struct):
+    """An open store, and what belongs to it."""
+
+    store: ServerStore
+    notifier: LocalNotifier
+    secret: bytes
+    holder: str
+    """The name under which this process holds claims."""
+    health: dict[str, object]
+    """What /health/detailed says of the store."""
+    steady_ms: Callable[[], int]
+    """The clock by which things expire, the same for the store and the engine."""
+    lock: DirectoryLock | None = None
+    homes: Homes | None = None
+    """None: all workspaces are on this machine."""
+
+    async def close(self) -> None:
+        """Close the store and release the data directory."""
+        await self.store.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+async def open_store(settings: Settings, role: ProcessRole, log: Log) -> OpenedStore:
+    """Open the store that the settings name. The data directory must exist."""
+    log.secrets.update(secrets_in(settings.store.url, settings.store.direct_url))
+    return await (_open_postgres(settings, role, log) if settings.store.shared else _open_sqlite(settings, log))
+
+
+def now_ms() -> int:
+    """The wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def steady_clock(ahead_ms: int = 0) -> Callable[[], int]:
+    """The wall clock of the start, continued by the monotonic clock. Setting the system clock while the server runs
+    neither expires things early nor keeps them for ever (P12). `ahead_ms`: how far the shared clock of all replicas is
+    ahead of this machine's."""
+    begun = time.monotonic_ns() // 1_000_000
+    wall = now_ms() + ahead_ms
+    return lambda: wall + time.monotonic_ns() // 1_000_000 - begun
+
+
+async def _open_sqlite(settings: Settings, log: Log) -> OpenedStore:
+    data = settings.server.data_path
+    if (data / MOVED).exists():
+        raise ConfigError(
+            f"the store in {data} was moved to PostgreSQL. Name that database with --store. To start with an empty "
+            f"store here instead, remove {data / MOVED}."
+        )
+    lock = DirectoryLock(data)
+    steady_ms = steady_clock()
+    space = Space(data, settings.store.low_water_bytes, settings.store.ballast_bytes)
+    try:
+        store = await SqliteStore.open_at(database_in(data), settings.store.durability, steady_ms, space)
+    except BaseException:
+        lock.release()
+        raise
+    if store.lost:
+        log.warning("power_loss", entries=store.lost, note="the machine lost what was not on its disk yet")
+    return OpenedStore(
+        store=store,
+        notifier=LocalNotifier(),
+        secret=secret_from(directory_secret(data)),
+        holder=secrets.token_hex(12),
+        health={"kind": "sqlite", "durability": settings.store.durability},
+        steady_ms=steady_ms,
+        lock=lock,
+    )
+
+
+async def _open_postgres(settings: Settings, role: ProcessRole, log: Log) -> OpenedStore:
+    """The data directory then holds only workspaces. Replicas may share it, so it is not locked."""
+    with _asyncpg_needed():
+        from ninelives.journal.postgres.store import Identity
+
+    notifier, holder = LocalNotifier(), secrets.token_hex(12)
+    home = await asyncio.to_thread(home_of, settings.server.data_path / "workspaces")
+    identity = Identity(holder, role.name or socket.gethostname(), settings.server.worker)
+    store = await _connect(settings, identity, notifier, log)
+    try:
+        secret = secret_from(await store.secret())
+        asked = time.time_ns()
+        there = await store.now_ms()
+        ahead_ms = there - (asked + time.time_ns()) // 2_000_000
+    except BaseException:
+        await store.close()
+        raise
+    health: dict[str, object] = {
+        "kind": "postgres",
+        "durability": "database",
+        "url": without_password(settings.store.url),
+        "replica": role.name,
+        "holder": holder,
+        "home": home,
+    }
+    if abs(ahead_ms) > SKEW_MS:
+        log.warning("clocks_differ", database_ahead_s=round(ahead_ms / 1000, 1), note="times in events will not agree")
+    homes = Homes(home, _RetryingPeers(store).settle)
+    return OpenedStore(store, notifier, secret, holder, health, steady_clock(ahead_ms), homes=homes)
+
+
+async def _connect(settings: Settings, identity: Identity, notifier: LocalNotifier, log: Log) -> PostgresStore:
+    """Connect to PostgreSQL. Waits store.wait_s for a database that is down, then raises StoreDown."""
+    from ninelives.journal.postgres.connections import Wiring
+    from ninelives.journal.postgres.move import refuse_moved
+    from ninelives.journal.postgres.store import PostgresStore
+
+    chosen = settings.store
+    wiring = Wiring(chosen.lanes, chosen.pool, chosen.direct_url, chosen.prepared)
+    deadline, logged = time.monotonic() + chosen.wait_s, False
+    while True:
+        try:
+            with permitted(chosen.url):
+                await refuse_moved(chosen.direct_url or chosen.url)
+                return await PostgresStore.open_at(chosen.url, identity, notifier, chosen.lease_s, wiring)
+        except (InUse, NewerStore, Damaged, NotPermitted) as error:  # waiting would not help
+            raise StoreDown(f"{without_password(chosen.url)}: {error}") from error
+        except StoreUnavailable as error:
+            why = without_secrets(str(error), chosen.url, chosen.direct_url)
+            if not error.passing or time.monotonic() >= deadline:
+                raise StoreDown(
+                    f"{without_password(chosen.url)}: {why}. Check store.url, and that the database is running "
+                    "(--wait-store says how long to wait for it)."
+                ) from error
+            if not logged:
+                log.warning("store_awaited", url=without_password(chosen.url), why=why, seconds=chosen.wait_s)
+                logged = True
+            await asyncio.sleep(RETRY_S)
+
+
+class NotPermitted(Exception):
+    """The role in the URL lacks a permission that the store needs. The text says what to do."""
+
+
+@contextmanager
+def permitted(*places: str) -> Iterator[None]:
+    """Turn a missing privilege in one of these databases into NotPermitted."""
+    if not any(map(is_postgres, places)):
+        yield
+        return
+    with _asyncpg_needed():
+        from asyncpg import InsufficientPrivilegeError
+
+    try:
+        yield
+    except InsufficientPrivilegeError as error:
+        raise NotPermitted(
+            f"{error}. The role needs a database of its own: ALTER DATABASE ... OWNER TO ..., "
+            "or GRANT ALL ON SCHEMA public TO ... in it."
+        ) from error
+
+
+@contextmanager
+def _asyncpg_needed() -> Iterator[None]:
+    """Around imports of the store on PostgreSQL: ConfigError where its driver is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise ConfigError("a store on PostgreSQL needs the package asyncpg. Run: pip install asyncpg") from error
+
+
+def carrier_of(settings: Settings, place: str) -> Carrier:
+    """One side of a move: a database URL or a data directory."""
+    if not is_postgres(place):
+        from ninelives.journal.sqlite.move import SqliteCarrier
+
+        return SqliteCarrier(Path(place).expanduser())
+    return postgres_carrier(settings, place)
+
+
+def postgres_carrier(settings: Settings, url: str) -> PostgresCarrier:
+    """A database that `migrate` reads or fills. It bypasses a configured pooler."""
+    with _asyncpg_needed():
+        from ninelives.journal.postgres.move import PostgresCarrier
+
+    return PostgresCarrier(_direct(settings, url))
+
+
+def _direct(settings: Settings, url: str) -> str:
+    """The URL that bypasses the pooler, where `url` is the configured store and has one."""
+    return settings.store.direct_url or url if url == settings.store.url else url
+
+
+async def settle_workspaces(settings: Settings, data: Path, url: str, lived: Iterable[tuple[str, str]]) -> int:
+    """Record the home of each workspace of a data directory whose store moved to a database. The files stay where they
+    are. `lived` are the (owner, session) pairs that had runs. Returns the number of workspaces."""
+    top = data / "workspaces"
+    named = {(owner, name) for owner, session in lived for name in (owner, f"{owner}/{session}")}
+    there = sorted(each for each in named if (top / workspace_name(each[1])).is_dir())
+    if there:
+        with _asyncpg_needed():
+            from ninelives.journal.postgres.move import settle_all
+
+        await settle_all(_direct(settings, url), there, home_of(top))
+    return len(there)
+
+
+async def describe_postgres(settings: Settings) -> str:
+    """One line about the configured database. Raises StoreUnavailable."""
+    with _asyncpg_needed():
+        from ninelives.journal.postgres.move import describe
+
+    url = settings.store.url
+    return f"{without_password(url)}: {await describe(_direct(settings, url))}"
+
+
+async def check_postgres(settings: Settings, judge: Judge, on_progress: Callable[[int, int], None]) -> Report:
+    """Check every run in the database. Raises StoreUnavailable and NotPermitted."""
+    with _asyncpg_needed():
+        from ninelives.journal.postgres.move import check
+
+    url = _direct(settings, settings.store.url)
+    with permitted(url):
+        return await check(url, judge, on_progress)
+
+
+def is_postgres(place: str) -> bool:
+    """True for the URL of a database, False for a directory."""
+    return place.startswith(("postgresql://", "postgres://"))
+
+
+class _RetryingPeers:
+    """Peers.settle with retries: a tool call waits for a database that is down for a moment."""
+
+    def __init__(self, store: ServerStore) -> None:
+        self._store = store
+
+    async def settle(self, owner: str, name: str, home: str) -> str:
+        """See Peers.settle."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            try:
+                return await self._store.peers.settle(owner, name, home)
+            except StoreUnavailable as error:
+                if not error.passing or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
+def secrets_in(*urls: str) -> set[str]:
+    """The passwords in URLs, both as written and with percent escapes decoded. Passwords of fewer than four characters
+    are left out, because redacting them would garble most messages."""
+    found: set[str] = set()
+    for url in filter(None, urls):
+        with suppress(ValueError):
+            parts = urlsplit(url)
+            given: Sequence[str | None] = [parts.password, *parse_qs(parts.query).get("password", [])]
+            found |= {text for word in given if word for text in (word, unquote(word))}
+        head, at, _ = url.partition("://")[2].rpartition("@")
+        if at and ":" in head:  # an invalid URL can hold a password too
+            found.add(head.partition(":")[2])
+    return {word for word in found if len(word) >= 4}
+
+
+def without_secrets(text: str, *urls: str) -> str:
+    """A message of another library without the passwords in these URLs."""
+    for secret in sorted(secrets_in(*urls), key=len, reverse=True):
+        text = text.replace(secret, "********")
+    return text
+
+
+def directory_secret(data: Path) -> bytes:
+    """The secret stored in a data directory. It is created at first use."""
+    path = data / "secret"
+    with suppress(FileExistsError):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def secret_from(kept: bytes) -> bytes:
+    """The key for derived session names and sealed items, derived from the stored secret."""
+    return hashlib.sha256(kept).digest()

@@ -1,0 +1,29 @@
+"""The command line: one file per command. Owns: the list of commands. Refuses to know: what a command does."""
+
+from __future__ import annotations
+
+import click
+
+from ninelives import __version__
+from ninelives.cli.config import config
+from ninelives.cli.doctor import doctor
+from ninelives.cli.drill import drill
+from ninelives.cli.migrate import migrate
+from ninelives.cli.runs import runs
+from ninelives.cli.serve import serve
+from ninelives.cli.status import status
+from ninelives.cli.store import store
+from ninelives.cli.worker import worker
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ninelives")
+def main() -> None:
+    """The agent server you can kill -9.
+
+    Durable agent runs behind the OpenAI-compatible APIs (Chat Completions, Responses, Conversations, Runs) and
+    Anthropic's Messages."""
+
+
+for _command in (serve, worker, status, runs, config, doctor, drill, store, migrate):
+    main.add_command(_command)

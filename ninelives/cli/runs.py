@@ -1,0 +1,129 @@
+"""ninelives runs. Owns: ls, show, tail, cancel, pin and receipt. They use only the public HTTP API, so they work
+with a server on another machine too. Refuses to know: the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import click
+
+from ninelives.cli.shared import Answer, Remote, json_option, print_fields, remote_options
+
+
+@click.group()
+def runs() -> None:
+    """List, follow, stop, keep and explain runs."""
+
+
+@runs.command("ls")
+@click.option("--status", "wanted", help="Show only runs with this status.")
+@click.option("--limit", default=20, show_default=True, help="Number of runs, newest first.")
+@remote_options
+@json_option
+def ls(url: str | None, key: str | None, as_json: bool, wanted: str | None, limit: int) -> None:
+    """List runs."""
+    query = urlencode({"limit": limit} | ({"status": wanted} if wanted else {}))
+    answer = Remote(url, key).get(f"/v1/runs?{query}")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    for run in answer["data"]:
+        first = (run["output"] or run["error"] or "").replace("\n", " ")[:60]
+        click.echo(f"{run['run_id']}  {run['status']:11}  {run['model']:14}  {first}")
+    if not answer["data"]:
+        click.echo("no runs")
+
+
+@runs.command("show")
+@click.argument("run")
+@remote_options
+@json_option
+def show(run: str, url: str | None, key: str | None, as_json: bool) -> None:
+    """Show one run."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}")
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        print_fields(answer)
+
+
+@runs.command("tail")
+@click.argument("run")
+@click.option("--after", type=int, help="Start after the event with this number.")
+@remote_options
+@json_option
+def tail(run: str, after: int | None, url: str | None, key: str | None, as_json: bool) -> None:
+    """Print the events of a run until it ends."""
+    query = f"?after={after}" if after is not None else ""
+    for event in _events(Remote(url, key), f"/v1/runs/{run}/events{query}"):
+        if as_json:
+            click.echo(json.dumps(event))
+        else:
+            _print_event(event)
+
+
+def _events(remote: Remote, path: str) -> Iterator[Answer]:
+    with remote.open(path, timeout=3600) as response:
+        for line in response:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+
+def _print_event(event: Answer) -> None:
+    match event.get("event"):
+        case "message.delta":
+            click.echo(event["delta"], nl=False)
+        case "tool.started":
+            click.echo(f"\n[{event['tool']}] {event['preview']}")
+        case "tool.completed":
+            click.echo(f"[{event['tool']}] {'failed' if event['error'] else 'done'} in {event['duration']:.2f} s")
+        case name:
+            click.echo(f"\n{name} {event.get('error') or event.get('reason') or ''}".rstrip())
+
+
+@runs.command("cancel")
+@click.argument("run")
+@remote_options
+@json_option
+def cancel(run: str, url: str | None, key: str | None, as_json: bool) -> None:
+    """Cancel a run."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}/stop", "POST")
+    click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['status']}")
+
+
+@runs.command("pin")
+@click.argument("run")
+@click.option("--off", is_flag=True, help="Remove the pin: retention applies to the run again.")
+@remote_options
+@json_option
+def pin(run: str, off: bool, url: str | None, key: str | None, as_json: bool) -> None:
+    """Exempt a run from retention."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}/pin", "DELETE" if off else "POST")
+    click.echo(
+        json.dumps(answer) if as_json else f"{answer['run_id']}: {'pinned' if answer['pinned'] else 'not pinned'}"
+    )
+
+
+@runs.command("receipt", short_help="Explain what happened in a run.")
+@click.argument("run")
+@remote_options
+@json_option
+def receipt(run: str, url: str | None, key: str | None, as_json: bool) -> None:
+    """Explain what happened in a run: attempts, steps, repeated calls and unknown outcomes."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}/receipt")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    click.echo(f"{answer['run_id']}  {answer['status']}  {answer['recoveries']} recoveries")
+    for step in answer["steps"]:
+        repeated = f", started {step['starts']} times" if step["starts"] > 1 else ""
+        click.echo(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
+    for approval in answer["approvals"]:
+        click.echo(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
+    spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
+    more = " (a model call was cut off: the upstream may have counted more)" if answer["usage_incomplete"] else ""
+    click.echo(f"  tokens: {spent} spent{more}, {saved} saved by recovery")
+    if answer["error"]:
+        click.echo(f"  error: {answer['error']['message']} ({answer['error']['reason']})")

@@ -1,0 +1,84 @@
+"""ninelives serve. Owns: its flags, which `ninelives worker` shares, and its exit code. Refuses to know: how a server
+starts (app/serve.py)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ninelives.cli.shared import config_option, settings_from
+
+if TYPE_CHECKING:
+    from ninelives.app.settings import LoadedSettings
+
+_NAMES = {
+    "host": "server.host",
+    "port": "server.port",
+    "data_dir": "server.data_dir",
+    "store": "store.url",
+    "wait_store": "store.wait_s",
+    "worker": "server.worker",
+    "model_url": "model.url",
+    "model": "model.name",
+    "sandbox": "tools.sandbox",
+    "approval": "tools.approval",
+}
+
+
+def run_options(command: Any) -> Any:
+    """The flags of commands that execute runs."""
+    options = [
+        config_option,
+        click.option("--host", help="Address to listen on."),
+        click.option("--port", type=int, help="Port to listen on; 0 picks a free port and prints it."),
+        click.option("--data-dir", help="Directory for workspaces, and for the SQLite store and the key."),
+        click.option("--store", help="postgresql://user:password@host/db; empty is SQLite in the data directory."),
+        click.option("--wait-store", type=float, help="Seconds to wait for a database that is down at the start (30)."),
+        click.option("--model-url", help="Base URL of an OpenAI-compatible upstream, or NAME: of an installed model."),
+        click.option("--model", help="Model name at the upstream."),
+        click.option(
+            "--sandbox", type=click.Choice(["auto", "landlock", "off"]), help="Sandbox of shell and file tools."
+        ),
+        click.option(
+            "--approval", type=click.Choice(["never", "on-write", "always"]), help="When to ask a person before a call."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def settings_of(config: str | None, given: dict[str, Any]) -> LoadedSettings:
+    """Settings from the flags of `run_options`. Raises ClickException."""
+    # Until the event loop handles signals, there is nothing to drain (A9).
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    return settings_from(config, **{_NAMES[name]: value for name, value in given.items()})
+
+
+def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False) -> int:
+    """Run a server or a worker in the foreground. Returns the exit code."""
+    from ninelives.app.errors import StartError
+    from ninelives.app.serve import Foreground
+
+    try:
+        return Foreground(loaded, click.echo, serves=serves, on_ready=click.launch if open_page else None).run()
+    except StartError as error:
+        click.echo(f"ninelives: {error}", err=True)
+        return 1
+
+
+@click.command()
+@run_options
+@click.option(
+    "--no-worker", "worker", flag_value=False, default=None, help="Only answer requests; workers execute stored runs."
+)
+@click.option("--open", "open_page", is_flag=True, help="Open the server's page in a browser.")
+def serve(config: str | None, open_page: bool, **given: Any) -> None:
+    """Run the server in the foreground.
+
+    With --store postgresql://... several servers on any machines act as one. Put a load balancer in front of them and
+    give all of them the same key (API_SERVER_KEY)."""
+    raise SystemExit(run(settings_of(config, given), serves=True, open_page=open_page))

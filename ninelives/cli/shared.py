@@ -1,0 +1,153 @@
+"""What several commands share. Owns: reading settings for a command, options that several commands have, and the client
+for commands that talk to a running server over its public HTTP API. Refuses to know: any one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import click
+
+from ninelives.app.errors import ConfigError
+from ninelives.app.settings import LoadedSettings, load
+
+Answer = dict[str, Any]
+BAR_S = 0.1
+"""Time between two updates of a progress line."""
+
+
+def settings_from(config: str | None, **flags: object) -> LoadedSettings:
+    """Settings of the flags, the environment and the file. Raises ClickException."""
+    try:
+        return load(Path(config) if config else None, os.environ, flags)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def config_option(command: Any) -> Any:
+    """--config."""
+    return click.option(
+        "--config", type=click.Path(dir_okay=False), help="Configuration file (default: ./ninelives.toml)."
+    )(command)
+
+
+def json_option(command: Any) -> Any:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def remote_options(command: Any) -> Any:
+    """--url and --key."""
+    command = click.option("--key", envvar="API_SERVER_KEY", help="Key (default: the one in the data directory).")(
+        command
+    )
+    return click.option("--url", help="URL of the server (default: the configured host and port).")(command)
+
+
+def progress_line(what: str) -> Callable[[int, int | None], None]:
+    """A function that shows progress on one line of a terminal: (done, total). It prints nothing elsewhere."""
+    shown_at = [0.0]
+
+    def show(done: int, total: int | None) -> None:
+        if sys.stderr.isatty() and time.monotonic() - shown_at[0] > BAR_S:
+            shown_at[0] = time.monotonic()
+            of = "" if total is None else f" of {total}"
+            click.echo(f"\r  {done}{of} {what}", nl=False, err=True)
+
+    return show
+
+
+def print_fields(answer: Answer, indent: str = "") -> None:
+    """A JSON object as lines of text."""
+    for name, value in answer.items():
+        if isinstance(value, dict):
+            click.echo(f"{indent}{name}:")
+            print_fields(value, indent + "  ")
+        elif name == "replicas" and isinstance(value, list):
+            click.echo(f"{indent}replicas:")
+            for each in value:
+                does = "works" if each["works"] else "answers only"
+                seen = f"seen {each['seen_ms'] / 1000:.1f} s ago"
+                click.echo(f"{indent}  {each['name']:28}  {does:12}  {each['runs']} runs  {seen}")
+        else:
+            click.echo(f"{indent}{name}: {value}")
+
+
+class Remote:
+    """A running server, reached over HTTP."""
+
+    def __init__(self, url: str | None, key: str | None) -> None:
+        settings = settings_from(None).settings
+        self.url = (url or f"http://{settings.server.host}:{settings.server.port}").rstrip("/")
+        if not _is_url(self.url):
+            raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
+        self._key = key or settings.server.key or _key_file(settings.server.data_path / "key")
+
+    def open(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
+        """The open response. Raises ClickException with the message of the server, or with why there is none."""
+        try:
+            return urlopen(self.request(path, method), timeout=timeout)
+        except HTTPError as error:
+            _fail(error)
+        except (OSError, HTTPException) as error:
+            raise self.away(error) from error
+
+    def away(self, error: OSError | HTTPException) -> click.ClickException:
+        """The error for a server that does not answer."""
+        if not isinstance(error, OSError):
+            return click.ClickException(f"{self.url} is another server: its answer is not HTTP. Check --url.")
+        reason = getattr(error, "reason", error)
+        start = "Start it with `ninelives serve`, or name another with --url."
+        return click.ClickException(f"{self.url} does not answer ({reason}). {start}")
+
+    def request(self, path: str, method: str = "GET") -> Request:
+        """A request with the key, if there is one."""
+        request = Request(self.url + path, method=method)
+        if self._key:
+            request.add_header("Authorization", f"Bearer {self._key}")
+        return request
+
+    def get(self, path: str, method: str = "GET") -> Answer:
+        """A JSON answer."""
+        with self.open(path, method) as response:
+            return self.read(response)
+
+    def read(self, response: Any) -> Answer:
+        """The JSON in a response."""
+        try:
+            answer: Answer = json.load(response)
+        except ValueError as error:
+            raise click.ClickException(f"{self.url} is another server: its answer is not JSON. Check --url.") from error
+        return answer
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _key_file(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _fail(error: HTTPError) -> NoReturn:
+    try:
+        message = json.loads(error.read())["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = f"HTTP {error.code}"
+    raise click.ClickException(message) from error

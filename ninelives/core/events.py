@@ -1,0 +1,209 @@
+"""What can happen to a run, in past tense. Owns: the kinds of events, and Entry, an event at its place in a journal.
+Each kind is a small frozen Struct that can be understood alone. Kinds and fields are added, never changed, because
+journals are read for years. Refuses to know: which event may follow which (table.py) and how one is stored
+(codec.py)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ninelives.core.spec import Resolved, Spec
+
+Effect = Literal["read", "idempotent", "write"]
+"""What a tool call does to the world. After a crash, an interrupted read or idempotent call runs again; a write does
+not (P5)."""
+Outcome = Literal["known", "unknown"]
+"""unknown: a crash or a cancel interrupted the call, so it may have happened fully, partly or not at all."""
+Finish = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Tokens, as reported by the upstream."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum of both."""
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+class Call(Struct, frozen=True, omit_defaults=True):
+    """A tool call that the model asked for. `arguments` is the text of the model, which may not be valid JSON."""
+
+    id: str
+    name: str
+    arguments: str
+    client: bool = False
+    """True where the caller, not this server, must execute it."""
+
+
+class Process(Struct, frozen=True):
+    """An operating system process. Boot id, pid and start time together name it uniquely (R8)."""
+
+    boot: str
+    pid: int
+    started: int
+
+
+class Event(Struct, frozen=True, tag_field="type", omit_defaults=True):
+    """Something that happened."""
+
+
+class RunAccepted(Event, frozen=True, tag="run.accepted", kw_only=True):
+    """The request was admitted. Everything that a frame can depend on is in this event."""
+
+    spec: Spec
+    resolved: Resolved
+    owner: str
+
+
+class AttemptStarted(Event, frozen=True, tag="attempt.started"):
+    """A worker took the run. `clean`: nothing died before (a first start, a parked run), so it is no strike."""
+
+    clean: bool = True
+
+
+class TextDelta(Event, frozen=True, tag="text.delta", gc=False):
+    """A piece of the answer, provisional until MessageCompleted."""
+
+    text: str
+    refusal: bool = False
+    """True for a piece of a refusal. A refusal comes after all other text of a message."""
+
+
+class ReasoningDelta(Event, frozen=True, tag="reasoning.delta", gc=False):
+    """A piece of the model's reasoning, provisional until MessageCompleted."""
+
+    text: str
+
+
+class MessageCompleted(Event, frozen=True, tag="message.completed"):
+    """The model finished a message. `text` is the sum of its deltas. Its `calls` are now due."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+    usage: Usage = Usage()
+    reasoning: str = ""
+    finish: Finish = "stop"
+    refusal: str = ""
+    """The refusal of the model, if any. `text` is then what came before it."""
+
+    @property
+    def spoken(self) -> str:
+        """Text and refusal together."""
+        return self.text + self.refusal
+
+
+class ToolStarted(Event, frozen=True, tag="tool.started", kw_only=True):
+    """A call is about to be executed. Nothing has happened before this event is committed."""
+
+    call: Call
+    effect: Effect = "write"
+    label: str = ""
+    emoji: str = ""
+    process: Process | None = None
+    """Where the tool is a process: the launcher, which waits until this event is committed."""
+
+
+class ToolProgressed(Event, frozen=True, tag="tool.progressed"):
+    """A tool reported its progress."""
+
+    call_id: str
+    text: str
+
+
+class ToolFinished(Event, frozen=True, tag="tool.finished", kw_only=True):
+    """The call has a result and will never be executed again."""
+
+    call_id: str
+    output: str
+    is_error: bool = False
+    outcome: Outcome = "known"
+    duration_ms: int = 0
+
+
+class ApprovalRequested(Event, frozen=True, tag="approval.requested", kw_only=True):
+    """A person must approve the call before it is executed. `digest` binds the answer to tool and arguments."""
+
+    call: Call
+    digest: str
+    code: str
+    expires_at: int
+
+
+class ApprovalGiven(Event, frozen=True, tag="approval.given", kw_only=True):
+    """A person answered, or the time for an answer is over."""
+
+    call_id: str
+    choice: Literal["once", "session", "always", "deny", "expired"]
+    by: str = ""
+
+
+class CancelRequested(Event, frozen=True, tag="cancel.requested"):
+    """Somebody asked to stop the run, and the agent was stopped."""
+
+    reason: str = "requested"
+
+
+class RunCompleted(Event, frozen=True, tag="run.completed"):
+    """The agent is done. The answer is the text of its messages."""
+
+
+class RunFailed(Event, frozen=True, tag="run.failed", kw_only=True):
+    """The run ended without an answer. `code` is one that SDKs know; `reason` is our own code."""
+
+    code: str
+    message: str
+    reason: str = ""
+    status: int = 500
+
+
+class RunCancelled(Event, frozen=True, tag="run.cancelled"):
+    """The run was cancelled."""
+
+
+class RunInterrupted(Event, frozen=True, tag="run.interrupted"):
+    """A limit ended the run. What it did so far stands."""
+
+    reason: Literal["max_output_tokens", "max_messages", "content_filter"]
+
+
+AnyEvent = (
+    RunAccepted
+    | AttemptStarted
+    | TextDelta
+    | ReasoningDelta
+    | MessageCompleted
+    | ToolStarted
+    | ToolProgressed
+    | ToolFinished
+    | ApprovalRequested
+    | ApprovalGiven
+    | CancelRequested
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+    | RunInterrupted
+)
+Delta = TextDelta | ReasoningDelta
+Terminal = RunCompleted | RunFailed | RunCancelled | RunInterrupted
+
+
+class Entry(Struct, frozen=True):
+    """An event in a journal: run, number without gaps, time in milliseconds, and the attempt that wrote it."""
+
+    run: str
+    seq: int
+    at: int
+    attempt: int
+    event: AnyEvent

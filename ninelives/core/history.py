@@ -1,0 +1,104 @@
+"""From committed facts to the messages for a model. Owns: the turn that a run adds to its chain or session, and the
+order of system prompts. Only facts go in: no drafts, and each call once with its result. Refuses to know: where earlier
+turns are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ninelives.core.context import shown_to_model
+from ninelives.core.events import Call, MessageCompleted, ToolFinished
+from ninelives.core.spec import Message, Spec
+from ninelives.core.state import RunState
+
+SYSTEM_ROLES = ("system", "developer")
+
+
+def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, ToolFinished]) -> list[Message]:
+    """What a run added: assistant messages, each followed by the results of its calls in order."""
+    messages: list[Message] = []
+    for said in spoken:
+        settled = [call for call in said.calls if call.client or call.id in results]
+        if said.spoken or settled:
+            messages.append(_assistant(said, settled))
+        for call in settled:
+            if call.id in results:
+                shown = shown_to_model(call.id, results[call.id].output)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
+    return messages
+
+
+def _assistant(said: MessageCompleted, settled: list[Call]) -> Message:
+    message: Message = {"role": "assistant", "content": said.spoken or None}
+    if settled:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in settled
+        ]
+    return message
+
+
+def turn_messages(state: RunState) -> list[Message]:
+    """The whole turn, as it is stored for the next one."""
+    spec = state.facts.accepted.spec
+    return [*spec.history, *spec.input, *output_messages(state.facts.messages, state.facts.results)]
+
+
+def split_turn(messages: Iterable[Message]) -> tuple[str | None, list[Message], list[Message]]:
+    """Split a resent conversation into system text, history and new turn. The new turn begins after the last assistant
+    message. Where nothing follows that message, it is the turn itself (a prefill)."""
+    system: list[str] = []
+    rest: list[Message] = []
+    for message in messages:
+        if message.get("role") in SYSTEM_ROLES:
+            system.append(text_of(message.get("content")))
+        else:
+            rest.append(message)
+    last = max((n for n, message in enumerate(rest) if message.get("role") == "assistant"), default=-1)
+    begins = min(last + 1, max(len(rest) - 1, 0))
+    return "\n\n".join(part for part in system if part) or None, rest[:begins], rest[begins:]
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content, which is a string or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return ""
+
+
+def paired(earlier: Sequence[Message], given: Sequence[Message]) -> tuple[Message, ...]:
+    """The earlier messages of a conversation, without calls that have no result and results that have no call. Models
+    refuse one without the other, and an owner can delete items. A result may also be in what is `given` now."""
+    results = {message.get("tool_call_id") for message in (*earlier, *given) if message.get("role") == "tool"}
+    asked: set[object] = set()
+    kept: list[Message] = []
+    for message in earlier:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            answered = [call for call in calls if call["id"] in results]
+            asked.update(call["id"] for call in answered)
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            message = {**rest, "tool_calls": answered} if answered else rest
+            if not answered and not message.get("content"):
+                continue
+        if message.get("role") != "tool" or message.get("tool_call_id") in asked:
+            kept.append(message)
+    return tuple(kept)
+
+
+def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) -> list[Message]:
+    """The messages before those of the run itself: prompts, earlier turns, the new input."""
+    layers = [layer for layer in (profile_prompt, spec.instructions) if layer]
+    messages = [*earlier, *spec.history, *spec.input]
+    begins = next((n for n, message in enumerate(messages) if not _is_prompt(message)), len(messages))
+    # Leading prompts become one message: the templates of many models take a system message at the start only.
+    layers += [text for message in messages[:begins] if (text := text_of(message["content"]))]
+    prompt: list[Message] = [{"role": "system", "content": "\n\n".join(layers)}] if layers else []
+    return prompt + messages[begins:]
+
+
+def _is_prompt(message: Message) -> bool:
+    return message.get("role") in SYSTEM_ROLES and isinstance(message.get("content"), str)

@@ -1,0 +1,92 @@
+"""What was asked. Owns: Spec, the normal form of a request in any dialect, and the canonical fingerprint by which
+two requests count as the same (G4). Refuses to know: how a dialect spells its fields, and what time it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+ToolItems = Literal["function_call", "mcp_call"]
+ToolProgress = Literal["compatible", "bare", "off"]
+OnDisconnect = Literal["detach", "cancel", "park"]
+"""detach: the run goes on. cancel: it is cancelled. park: it waits for the same request (B6)."""
+Kept = Literal["stored", "hours", "delivery", "memory"]
+"""What is kept of a run, by the value of `store` (B6).
+
+- stored: `store: true`. Kept until retention takes it, and listed.
+- hours: `store` left out on chat and messages. Its content goes after `store.unstored_hours`.
+- delivery: `store: false`. Journaled while it runs; it goes when its answer was delivered.
+- memory: `store: false` with `store_false = "memory"`, and chores. Never written to the disk."""
+Message = dict[str, object]
+"""A message in the form of Chat Completions: the one form in which history is kept and sent upstream."""
+
+
+class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One request, normalised. It is written in RunAccepted, so everything that can change a frame is in it."""
+
+    dialect: str
+    """The name of a row of the DIALECTS table. Other packages may add dialects, so it is no closed set."""
+    model: str
+    input: tuple[Message, ...] = ()
+    """The new turn, as chat messages."""
+    history: tuple[Message, ...] = ()
+    """Earlier messages in the request (chat resends all; runs have conversation_history)."""
+    instructions: str | None = None
+    sampling: dict[str, object] = {}
+    """Fields that go to the upstream unchanged (temperature, stop, response_format ...)."""
+    client_tools: tuple[dict[str, object], ...] = ()
+    """Tools that the caller executes, in the form of Chat Completions."""
+    tool_choice: str | dict[str, object] | None = None
+    allowed_tools: tuple[str, ...] | None = None
+    """The only tools, the server's or the caller's, that may be offered or executed. None: all."""
+    chore: bool = False
+    """A request of a front end for itself (a title, tags): one model call, no tools, no session (B7)."""
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] = {}
+    store: bool = True
+    """Whether the API of the request finds the run again: `kept` is "stored"."""
+    kept: Kept = "stored"
+    background: bool = False
+    include_usage: bool = False
+    tool_items: ToolItems = "function_call"
+    tool_progress: ToolProgress = "compatible"
+    output_bound: int = 16384
+    """Most bytes of tool output in a frame. The journal has all of it."""
+    on_disconnect: OnDisconnect = "detach"
+    memory_scope: str = ""
+    """The scope of the memory tool (X-Hermes-Session-Key)."""
+    projection: int = 1
+    """Version of the projections that render this run (R1)."""
+    echo: dict[str, object] = {}
+    """Fields of the request that the dialect shows again in its answers."""
+    items: tuple[dict[str, object], ...] = ()
+    """The input in the dialect's own form, for GET input_items."""
+
+
+class Resolved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What open() found in its transaction. It is stored, so later changes elsewhere do not change the run (R1)."""
+
+    previous: str | None = None
+    """The run whose chain comes before this one (by previous_response_id or by the conversation)."""
+    conversation: str | None = None
+    session: str | None = None
+    session_turns: int | None = None
+    """How many turns of the session are the history of this run. None: the session gives no history (D2)."""
+    remember: bool = False
+    """The caller named the session, so the finished turn is added to it."""
+
+
+FINGERPRINT_VERSION = 1
+
+
+def fingerprint(dialect: str, fields: Mapping[str, object], session: str | None) -> str:
+    """The same request gives the same value, on every machine and in every release with this version.
+
+    `fields` are the known fields of the request, without those that equal the documented default of the API, and
+    without stream, stream_options and how the client was recognised (G4)."""
+    canonical = msgspec.json.encode([FINGERPRINT_VERSION, dialect, session, fields], order="sorted")
+    return f"{FINGERPRINT_VERSION}:{hashlib.sha256(canonical).hexdigest()}"

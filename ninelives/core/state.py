@@ -1,0 +1,400 @@
+"""The state of a run: the fold of its journal. Owns: RunState and the pure functions `apply` and `fold`. Refuses to
+know: time, ids, stores, and how any of this looks on the wire.
+
+Theory of operation. Deltas are provisional, completions are facts. So a RunState has two halves. `facts` is replaced
+only when a fact arrives. The draft (a rope of text and one of reasoning) grows by one piece per delta, in constant
+time. Everything is immutable: the writer may hold a staged state and the hub a committed one that share most of their
+pieces, and a reader may keep an old state.
+
+A crash becomes visible at AttemptStarted. The draft is dropped, the facts stay. Calls that were started and not
+finished stay due, with the attempt that started them. TABLE decides which event may come when. The few rules that need
+more than the phase (which call is open, whether a text equals its deltas) are in the function of that event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ninelives.core import events as e
+from ninelives.core.errors import Damaged, IllegalEvent
+from ninelives.core.rope import Rope, grow, join
+from ninelives.core.table import FIRST_END, STATUS, TABLE, Next, Phase, Status
+
+
+class Thought(Struct, frozen=True):
+    """Reasoning. `kept` is False where a crash cut it off; the text is then empty."""
+
+    seq: int
+    text: str
+    kept: bool = True
+
+
+class Said(Struct, frozen=True):
+    """A message of the assistant. dropped: a crash cut the draft (G3). cut: a limit or the end of the run did."""
+
+    seq: int
+    text: str
+    standing: Literal["whole", "cut", "dropped"] = "whole"
+    refusal: str = ""
+
+
+class Called(Struct, frozen=True):
+    """A tool call as it was first started."""
+
+    seq: int
+    started: e.ToolStarted
+
+
+class Handed(Struct, frozen=True):
+    """A call that the caller must execute."""
+
+    seq: int
+    call: e.Call
+
+
+class Returned(Struct, frozen=True):
+    """The result of a tool call."""
+
+    seq: int
+    finished: e.ToolFinished
+
+
+Item = Thought | Said | Called | Handed | Returned
+
+
+class Due(Struct, frozen=True):
+    """A call without a result. `attempt` is the last one that started it; 0: none has."""
+
+    call: e.Call
+    attempt: int = 0
+    started: e.ToolStarted | None = None
+
+
+class Facts(Struct, frozen=True):
+    """The half of a state that only facts change."""
+
+    accepted: e.RunAccepted
+    run: str
+    created_at: int
+    updated_at: int
+    attempt: int = 0
+    strikes: int = 0
+    fresh: bool = False
+    """True once this attempt wrote MessageCompleted, ToolFinished, ApprovalRequested or ApprovalGiven. Its death is no
+    strike then, and earlier strikes are forgotten (R7). Other facts do not count as progress."""
+    messages: tuple[e.MessageCompleted, ...] = ()
+    items: tuple[Item, ...] = ()
+    results: dict[str, e.ToolFinished] = {}
+    due: dict[str, Due] = {}
+    asked: e.ApprovalRequested | None = None
+    """The open question to a person, if there is one."""
+    approvals: dict[str, e.ApprovalGiven] = {}
+    """Answers by call id, until the call starts."""
+    calls: int = 0
+    usage: e.Usage = e.Usage()
+    usage_incomplete: bool = False
+    dropped: tuple[tuple[int, int], ...] = ()
+    """First and last number of each draft that a crash dropped."""
+    end: e.Terminal | None = None
+
+
+class RunState(Struct, frozen=True):
+    """A run after an entry of its journal. Only `start`, `apply` and `fold` (and Writing) build one."""
+
+    facts: Facts
+    phase: Phase
+    seq: int
+    text: Rope | None = None
+    text_seq: int = -1
+    thought: Rope | None = None
+    thought_seq: int = -1
+    thoughts: tuple[Thought, ...] = ()
+    refusal: Rope | None = None
+    """The refusal of the message, which comes after its text."""
+
+    @property
+    def status(self) -> Status:
+        """The status, as the Responses API names it."""
+        return STATUS[self.phase]
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing can follow."""
+        return self.phase >= FIRST_END
+
+    @property
+    def drafting(self) -> bool:
+        """True while a message is provisional."""
+        return self.text_seq >= 0 or self.thought_seq >= 0 or bool(self.thoughts)
+
+    @property
+    def draft_items(self) -> tuple[Item, ...]:
+        """The items of the draft, as if the run ended here. They are shown while a run goes on."""
+        return _pieces(self, "cut", kept=True)
+
+
+def chainable(state: RunState) -> bool:
+    """True for runs that another run may follow: completed ones, and those that a limit ended (C6)."""
+    return state.phase in (Phase.COMPLETED, Phase.INTERRUPTED)
+
+
+def stopping(state: RunState) -> bool:
+    """True where a cancel was written and only the end is missing."""
+    return state.phase is Phase.STOPPING
+
+
+def waiting(state: RunState) -> bool:
+    """True where a person must answer first."""
+    return state.phase is Phase.WAITING
+
+
+def in_flight(state: RunState) -> list[str]:
+    """Ids of calls that were started and have no result."""
+    return [call_id for call_id, due in state.facts.due.items() if due.attempt > 0]
+
+
+def between_steps(state: RunState) -> bool:
+    """True where a worker may park the run and nothing will be repeated: no draft, no call in flight."""
+    running = any(due.attempt == state.facts.attempt for due in state.facts.due.values())
+    return not state.drafting and not running
+
+
+def start(entry: e.Entry) -> RunState:
+    """The state after the first entry of a run. Raises Damaged if it is not RunAccepted."""
+    if entry.seq != 0 or not isinstance(entry.event, e.RunAccepted):
+        raise Damaged(f"run {entry.run} does not begin with its acceptance")
+    facts = Facts(accepted=entry.event, run=entry.run, created_at=entry.at, updated_at=entry.at)
+    return RunState(facts=facts, phase=Phase.QUEUED, seq=0)
+
+
+def apply(state: RunState, entry: e.Entry) -> RunState:
+    """The state after `entry`. Raises IllegalEvent where the table has no cell, Damaged where a number is missing."""
+    if entry.seq != state.seq + 1:
+        raise Damaged(f"run {state.facts.run}: entry {entry.seq} follows {state.seq}")
+    kind = type(entry.event)
+    cell = TABLE[state.phase].get(kind)
+    if cell is None:
+        raise IllegalEvent(f"{kind.__name__} cannot come in phase {state.phase.name}")
+    return _FOLD[kind](state, entry, entry.event, cell)
+
+
+def fold(entries: Iterable[e.Entry]) -> RunState:
+    """The state after all entries."""
+    walk = iter(entries)
+    state = start(next(walk))
+    for entry in walk:
+        state = apply(state, entry)
+    return state
+
+
+# One function per kind. Deltas are a thousand times as frequent as facts: they change five fields and no Facts.
+
+
+def _text(state: RunState, entry: e.Entry, event: e.TextDelta, cell: Phase) -> RunState:
+    if state.thought_seq >= 0:
+        state = _close_thought(state)
+    first = state.text_seq if state.text_seq >= 0 else entry.seq
+    if event.refusal or state.refusal is not None:
+        return _refusal(state, entry, event, first)
+    return RunState(state.facts, cell, entry.seq, grow(state.text, event.text), first, None, -1, state.thoughts)
+
+
+def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) -> RunState:
+    if not event.refusal:
+        raise IllegalEvent("text cannot follow a refusal in one message")
+    if state.refusal is None and (not event.text or (state.text is not None and not join(state.text))):
+        raise IllegalEvent("a refusal is not empty, and does not follow empty text")
+    return replace(state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=grow(state.refusal, event.text))
+
+
+def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: Phase) -> RunState:
+    first = state.thought_seq if state.thought_seq >= 0 else entry.seq
+    return RunState(
+        state.facts,
+        cell,
+        entry.seq,
+        state.text,
+        state.text_seq,
+        grow(state.thought, event.text),
+        first,
+        state.thoughts,
+        state.refusal,
+    )
+
+
+def _close_thought(state: RunState) -> RunState:
+    closed = Thought(state.thought_seq, join(state.thought))
+    return replace(state, thought=None, thought_seq=-1, thoughts=(*state.thoughts, closed))
+
+
+def _pieces(state: RunState, standing: Literal["whole", "cut", "dropped"], *, kept: bool) -> tuple[Item, ...]:
+    """The items of the draft, in the order in which they began."""
+    items: list[Item] = list(state.thoughts)
+    if state.thought_seq >= 0:
+        items.append(Thought(state.thought_seq, join(state.thought) if kept else "", kept))
+    if state.text_seq >= 0:
+        text, refusal = (join(state.text), join(state.refusal)) if kept else ("", "")
+        items.append(Said(state.text_seq, text, standing, refusal))
+    return tuple(sorted(items, key=lambda item: item.seq))
+
+
+def _draft_start(state: RunState) -> int:
+    seqs = [state.text_seq, state.thought_seq, *(thought.seq for thought in state.thoughts)]
+    return min(seq for seq in seqs if seq >= 0)
+
+
+def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: Next) -> RunState:
+    facts = state.facts
+    due = dict(facts.due)
+    for call in event.calls:
+        if call.id in due or call.id in facts.results:
+            raise IllegalEvent(f"call id {call.id} is used twice")
+        if not call.client:
+            due[call.id] = Due(call)
+    handed = tuple([Handed(entry.seq, call) for call in event.calls if call.client])
+    facts = replace(
+        facts,
+        messages=(*facts.messages, event),
+        items=facts.items + _message_items(state, entry.seq, event) + handed,
+        due=due,
+        calls=facts.calls + len(event.calls),
+        usage=facts.usage.plus(event.usage),
+        fresh=True,
+        updated_at=entry.at,
+    )
+    return RunState(facts, Phase.ACTING if due else Phase.READY, entry.seq)
+
+
+def _standing(event: e.MessageCompleted) -> Literal["whole", "cut"]:
+    return "cut" if event.finish in ("length", "content_filter") else "whole"
+
+
+def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tuple[Item, ...]:
+    """The reasoning and the text of a message as items: those that its deltas began, else new ones at `seq`."""
+    standing = _standing(event)
+    pieces = _pieces(state, standing, kept=True)
+    thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
+    texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]
+    if texts not in ([], [(event.text, event.refusal)]) or (thoughts and "".join(thoughts) != event.reasoning):
+        raise IllegalEvent("a message must be the sum of its deltas")
+    # The text of the event itself, not a copy: a run of many big messages would have each of them twice.
+    pieces = tuple([Said(p.seq, event.text, standing, event.refusal) if isinstance(p, Said) else p for p in pieces])
+    if not thoughts and event.reasoning:
+        pieces = (*pieces, Thought(seq, event.reasoning))
+    if state.text_seq < 0 and event.spoken:
+        pieces = (*pieces, Said(seq, event.text, standing, event.refusal))
+    return pieces
+
+
+def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
+    facts = state.facts
+    strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
+    strikes = 0 if facts.fresh else facts.strikes + strike
+    cut = state.drafting or (not event.clean and state.phase is Phase.READY)
+    facts = replace(
+        facts,
+        attempt=entry.attempt,
+        strikes=strikes,
+        fresh=False,
+        items=facts.items + _pieces(state, "dropped", kept=False),
+        usage_incomplete=facts.usage_incomplete or cut,
+        dropped=(*facts.dropped, (_draft_start(state), state.seq)) if state.drafting else facts.dropped,
+        updated_at=entry.at,
+    )
+    return RunState(facts, cell, entry.seq)
+
+
+def _started(state: RunState, entry: e.Entry, event: e.ToolStarted, cell: Phase) -> RunState:
+    facts = state.facts
+    call = event.call
+    known = facts.due.get(call.id)
+    if call.id in facts.results:
+        raise IllegalEvent(f"call {call.id} has a result already")
+    if known and known.attempt == entry.attempt:
+        raise IllegalEvent(f"call {call.id} was started twice in one attempt")
+    again = known is not None and known.attempt > 0
+    items = facts.items if again else (*facts.items, Called(entry.seq, event))
+    due = {**facts.due, call.id: Due(call, entry.attempt, event)}
+    calls = facts.calls + (known is None)
+    used = {key: given for key, given in facts.approvals.items() if key != call.id}
+    facts = replace(facts, due=due, items=items, calls=calls, approvals=used, updated_at=entry.at)
+    return _with(state, entry, cell, facts)
+
+
+def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phase | Next) -> RunState:
+    facts = state.facts
+    known = facts.due.get(event.call_id)
+    if known is None or known.attempt == 0:
+        raise IllegalEvent(f"call {event.call_id} finished without a start")
+    asked = facts.asked is not None and facts.asked.call.id == event.call_id
+    if asked and state.phase is not Phase.STOPPING:  # after a cancel nobody answers: the call ends with the run
+        raise IllegalEvent(f"call {event.call_id} waits for an approval")
+    due = {key: value for key, value in facts.due.items() if key != event.call_id}
+    facts = replace(
+        facts,
+        due=due,
+        results={**facts.results, event.call_id: event},
+        items=(*facts.items, Returned(entry.seq, event)),
+        fresh=True,
+        updated_at=entry.at,
+    )
+    if isinstance(cell, Next):
+        cell = Phase.ACTING if due else Phase.READY
+    return _with(state, entry, cell, facts)
+
+
+def _progressed(state: RunState, entry: e.Entry, event: e.ToolProgressed, cell: Phase) -> RunState:
+    if event.call_id not in state.facts.due:
+        raise IllegalEvent(f"call {event.call_id} is not due")
+    return _noted(state, entry, event, cell)
+
+
+def _asked(state: RunState, entry: e.Entry, event: e.ApprovalRequested, cell: Phase) -> RunState:
+    facts, call = state.facts, event.call
+    if call.id not in facts.due or call.id in facts.approvals:
+        raise IllegalEvent(f"call {call.id} does not wait for an approval")
+    return _with(state, entry, cell, replace(facts, asked=event, fresh=True, updated_at=entry.at))
+
+
+def _given(state: RunState, entry: e.Entry, event: e.ApprovalGiven, cell: Phase) -> RunState:
+    facts = state.facts
+    if facts.asked is None or facts.asked.call.id != event.call_id:
+        raise IllegalEvent(f"nobody asked about call {event.call_id}")
+    approvals = {**facts.approvals, event.call_id: event}
+    return _with(state, entry, cell, replace(facts, asked=None, approvals=approvals, fresh=True, updated_at=entry.at))
+
+
+def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunState:
+    return _with(state, entry, cell, replace(state.facts, updated_at=entry.at))
+
+
+def _end(state: RunState, entry: e.Entry, event: e.Terminal, cell: Phase) -> RunState:
+    items = state.facts.items + _pieces(state, "cut", kept=True)
+    facts = replace(state.facts, items=items, end=event, due={}, asked=None, approvals={}, updated_at=entry.at)
+    return RunState(facts, cell, entry.seq)
+
+
+def _with(state: RunState, entry: e.Entry, phase: Phase, facts: Facts) -> RunState:
+    """The state with the same draft and new facts."""
+    return replace(state, facts=facts, phase=phase, seq=entry.seq)
+
+
+_FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = {
+    e.AttemptStarted: _attempt,
+    e.TextDelta: _text,
+    e.ReasoningDelta: _reasoning,
+    e.MessageCompleted: _message,
+    e.ToolStarted: _started,
+    e.ToolProgressed: _progressed,
+    e.ToolFinished: _finished,
+    e.ApprovalRequested: _asked,
+    e.ApprovalGiven: _given,
+    e.CancelRequested: _noted,
+    e.RunCompleted: _end,
+    e.RunFailed: _end,
+    e.RunCancelled: _end,
+    e.RunInterrupted: _end,
+}

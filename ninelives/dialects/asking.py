@@ -1,0 +1,211 @@
+"""The context of a request. Owns: Context, the caller as the dialects see it, and the order of what decides an answer:
+headers, then the key, then the profile, then the table of clients (clients.py). Refuses to know: HTTP frameworks;
+headers come as a plain mapping."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ninelives.core.admission import Asked
+from ninelives.core.errors import ClientError
+from ninelives.core.spec import Kept, OnDisconnect, ToolItems, ToolProgress
+from ninelives.dialects.clients import TABLE, Client, ClientTools, Policy, StoreFalse, first_of, recognise
+
+_SESSION = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}\Z")
+CALLER_IDS = (
+    "x-openwebui-user-id",
+    "x-openwebui-chat-id",
+    "x-hermes-session-id",
+    "x-hermes-session-key",
+    "x-hermes-user-id",
+    "x-end-user-id",
+)
+"""Headers that tell people and chats behind one key apart. Those that are sent are part of the match (B8)."""
+_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+
+
+def is_session_name(named: str) -> bool:
+    """Is this a valid name for a session?"""
+    return _SESSION.match(named) is not None
+
+
+class Profile(Struct, frozen=True):
+    """The agent as callers see it, and the defaults of its answers."""
+
+    name: str
+    tool_items: str = "auto"
+    tool_progress: ToolProgress = "compatible"
+    output_bound: int = 16384
+    store_false: StoreFalse = "journal"
+    """Where runs with `store: false` are: in the journal until their answer is delivered, or in memory only (B6)."""
+    unknown_model: str = "error"
+    client_tools: str = "auto"
+    on_disconnect: str = "auto"
+    resend_ms: int = 900_000
+    """How long after a lost connection the same request joins its run (B8)."""
+    resend_anonymous_ms: int = 120_000
+    """The same where nothing tells whose request it is."""
+
+    def policy(self) -> Policy:
+        """The policy of the profile; `auto` sets nothing."""
+        items, tools, leaving = self.tool_items, self.client_tools, self.on_disconnect
+        return Policy(
+            tool_items=None if items == "auto" else items,  # type: ignore[arg-type]
+            client_tools=None if tools == "auto" else tools,  # type: ignore[arg-type]
+            on_disconnect=None if leaving == "auto" else leaving,  # type: ignore[arg-type]
+        )
+
+
+def checked_session(named: str, where: str) -> str:
+    """The name of a session from the header or field `where`, checked."""
+    if not _SESSION.match(named):
+        message = f"{where} must be 1 to 256 letters, digits or ._:@/+=-."
+        raise ClientError("invalid_session_id", message, param=where)
+    return named
+
+
+def unknown_model(asked: str, known: Iterable[str]) -> ClientError:
+    """The error for an unknown model."""
+    message = f"The model '{asked}' does not exist. Known models: {', '.join(known)}."
+    return ClientError("model_not_found", message, status=404, param="model")
+
+
+class Context(Struct, frozen=True):
+    """One request, as a dialect sees it."""
+
+    owner: str
+    headers: Mapping[str, str]
+    """Lower-case names."""
+    profile: Profile
+    secret: bytes
+    """For derived session names, so that no caller can guess those of another owner."""
+    others: Mapping[str, Profile] = {}
+    """Further profiles, by name; `profile` is the default until `under` has chosen."""
+    credential: str = ""
+    """The id of the API key."""
+    settings: Policy = Policy()
+    """The policy of that key."""
+    clients: tuple[Client, ...] = TABLE
+    caller: Policy | None = None
+    """The policy from the table of clients, if it was looked up already."""
+    special: Policy | None = None
+    """The result of known() under this profile, if it was computed already."""
+
+    def under(self, asked: str | None) -> Context:
+        """The same request under the profile that it names; 404 for an unknown one (A2)."""
+        if asked is None or asked == self.profile.name:
+            return self
+        if asked in self.others:
+            return replace(self, profile=self.others[asked], special=None)
+        if self.profile.unknown_model == "default":
+            return self
+        raise unknown_model(asked, (self.profile.name, *self.others))
+
+    def session(self) -> str | None:
+        """The session from X-Hermes-Session-Id."""
+        named = self.headers.get("x-hermes-session-id")
+        return None if named is None else checked_session(named, "X-Hermes-Session-Id")
+
+    def memory_scope(self) -> str:
+        """The scope of the memory tool: X-Hermes-Session-Key."""
+        named = self.headers.get("x-hermes-session-key", "")
+        if named and not _SESSION.match(named):
+            raise ClientError(
+                "invalid_session_key", "X-Hermes-Session-Key must be 1 to 256 letters, digits or ._:@/+=-."
+            )
+        return named
+
+    def key(self) -> str | None:
+        """The idempotency key, checked (C5)."""
+        key = self.headers.get("idempotency-key")
+        if key is not None and not _KEY.match(key):
+            raise ClientError("invalid_idempotency_key", "Idempotency-Key must be 1 to 255 visible ASCII characters.")
+        return key
+
+    def derived_session(self, system: str | None, first_user: str) -> str:
+        """The session of a request that names none: for workspace and grouping only (D2)."""
+        chat = self.headers.get("x-openwebui-chat-id")
+        if chat and _SESSION.match(chat):
+            return f"owui-{chat}"
+        text = "\0".join((self.owner, system or "", first_user)).encode("utf-8", "replace")
+        return "auto-" + hmac.digest(self.secret, text, "sha256").hex()[:32]
+
+    def known(self) -> Policy:
+        """The policy for this caller, without the headers of this request."""
+        if self.special is not None:
+            return self.special
+        return first_of(self.settings, self.profile.policy(), self._recognised())
+
+    def _recognised(self) -> Policy:
+        return recognise(self.headers, self.clients) if self.caller is None else self.caller
+
+    def tool_items(self) -> ToolItems:
+        """How server tools appear as items (C9)."""
+        match self.headers.get("x-tool-items"):
+            case None:
+                return self.known().tool_items or "function_call"
+            case "auto":
+                return self._recognised().tool_items or "function_call"
+            case "function_call" | "mcp_call" as wanted:
+                return wanted
+            case _:
+                raise ClientError("invalid_tool_items", "X-Tool-Items must be auto, function_call or mcp_call.")
+
+    def tool_progress(self) -> ToolProgress:
+        """Which tool progress a stream carries. A client that breaks on it gets none, whatever the profile says."""
+        wanted = self.headers.get("x-tool-progress") or self.known().tool_progress or self.profile.tool_progress
+        if wanted not in ("compatible", "bare", "off"):
+            raise ClientError("invalid_tool_progress", "X-Tool-Progress must be compatible, bare or off.")
+        return wanted  # type: ignore[return-value]
+
+    def kept(self, store: bool | None, default: Kept) -> Kept:
+        """What is kept of the run (B6). `default` is for a request that leaves `store` out."""
+        if store is None:
+            return "stored" if self.key() is not None else default
+        if store:
+            return "stored"
+        said = first_of(self.settings, self._recognised()).store_false or self.profile.store_false
+        return "memory" if said == "memory" else "delivery"
+
+    def on_disconnect(self, kept: Kept, *, asked_to_store: bool = False) -> OnDisconnect:
+        """What a disconnect does. A run that was asked to be stored goes on. Otherwise it is cancelled where that is
+        the only way in which its client can stop; a run that is not stored is parked for the next try (B6, C4)."""
+        wanted = self.headers.get("x-on-disconnect")
+        if wanted not in (None, "detach", "cancel"):
+            raise ClientError("invalid_on_disconnect", "X-On-Disconnect must be detach or cancel.")
+        if wanted is None and not asked_to_store and self.known().on_disconnect == "cancel":
+            wanted = "cancel"
+        if wanted is None:
+            return "detach" if kept == "stored" else "park"
+        return "cancel" if wanted == "cancel" else "detach"
+
+    def client_tools(self) -> ClientTools:
+        """How the tools of the caller are treated (B5)."""
+        return self.known().client_tools or "pass"
+
+    def chores(self) -> bool:
+        """May a request be a chore of a front end (B7)?"""
+        return self.known().chores is not False
+
+    def resend_ms(self, *, user: bool) -> int:
+        """How long the same request joins its run. `user`: the body names the end user."""
+        named = user or any(self.headers.get(name) for name in CALLER_IDS)
+        return self.profile.resend_ms if named else self.profile.resend_anonymous_ms
+
+    def waiting(self, asked: Asked) -> Asked:
+        """The question of a caller who waits on a connection. When that is lost, the same request joins the run (B8);
+        so does the retry of an SDK, which counts its tries (G13)."""
+        if asked.key is not None or asked.kept == "memory":
+            return asked
+        ids = [f"{name}={self.headers[name]}" for name in CALLER_IDS if self.headers.get(name)]
+        same = "\0".join((asked.fingerprint, asked.kept, self.profile.name, *ids)).encode("utf-8", "replace")
+        count = self.headers.get("x-stainless-retry-count", "")
+        counted = count.isascii() and count.isdigit() and count.strip("0") != ""
+        match = hashlib.sha256(same).hexdigest()
+        return replace(asked, credential=self.credential, match=match, counted=counted)

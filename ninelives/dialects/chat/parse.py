@@ -1,0 +1,244 @@
+"""A Chat Completions request as a Spec. Owns: its fields, what reaches the upstream, and the rules of `store`. Refuses
+to know: engines and HTTP."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ninelives.core.admission import Asked
+from ninelives.core.errors import ClientError
+from ninelives.core.history import split_turn, text_of
+from ninelives.core.spec import Kept, Message, Spec, fingerprint
+from ninelives.dialects import client_tools
+from ninelives.dialects import fields as f
+from ninelives.dialects.approval import reply_in, without_questions
+from ninelives.dialects.asking import Context
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.shared import PROJECTION
+
+_UPSTREAM = [
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "seed",
+    "stop",
+    "response_format",
+    "reasoning_effort",
+    "verbosity",
+    "prediction",
+    "modalities",
+    "prompt_cache_key",
+    "safety_identifier",
+    "service_tier",
+    "web_search_options",
+    "parallel_tool_calls",
+    "user",
+]
+_DEFAULTS: dict[str, object] = {
+    "store": False,
+    "n": 1,
+    "temperature": 1,
+    "top_p": 1,
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logprobs": False,
+    "logit_bias": {},
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "parallel_tool_calls": True,
+    "service_tier": "auto",
+    "tools": [],
+    "tool_choice": "auto",
+    "metadata": {},
+}
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class StreamOptions(Struct):
+    """See the API."""
+
+    include_usage: bool | None = None
+
+
+class ChatRequest(Struct):
+    """The known fields; others are ignored."""
+
+    messages: list[dict[str, object]] | None = None
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    metadata: f.Metadata | None = None
+    n: int | None = None
+    temperature: f.Temperature | None = None
+    top_p: f.Share | None = None
+    frequency_penalty: f.Penalty | None = None
+    presence_penalty: f.Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: f.TopLogprobs | None = None
+    max_tokens: f.Positive | None = None
+    max_completion_tokens: f.Positive | None = None
+    seed: f.Seed | None = None
+    stop: str | list[str] | None = None
+    response_format: dict[str, object] | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    prediction: dict[str, object] | None = None
+    modalities: list[str] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    web_search_options: dict[str, object] | None = None
+    audio: dict[str, object] | None = None
+    user: str | None = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: str | dict[str, object] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, object]] | None = None
+    function_call: str | dict[str, object] | None = None
+
+
+def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
+    """A request as a Spec. Raises ClientError when the request is not valid."""
+    request = f.decode(raw, ChatRequest)
+    context = context.under(request.model)
+    _check_supported(request)
+    given = _checked(f.required(request.messages, "messages"), max_parts)
+    reply, messages = reply_in(given), without_questions(given)
+    key, session = context.key(), context.session()
+    kept = _kept(request, context)
+    tools = client_tools.nested(request.tools, context)
+    plain = request.store is None and key is None
+    chore = plain and context.chores() and is_chore(messages, bool(request.stream), bool(tools))
+    if chore:
+        session, kept = None, "memory"
+    system, history, turn = split_turn(messages)
+    spec = Spec(
+        dialect="chat",
+        model=context.profile.name,
+        input=tuple(turn),
+        history=() if session else tuple(history),
+        instructions=system,
+        sampling=_sampling(request),
+        client_tools=tools,
+        tool_choice=client_tools.chat_choice(request.tool_choice),
+        chore=chore,
+        max_output_tokens=request.max_completion_tokens or request.max_tokens,
+        metadata=request.metadata or {},
+        store=kept == "stored",
+        kept=kept,
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        tool_progress=context.tool_progress(),
+        output_bound=context.profile.output_bound,
+        memory_scope=context.memory_scope(),
+        on_disconnect=context.on_disconnect(kept, asked_to_store=request.store is True),
+        projection=PROJECTION,
+    )
+    derived = context.derived_session(system, _first_user(messages))
+    fields = f.known_fields(request, _DEFAULTS)
+    if key is None:
+        fields["messages"] = _without_repeats(given)
+    asked = Asked(
+        owner=context.owner,
+        fingerprint=fingerprint("chat", fields, session),
+        key=key,
+        session=session,
+        derived_session=derived,
+        kept=kept,
+        resend_ms=context.resend_ms(user=bool(request.user)),
+    )
+    return ParsedRequest(spec, asked, bool(request.stream), reply)
+
+
+def _kept(request: ChatRequest, context: Context) -> Kept:
+    if context.key() is not None and request.store is False:
+        message = "An Idempotency-Key needs a stored run: leave store out, or set it to true."
+        raise ClientError("idempotency_requires_store", message, param="store")
+    return context.kept(request.store, "hours")
+
+
+def _sampling(request: ChatRequest) -> dict[str, object]:
+    options = {name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None}
+    if "audio" in (request.modalities or ()):
+        options["modalities"] = ["text"]
+    return options
+
+
+def _check_supported(request: ChatRequest) -> None:
+    """Refuse options that an agent which answers in text cannot honour."""
+    if request.n not in (None, 1):
+        raise ClientError("unsupported_value", "n must be 1: an agent gives one answer.", param="n")
+    for old in ("functions", "function_call"):
+        if getattr(request, old):
+            new = "tools" if old == "functions" else "tools and tool_choice"
+            raise ClientError("unsupported_parameter", f"{old} is obsolete: use {new} instead.", param=old)
+    if request.modalities is not None and "text" not in request.modalities:
+        raise ClientError("unsupported_value", "modalities must contain text: answers are text.", param="modalities")
+    _check_format(request.response_format)
+
+
+def _check_format(form: dict[str, object] | None) -> None:
+    if form is None:
+        return
+    if not isinstance(form.get("type"), str):
+        message = "response_format.type is missing: text, json_object or json_schema."
+        raise ClientError("invalid_value", message, param="response_format")
+    schema = form.get("json_schema")
+    if form["type"] == "json_schema" and not (isinstance(schema, dict) and isinstance(schema.get("name"), str)):
+        message = "response_format.json_schema must be an object with a name and a schema."
+        raise ClientError("invalid_value", message, param="response_format")
+
+
+def _without_repeats(messages: list[Message]) -> list[Message]:
+    """The messages without repeats of the last one. Open WebUI leaves out an answer that broke off, so the same message
+    sent again stands twice in a row (B8)."""
+    end = len(messages)
+    while end > 1 and messages[end - 1].get("role") == "user" and messages[end - 1] == messages[end - 2]:
+        end -= 1
+    return messages[:end]
+
+
+def is_chore(messages: list[Message], stream: bool, tools: bool) -> bool:
+    """A front end's own request, such as a title: one user message that begins with ### Task:, not streamed, without
+    tools (B7)."""
+    spoken = [message for message in messages if message.get("role") not in ("system", "developer")]
+    if stream or tools or len(spoken) != 1 or spoken[0].get("role") != "user":
+        return False
+    return text_of(spoken[0].get("content")).lstrip().startswith("### Task:")
+
+
+def _checked(messages: list[Message], max_parts: int) -> list[Message]:
+    if not messages:
+        raise ClientError("invalid_value", "messages must not be empty.", param="messages")
+    parts = 0
+    for n, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            known = ", ".join(ROLES)
+            raise ClientError("invalid_value", f"messages[{n}].role must be one of {known}.", param="messages")
+        if not isinstance(content, str | list | None):
+            raise ClientError("invalid_value", f"messages[{n}].content must be text or parts.", param="messages")
+        if content is None and role in ("user", "system", "developer", "tool"):
+            raise ClientError("invalid_value", f"messages[{n}].content is missing.", param="messages")
+        if isinstance(content, list):
+            _check_parts(content, n)
+            parts += len(content)
+    if parts > max_parts:
+        message_text = f"There are {parts} content parts; the limit is {max_parts}."
+        raise ClientError("too_many_parts", message_text, param="messages")
+    return messages
+
+
+def _check_parts(content: list[object], n: int) -> None:
+    for part in content:
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise ClientError("invalid_value", f"messages[{n}].content has a part without a type.", param="messages")
+
+
+def _first_user(messages: list[Message]) -> str:
+    return next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), "")

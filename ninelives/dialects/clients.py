@@ -1,0 +1,164 @@
+"""Known clients and their needs. Owns: the table of clients, from which docs/reference/clients.md is made, and how a
+request is matched with it. A row sets only what is special about a client. Of all rows that match, the first that sets
+a field decides. Rows of the configuration file ([[clients]]) come before these. Refuses to know: what a field means to
+a dialect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from msgspec import Struct
+
+from ninelives.core.spec import OnDisconnect, ToolItems, ToolProgress
+
+ClientTools = Literal["pass", "ignore", "ignore-built-in"]
+StoreFalse = Literal["journal", "memory"]
+
+
+class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be special about a caller. None: not set."""
+
+    tool_items: ToolItems | None = None
+    """How Responses show tools that ran on the server (C9)."""
+    tool_progress: ToolProgress | None = None
+    """Tool progress on chat streams; off for clients that break on any named event (B4)."""
+    on_disconnect: OnDisconnect | None = None
+    """cancel: disconnecting is how this caller stops a run whose `store` is not true (C4)."""
+    client_tools: ClientTools | None = None
+    """Tools in the request: handed back, ignored, or ignored where they are the front end's built-in ones (B5)."""
+    chores: bool | None = None
+    """Chores ("### Task:") are answered by one plain model call (B7)."""
+    store_false: StoreFalse | None = None
+    """Where runs with `store: false` are (B6)."""
+
+
+FIELDS = Policy.__struct_fields__
+
+
+class Client(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row. A request matches if its user agent and every named header do."""
+
+    name: str
+    agent: str = ""
+    """A regular expression that is found in User-Agent, in any case."""
+    headers: dict[str, str] = {}
+    """Header names (`x-some-*` for any that begins so), each with a regular expression for how its value begins."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def matches(self, headers: Mapping[str, str]) -> bool:
+        """Does a request match? Header names are in lower case."""
+        agent = headers.get("user-agent", "")
+        if self.agent and not re.search(self.agent, agent, re.IGNORECASE):
+            return False
+        return all(_has(headers, name.lower(), value) for name, value in self.headers.items())
+
+
+def _has(headers: Mapping[str, str], name: str, value: str) -> bool:
+    if name.endswith("*"):
+        return any(given.startswith(name[:-1]) and re.match(value, headers[given]) for given in headers)
+    return name in headers and re.match(value, headers[name]) is not None
+
+
+class Rows(tuple[Client, ...]):
+    """A table that caches its hash: it is the key of cached policies."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+Seen = tuple[tuple[str, str], ...]
+MEMO_BYTES = 2048
+"""Longer headers are not cached: their sender may send others each time."""
+
+
+def recognise(headers: Mapping[str, str], table: tuple[Client, ...]) -> Policy:
+    """The policy of the table for a caller. Matching costs 60 us and callers repeat their headers, so the result is
+    cached by the headers that the table reads."""
+    read, noticed = _headers_used(table)
+    seen = tuple(
+        [(name, value if name.startswith(read) else "") for name, value in headers.items() if name.startswith(noticed)]
+    )
+    if sum(len(value) for _, value in seen) > MEMO_BYTES:
+        return _policy_of(seen, table)
+    return _recognised(seen, table)
+
+
+@lru_cache(maxsize=8)
+def _headers_used(table: tuple[Client, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Prefixes of the header names whose values the table reads, and of all header names that it uses."""
+    named = [(name.lower().rstrip("*"), value) for row in table for name, value in row.headers.items()]
+    read = ("user-agent", *(name for name, value in named if value))
+    return read, tuple(dict.fromkeys((*read, *(name for name, _ in named))))
+
+
+@lru_cache(maxsize=512)
+def _recognised(seen: Seen, table: tuple[Client, ...]) -> Policy:
+    return _policy_of(seen, table)
+
+
+def _policy_of(seen: Seen, table: tuple[Client, ...]) -> Policy:
+    headers = dict(seen)
+    return first_of(*(row for row in table if row.matches(headers)))
+
+
+@lru_cache(maxsize=512)
+def first_of(*policies: Policy) -> Policy:
+    """For each field, the first policy that sets it."""
+    said = {name: [value for each in policies if (value := getattr(each, name)) is not None] for name in FIELDS}
+    return Policy(**{name: values[0] for name, values in said.items() if values})
+
+
+_ROWS = (
+    Client(
+        name="Open WebUI (with ENABLE_FORWARD_USER_INFO_HEADERS)",
+        headers={"x-openwebui-*": ""},
+        on_disconnect="cancel",
+        client_tools="ignore",
+        tool_items="function_call",
+    ),
+    Client(
+        name="Open WebUI, or anything else that is built on aiohttp",
+        agent=r"^Python/\S+ aiohttp/",
+        client_tools="ignore-built-in",
+    ),
+    Client(
+        name="openai-node 4 (older LobeChat, AnythingLLM and others)",
+        headers={"x-stainless-lang": "js", "x-stainless-package-version": r"4\."},
+        tool_progress="off",
+        tool_items="mcp_call",
+    ),
+    Client(name="Claude Code and the Anthropic SDKs", agent=r"(^|\s)(claude-cli|anthropic)/", tool_items="mcp_call"),
+    Client(name="Codex", agent=r"(^|\s)codex", tool_items="mcp_call"),
+    Client(name="OpenAI Agents SDK", agent=r"(^|\s)agents/", tool_items="mcp_call"),
+    Client(
+        name="Vercel AI SDK (Cherry Studio, Jan, Chatbox, opencode)",
+        agent=r"(^|\s)(ai-sdk|ai/)",
+        tool_items="mcp_call",
+    ),
+    Client(name="LangChain (also LibreChat, n8n, Flowise)", agent=r"(^|\s)langchain", tool_items="mcp_call"),
+    Client(name="litellm", agent=r"(^|\s)litellm/", tool_items="mcp_call"),
+    Client(
+        name="OpenAI SDKs (also llm, LobeChat and LangChain, which are built on them)",
+        headers={"x-stainless-*": ""},
+        tool_items="mcp_call",
+    ),
+    Client(name="OpenAI SDKs whose headers a proxy took away", agent=r"(^|\s)openai/", tool_items="mcp_call"),
+    Client(
+        name="anybody else",
+        tool_items="function_call",
+        on_disconnect="detach",
+        client_tools="pass",
+        chores=True,
+    ),
+)
+TABLE = Rows(_ROWS)
+"""A row sets only what users of that client were seen to need."""

@@ -1,0 +1,20 @@
+"""A parsed request. Owns: ParsedRequest, what the parse function of every dialect returns. Refuses to know: any one
+dialect."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ninelives.core.admission import Asked
+from ninelives.core.spec import Spec
+from ninelives.dialects.approval import Reply
+
+
+class ParsedRequest(Struct, frozen=True):
+    """A request that passed all checks that need no store."""
+
+    spec: Spec
+    asked: Asked
+    stream: bool = False
+    reply: Reply | None = None
+    """The last message answers a question (G11)."""

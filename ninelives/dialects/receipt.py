@@ -1,0 +1,108 @@
+"""What happened to a run, in one object (D1). Owns: the receipt, folded from the journal: attempts, steps reused and
+repeated, unknown outcomes, tokens spent and saved by recovery, approvals. Refuses to know: engines and HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ninelives.core import events as e
+from ninelives.core.ids import wire_id
+from ninelives.core.state import RunState, apply, start
+from ninelives.dialects.responses.body import usage_object
+from ninelives.dialects.runs.body import STATUS
+from ninelives.dialects.runs.shapes import ReceiptObject
+from ninelives.dialects.shared import hidden
+
+Story = dict[str, object]
+
+
+class Receipt:
+    """Add the entries in order, then call body()."""
+
+    def __init__(self) -> None:
+        self._state: RunState | None = None
+        self._attempts: list[Story] = []
+        self._steps: dict[str, Story] = {}
+        self._approvals: list[Story] = []
+        self._saved = e.Usage()
+        self._dropped = 0
+
+    def add(self, entry: e.Entry) -> None:
+        """One more entry."""
+        before = self._state
+        self._state = start(entry) if before is None else apply(before, entry)
+        match entry.event:
+            case e.AttemptStarted(clean):
+                self._attempt(entry, clean, before)
+            case e.ToolStarted() as started:
+                self._started(entry, started)
+            case e.ToolFinished() as finished:
+                self._finished(entry, finished)
+            case e.ApprovalRequested() as asked:
+                self._approvals.append({"call_id": asked.call.id, "tool": asked.call.name, "asked_at": entry.at / 1000})
+            case e.ApprovalGiven() as given:
+                self._approvals[-1] |= {"choice": given.choice, "by": given.by, "answered_at": entry.at / 1000}
+
+    def _attempt(self, entry: e.Entry, clean: bool, before: RunState | None) -> None:
+        story: Story = {"attempt": entry.attempt, "at": entry.at / 1000, "clean": clean}
+        if before is not None and before.facts.attempt > 0:
+            facts = before.facts
+            story["reused_messages"] = len(facts.messages)
+            story["reused_results"] = len(facts.results)
+            self._dropped += before.drafting
+            self._saved = self._saved.plus(facts.usage)
+        self._attempts.append(story)
+
+    def _started(self, entry: e.Entry, started: e.ToolStarted) -> None:
+        step = self._steps.setdefault(
+            started.call.id,
+            {"call_id": started.call.id, "tool": started.call.name, "effect": started.effect, "label": started.label,
+             "starts": 0, "outcome": "open"},
+        )  # fmt: skip
+        starts = step["starts"]
+        step["starts"] = (starts if isinstance(starts, int) else 0) + 1
+        step["attempt"] = entry.attempt
+
+    def _finished(self, entry: e.Entry, finished: e.ToolFinished) -> None:
+        step = self._steps[finished.call_id]
+        step |= {"outcome": finished.outcome, "is_error": finished.is_error, "duration_ms": finished.duration_ms}
+
+    def body(self) -> ReceiptObject:
+        """The receipt so far."""
+        state = self._state
+        if state is None:
+            raise ValueError("a receipt needs entries")
+        facts = state.facts
+        steps = [step for step in self._steps.values() if not hidden(str(step["tool"]))]
+        unknown = [str(step["call_id"]) for step in steps if step["outcome"] == "unknown"]
+        repeated = [str(step["call_id"]) for step in steps if step["starts"] != 1]
+        return ReceiptObject(
+            object="hermes.run.receipt",
+            run_id=wire_id("runs", facts.run),
+            status=STATUS[state.phase],
+            attempts=self._attempts,
+            recoveries=max(0, len(self._attempts) - 1),
+            steps=steps,
+            repeated=repeated,
+            unknown_outcomes=unknown,
+            drafts_dropped=self._dropped,
+            approvals=self._approvals,
+            usage=usage_object(facts.usage),
+            usage_incomplete=facts.usage_incomplete,
+            usage_saved_by_recovery=usage_object(self._saved),
+            error=_error(facts.end),
+        )
+
+
+def _error(end: e.Terminal | None) -> Story | None:
+    if not isinstance(end, e.RunFailed):
+        return None
+    return {"code": end.code, "reason": end.reason, "message": end.message}
+
+
+def receipt(entries: Iterable[e.Entry]) -> ReceiptObject:
+    """The receipt of a run."""
+    made = Receipt()
+    for entry in entries:
+        made.add(entry)
+    return made.body()

@@ -1,0 +1,134 @@
+"""Responses over a websocket, as values (C8). Owns: the frames of a client, the frames of the server (the events of a
+stream, one JSON text each, without an end mark), errors as frames, and requests that continue a response which only the
+connection remembers. Refuses to know: sockets, engines and how long anything is remembered."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from ninelives.core.errors import ClientError, NinelivesError
+from ninelives.core.spec import Message
+from ninelives.dialects import fields
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.shared import error_object
+
+_REFUSED = ("stream", "stream_options", "background")
+_DONE = b"[DONE]"
+
+
+class _Head(Struct):
+    """The fields of a frame that are needed before its turn."""
+
+    type: str | None = None
+    stream_id: Annotated[str, Meta(max_length=256)] | None = None
+    previous_response_id: str | None = None
+    store: object = None
+    stream: object = None
+    stream_options: object = None
+    background: object = None
+    generate: object = None
+
+
+class Create(Struct, frozen=True):
+    """response.create: a request for a new response."""
+
+    raw: bytes
+    stream_id: str | None = None
+    previous: str | None = None
+    """The id of the response that it continues."""
+    stored: bool = True
+
+
+class FrameRefused(Struct, frozen=True):
+    """A frame that is answered with an error. `at_once`: it concerns the current response, so it does not wait."""
+
+    error: ClientError
+    stream_id: str | None = None
+    at_once: bool = False
+
+
+class Held(Struct, frozen=True):
+    """A finished response that only the connection remembers."""
+
+    messages: tuple[Message, ...]
+    """The part of its history that only the connection knows, its own turn included."""
+    base: str | None
+    """The stored run whose chain comes before that."""
+    session: str
+    named: bool = False
+    """The caller named the session: it has the history, and this turn too."""
+
+
+def read_frame(raw: bytes) -> Create | FrameRefused:
+    """A client's frame; `raw` is known to be a JSON object."""
+    try:
+        head = fields.decode(raw, _Head)
+    except ClientError as error:
+        return FrameRefused(error)
+    if head.type == "response.steer":
+        words = "This server does not steer a running response: wait for it, or cancel it and send response.create."
+        return FrameRefused(ClientError("steering_not_supported", words), head.stream_id, at_once=True)
+    if head.type != "response.create":
+        words = "type must be response.create: this server accepts no other frame."
+        return FrameRefused(ClientError("unknown_frame_type", words, param="type"), head.stream_id)
+    for name in _REFUSED:
+        if getattr(head, name) is not None:
+            words = f"Leave '{name}' out: a websocket always streams, and its responses are not in the background."
+            return FrameRefused(ClientError("unsupported_parameter", words, param=name), head.stream_id)
+    if head.generate is False:
+        words = "generate=false is not supported: there is nothing to warm up. Send the request when it should run."
+        return FrameRefused(ClientError("unsupported_parameter", words, param="generate"), head.stream_id)
+    return Create(raw, head.stream_id, head.previous_response_id, head.store is not False)
+
+
+def continued(parsed: ParsedRequest, held: Held, shown: str) -> ParsedRequest:
+    """The request as a continuation of a response that is not stored. Its spec carries the history."""
+    by_session = held.named and held.base is None and parsed.asked.session is not None
+    earlier = () if by_session else held.messages
+    echo = {**parsed.spec.echo, "previous_response_id": shown}
+    return replace(
+        parsed,
+        spec=replace(parsed.spec, history=(*earlier, *parsed.spec.history), echo=echo),
+        asked=replace(
+            parsed.asked,
+            previous=held.base,
+            derived_session=held.session,
+            history_given=not by_session,
+        ),
+    )
+
+
+def unknown_previous(shown: str) -> ClientError:
+    """The error for a response that neither the store nor this connection knows."""
+    words = (
+        f"Previous response not found: {shown}. A response with store=false is known on its own connection only, and "
+        "only as long as the connection remembers it: send the whole input without previous_response_id."
+    )
+    return ClientError("previous_response_not_found", words, param="previous_response_id")
+
+
+def texts(data: bytes, stream_id: str | None) -> list[str]:
+    """Whole frames of a stream as texts for a websocket."""
+    tail = b""
+    if stream_id is not None:
+        tail = b',"stream_id":' + msgspec.json.encode(stream_id) + b"}"
+    shown: list[str] = []
+    for block in data.split(b"\n\n"):
+        _, found, text = block.partition(b"data: ")
+        if found and text != _DONE:
+            shown.append((text[:-1] + tail if tail else text).decode())
+    return shown
+
+
+def error_text(error: NinelivesError, stream_id: str | None) -> str:
+    """An error as a frame: the codes are those of HTTP."""
+    message = error.message.encode("utf-8", "replace").decode()
+    inner = replace(error_object(error), message=message)
+    body: dict[str, object] = {"type": "error", "status": error.status, "error": inner}
+    if stream_id is not None:
+        body["stream_id"] = stream_id
+    return msgspec.json.encode(body).decode()

@@ -1,0 +1,91 @@
+"""A Runs request as a Spec. Owns: its fields, and how an earlier conversation becomes history. Refuses to know: engines
+and HTTP."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ninelives.core.admission import Asked
+from ninelives.core.errors import ClientError, not_found
+from ninelives.core.history import SYSTEM_ROLES, split_turn, text_of
+from ninelives.core.ids import run_of_any
+from ninelives.core.spec import Message, Spec, fingerprint
+from ninelives.dialects import fields as f
+from ninelives.dialects.asking import Context, checked_session
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.responses.input import input_items, messages_of
+from ninelives.dialects.responses.refs import Item
+from ninelives.dialects.shared import PROJECTION
+
+_DEFAULTS: dict[str, object] = {"metadata": {}, "conversation_history": []}
+
+
+class RunsRequest(Struct):
+    """The known fields; others are ignored."""
+
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    session_id: str | None = None
+    previous_response_id: str | None = None
+    conversation_history: list[dict[str, object]] | None = None
+    model: str | None = None
+    metadata: f.Metadata | None = None
+
+
+def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
+    """A request as a Spec. Raises ClientError when the request is not valid."""
+    request = f.decode(raw, RunsRequest)
+    context = context.under(request.model)
+    named = request.session_id
+    session = context.session() if named is None else checked_session(named, "session_id")
+    given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
+    items = input_items(given, max_parts)
+    system, earlier, turn = split_turn(messages_of(items))
+    before, history = _history(request.conversation_history or [])
+    history += earlier
+    layers = [layer for layer in (request.instructions, *before, system) if layer]
+    spec = Spec(
+        dialect="runs",
+        model=context.profile.name,
+        input=tuple(turn),
+        history=() if session else tuple(history),
+        instructions="\n\n".join(layers) or None,
+        metadata=request.metadata or {},
+        background=True,
+        tool_items=context.tool_items(),
+        output_bound=context.profile.output_bound,
+        memory_scope=context.memory_scope(),
+        items=tuple(items),
+        projection=PROJECTION,
+    )
+    asked = Asked(
+        owner=context.owner,
+        fingerprint=fingerprint("runs", f.known_fields(request, _DEFAULTS), session),
+        key=context.key(),
+        previous=_previous(request.previous_response_id),
+        session=session,
+        resend_ms=context.resend_ms(user=False),
+        derived_session=context.derived_session(spec.instructions, text_of(turn[0].get("content")) if turn else ""),
+    )
+    return ParsedRequest(spec, asked)
+
+
+def _history(messages: list[Message]) -> tuple[list[str], list[Message]]:
+    """The system prompts of an earlier conversation, which become layers, and the rest of it."""
+    for n, message in enumerate(messages):
+        if message.get("role") not in ("user", "assistant", "tool", "system", "developer"):
+            text = f"conversation_history[{n}].role is missing or unknown."
+            raise ClientError("invalid_value", text, param="conversation_history")
+    systems = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
+    return systems, [message for message in messages if message.get("role") not in SYSTEM_ROLES]
+
+
+def _previous(shown: str | None) -> str | None:
+    if shown is None:
+        return None
+    run = run_of_any(shown)
+    if run is None:
+        error = not_found("response", shown)
+        error.param = "previous_response_id"
+        raise error
+    return run

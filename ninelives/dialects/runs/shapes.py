@@ -1,0 +1,81 @@
+"""The JSON of a run. Owns: its Structs. Answers are built with them, and /openapi.json describes them.
+A field that is always sent has no default. Refuses to know: where values come from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from ninelives.dialects.fields import Count, Json, Seconds
+from ninelives.dialects.responses.shapes import ResponseUsage
+
+RunStatus = Literal[
+    "queued", "running", "waiting_for_approval", "stopping", "completed", "failed", "cancelled", "incomplete"
+]
+
+
+class RunStarted(Struct, frozen=True):
+    """The run goes on by itself."""
+
+    run_id: Annotated[str, Meta(pattern="^run_")]
+    status: Literal["started"]
+
+
+class RunObject(Struct, frozen=True):
+    """A run, whatever API began it."""
+
+    object: Literal["hermes.run"]
+    run_id: Annotated[str, Meta(pattern="^run_")]
+    status: RunStatus
+    session_id: str | None
+    model: str
+    created_at: Seconds
+    updated_at: Seconds
+    last_event: str
+    output: str
+    usage: ResponseUsage
+    usage_incomplete: bool
+    attempt: Count
+    error: str | None
+
+
+class RunStopped(Struct, frozen=True):
+    """It ends soon, or has ended."""
+
+    run_id: str
+    status: RunStatus
+
+
+class Pinned(Struct, frozen=True):
+    """Whether retention leaves it alone."""
+
+    run_id: str
+    pinned: bool
+
+
+class Approved(Struct, frozen=True):
+    """The answer that was taken."""
+
+    run_id: str
+    toolCallId: str
+    choice: Literal["once", "session", "always", "deny"]
+
+
+class ReceiptObject(Struct, frozen=True):
+    """What happened to a run: attempts, steps, unknown outcomes, approvals, tokens."""
+
+    object: Literal["hermes.run.receipt"]
+    run_id: str
+    status: RunStatus
+    attempts: list[Json]
+    recoveries: Count
+    steps: list[Json]
+    repeated: list[str]
+    unknown_outcomes: list[str]
+    drafts_dropped: Count
+    approvals: list[Json]
+    usage: ResponseUsage
+    usage_incomplete: bool
+    usage_saved_by_recovery: ResponseUsage
+    error: Json | None

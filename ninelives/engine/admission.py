@@ -1,0 +1,248 @@
+"""How an order becomes a run. Owns: what is refused before the store is asked, slots and the bound on those who wait
+for one, the one call of open() for runs with an agent, and who drives a run that was just opened. Refuses to know: what
+a run does, who reads it, dialects and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from ninelives.core import codec
+from ninelives.core.admission import Asked, resolve_without_store
+from ninelives.core.errors import ClientError, ServerError, store_not_asked, store_unavailable
+from ninelives.core.events import AttemptStarted, RunAccepted
+from ninelives.core.spec import Resolved
+from ninelives.core.state import fold
+from ninelives.engine.base import EngineParts, Order, Ticket
+from ninelives.engine.claim import ClaimPhase
+from ninelives.engine.deliveries import DeliveryTracker
+from ninelives.engine.lease import LeaseSpan, Unleased
+from ninelives.engine.run import ClaimedRun
+from ninelives.engine.work import WorkFinder, entry_of
+from ninelives.engine.workers import Workers
+from ninelives.journal.values import Attached, Opened, Opening, StoreUnavailable
+
+LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
+"""How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
+Abandon = Callable[[str, Ticket], Awaitable[None]]
+
+
+class Admission:
+    """The way in, for one process."""
+
+    def __init__(
+        self,
+        parts: EngineParts,
+        holder: str,
+        workers: Workers,
+        finder: WorkFinder,
+        deliveries: DeliveryTracker,
+        abandon: Abandon,
+    ) -> None:
+        """`abandon(owner, ticket)` is called where the caller went away while its run was admitted."""
+        self._parts = parts
+        self._limits = parts.limits
+        self._clock = parts.clock()
+        self._holder = holder
+        self._workers = workers
+        self._lease, self._writers, self._tasks = workers.lease, workers.writers, workers.tasks
+        self._finder = finder
+        self._deliveries = deliveries
+        self._abandon = abandon
+        self.draining = False
+        self.chores = 0
+        self._turn = 0
+
+    def stop(self) -> None:
+        """The server stops: new work is refused."""
+        self.draining = True
+
+    async def submit(self, order: Order) -> Ticket:
+        """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
+        the store has begun: an admitted run is driven, and its caller has left it."""
+        if self._late():
+            await self._give_way()
+        if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
+            return await self._admit(order)
+        answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
+        self._tasks.spawn(self._answer(order, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._tasks.spawn(self._abandon(order.owner, answer.result()))
+            raise
+
+    def _late(self) -> bool:
+        return any(writer.late_s > LATE_S for writer in self._writers.values())
+
+    async def _give_way(self) -> None:
+        """Delay a new run while the writer is late, so that running streams do not stutter. The delay is at most 40
+        steps of 4 to 16 ms, about 0.4 seconds. Steps differ so that waiting runs do not all begin at once."""
+        for _ in range(STEPS):
+            self._turn = self._turn % 4 + 1
+            await asyncio.sleep(STEP_S * self._turn)
+            if not self._late():
+                return
+
+    async def _answer(self, order: Order, answer: asyncio.Future[Ticket]) -> None:
+        try:
+            ticket = await self._admit(order)
+        except Exception as error:  # the caller's, if there still is one
+            if not answer.done():
+                answer.set_exception(error)
+        except BaseException:
+            answer.cancel()
+            raise
+        else:
+            if answer.done():
+                await self._abandon(order.owner, ticket)
+            else:
+                answer.set_result(ticket)
+
+    async def _admit(self, order: Order) -> Ticket:
+        in_memory = order.spec.kept == "memory"
+        self.refuse_if_unable(stored=not in_memory)
+        if order.spec.chore:
+            return await self._chore(order)
+        slot = self._finder.take_slot(in_memory=in_memory)
+        try:
+            full = not slot and self._queue_is_full(order)
+            span: LeaseSpan = Unleased() if in_memory else self._lease.span()
+            opened = await self._open(order, held=slot, full=full)
+        except BaseException:
+            self._return_slot(slot)
+            raise
+        if isinstance(opened, Attached):
+            self._return_slot(slot)
+            if opened.again:  # it may have waited for this caller
+                self._finder.seek()
+            return await self._ticket(order.owner, opened)
+        if slot and span.held() and not self._finder.takes(opened.run):
+            self._tasks.spawn(self._drive(self._start(opened, span)))
+        elif slot:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
+            self._writers[in_memory].give_back(opened.run, 1, None)
+            self._return_slot(slot)
+        else:
+            self._finder.opened()
+            if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
+                self._finder.seek()
+        return Ticket(opened.run, opened.resolved.session or "", waited=bool(order.asked.credential))
+
+    def _queue_is_full(self, order: Order) -> bool:
+        """Whether no run may be added; raises at once where the order can be nothing but a new run."""
+        if self._finder.queued < self._limits.queue:
+            return False
+        if order.asked.key is None and not order.asked.match:
+            raise self._too_many()
+        return True
+
+    def _start(self, opened: Opened, span: LeaseSpan) -> ClaimedRun:
+        state = fold(entry_of(opened.run, record) for record in opened.records)
+        run = ClaimedRun(state, 1, ClaimPhase.OPENED, span)
+        self._workers.start(run)
+        return run
+
+    async def _drive(self, run: ClaimedRun) -> None:
+        try:
+            await self._workers.drive(run)
+        finally:
+            self._finder.release()
+
+    async def _chore(self, order: Order) -> Ticket:
+        """A front end's errand: beside the slots, with a small limit of its own (B7)."""
+        if self.chores >= self._limits.chores:
+            raise ClientError("too_many_runs", "Too many chores at once. Try again.", status=429, retry_after=1)
+        self.chores += 1
+        try:
+            opened = await self._open(order, held=True)
+        except BaseException:
+            self.chores -= 1
+            raise
+        if not isinstance(opened, Opened):
+            raise TypeError("a chore has no idempotency key")
+        self._tasks.spawn(self._do_chore(self._start(opened, Unleased())))
+        return Ticket(opened.run, opened.resolved.session or "")
+
+    async def _do_chore(self, run: ClaimedRun) -> None:
+        try:
+            await self._workers.drive(run)
+        finally:
+            self.chores -= 1
+
+    def _return_slot(self, slot: bool) -> None:
+        if slot:
+            self._finder.release()
+
+    def refuse_if_unable(self, *, stored: bool) -> None:
+        """503 while the server stops or, for what is to be stored, the store takes nothing."""
+        if self.draining:
+            raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
+        if not stored:
+            return
+        if (why := self._lease.trouble()) is not None:
+            raise store_not_asked(why)
+        self._writers[False].refuse_if_degraded(self._parts.durable.upkeep.short())
+
+    async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:
+        """Ask the store. In a `full` house a known key or a lost place is answered all the same (R16)."""
+        parts = self._parts
+        asked, spec = order.asked, order.spec
+        store, prepared = parts.durable, None
+        if spec.kept == "memory":
+            prepared = resolve_without_store(asked) or await parts.durable.resolve(asked)
+            store, asked = parts.memory, Asked(owner=order.owner, fingerprint="", kept="memory")
+
+        def accept(resolved: Resolved) -> list[bytes]:
+            if full:
+                raise self._too_many()
+            accepted = RunAccepted(spec=spec, resolved=prepared or resolved, owner=order.owner)
+            return [codec.encode(accepted)] + ([codec.encode(AttemptStarted())] if held else [])
+
+        opening = Opening(
+            run=parts.new_id(),
+            at=parts.now_ms(),
+            now=self._clock(),
+            dialect=spec.dialect,
+            model=spec.model,
+            asked=asked if asked.fresh_conversation else replace(asked, fresh_conversation=f"conv_{parts.new_id()}"),
+            accept=accept,
+            holder=self._holder if held else None,
+            metadata=msgspec.json.encode(spec.metadata),
+        )
+        try:
+            await self._deliveries.tell_losses()
+            opened = await store.open(opening)
+        except StoreUnavailable as error:
+            raise not_stored(error) from error
+        if prepared is not None and isinstance(opened, Opened):
+            return Opened(opened.run, prepared, opened.records)
+        return opened
+
+    def _too_many(self) -> ClientError:
+        return ClientError(
+            "too_many_runs",
+            f"{self._finder.active} runs are active and {self._finder.queued} wait. Try again in a moment.",
+            status=429,
+            retry_after=2,
+        )
+
+    async def _ticket(self, owner: str, found: Attached) -> Ticket:
+        """The ticket for a run that was there. Its caller has its place by now: without an answer from the store it
+        only misses the name of its session."""
+        try:
+            row = await self._parts.durable.find(owner, found.run)
+        except StoreUnavailable as error:
+            self._parts.log.warning("session_not_read", run=found.run, reason=str(error))
+            row = None
+        return Ticket(found.run, row.session if row else "", attached=not found.again, waited=found.again)
+
+
+def not_stored(error: StoreUnavailable) -> ServerError:
+    """The answer where the store took nothing, or did not say whether it did."""
+    if error.away:
+        return store_unavailable(str(error))
+    return ServerError("storage_full", f"Nothing can be stored now: {error}. Try again later.", retry_after=5)

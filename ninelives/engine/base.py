@@ -1,0 +1,288 @@
+"""Values that the engine exchanges with its callers and its parts. Owns: the Projection Protocol (a dialect, seen from
+here), what a subscription can say next, the order for a run, the engine's limits, what an engine is made of
+(EngineParts) and what its parts tell it (Notices). Refuses to know: HTTP and any dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
+
+from ninelives.agents.base import Agent
+from ninelives.core.admission import Asked
+from ninelives.core.events import Entry
+from ninelives.core.spec import Spec
+from ninelives.journal.base import Notifier, Store
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.values import StoreUnavailable
+
+K = TypeVar("K")
+T = TypeVar("T")
+V = TypeVar("V")
+RETRY_S = 0.25
+"""A store that cannot be used now is asked again this much later."""
+WORK = "work"
+"""The topic of notifications that a run can be claimed."""
+
+
+class Projection(Protocol):
+    """A dialect as a fold of its own. Views are immutable values: one may be kept, shared or thrown away."""
+
+    name: str
+
+    def view0(self, after: int) -> Any:
+        """The view before the first entry, for a reader who replays and has seen everything up to position `after`
+        (-1: nothing). What a position counts is the dialect's own: frames or journal entries."""
+        ...
+
+    def step(self, view: Any, entry: Entry) -> tuple[Any, list[bytes]]:
+        """The view after an entry, and the frames that it renders to. The last frame of a terminal entry is given
+        even to a reader who says that it has seen it (G5)."""
+        ...
+
+    def live(self, view: Any) -> tuple[Any, list[bytes]]:
+        """The reader has reached the live edge: a view that all live readers share, and frames held back so far."""
+        ...
+
+    def over(self, view: Any) -> bool:
+        """True when this dialect has nothing more to say, though the run may go on: the stream ends here."""
+        ...
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A projection that cannot take text back. At the end of a run that no worker here drives, its readers wait rather
+    than see a draft which the next attempt may drop; until they see it grow, by another process."""
+
+    waits_for_worker: Literal[True]
+
+
+class Logger(Protocol):
+    """Where the engine says what happened: one event name and fields."""
+
+    def info(self, name: str, **fields: object) -> None:
+        """Something happened."""
+        ...
+
+    def warning(self, name: str, **fields: object) -> None:
+        """Something is not as it should be, and was dealt with."""
+        ...
+
+    def error(self, name: str, **fields: object) -> None:
+        """Something failed."""
+        ...
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """A request that a dialect has parsed."""
+
+    owner: str
+    spec: Spec
+    asked: Asked
+
+
+class Ticket(Struct, frozen=True):
+    """The run that answers an order. `attached`: it was there already, by its idempotency key."""
+
+    run: str
+    session: str
+    attached: bool = False
+    waited: bool = False
+    """The caller waits on a connection, and the same request may take its place: Engine.close says how it ended."""
+    rest: bool = False
+    """The caller has answered the run's question, and is given the rest of the run (G11)."""
+
+
+class Chunk(Struct, frozen=True, gc=False):
+    """Whole frames to send on."""
+
+    data: bytes
+
+
+class Idle(Struct, frozen=True):
+    """Nothing happened for a while: show that the line is alive."""
+
+
+class StreamEnded(Struct, frozen=True):
+    """The run's last frame has been given."""
+
+
+class Cut(Struct, frozen=True):
+    """The stream breaks off here, without an end: the reader should come back."""
+
+
+class Broken(Struct, frozen=True):
+    """The journal cannot be read on (a gap, a vanished run): the stream ends with an error, never as if done."""
+
+    reason: str
+
+
+News = Chunk | Idle | StreamEnded | Cut | Broken
+
+
+class Keep(Struct, frozen=True, kw_only=True):
+    """How much is kept; 0 is no bound."""
+
+    runs: int = 0
+    """Of each owner."""
+    owner_bytes: int = 0
+    total_bytes: int = 0
+    days: float = 0.0
+    """Since a run was last used."""
+    unstored_hours: float = 24.0
+    """How long the content of a run is kept whose request left `store` out; 0: until its answer was delivered."""
+    every_s: float = 30.0
+
+
+class EngineLimits(Struct, frozen=True, kw_only=True):
+    """The engine's bounds."""
+
+    keep: Keep = Keep()
+
+    works: bool = True
+    """False: journaled runs are left to other processes; those in memory are driven where their connection ends."""
+    concurrent_runs: int = 256
+    queue: int = 1024
+    chores: int = 8
+    subscriber_bytes: int = 1_048_576
+    linger_s: float = 0.004
+    """Deltas that come sooner than this after the last flush wait for each other: a commit of one delta costs about as
+    much as a commit of twenty; where only a few are there, half as long again. Facts do not wait."""
+    stage_bytes: int = 1_048_576
+    """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
+    keepalive_s: float = 15.0
+    stall_s: float = 60.0
+    """How long a run in memory waits for its one reader."""
+    leave_grace_s: float = 2.0
+    """How long after its last reader left a run is stopped, where leaving stops it (B6, C4)."""
+    strikes: int = 5
+    lease_s: float = math.inf
+    """How long a claim holds without a beat. A store that one process has to itself has no leases."""
+
+
+class Notices(Protocol):
+    """What the parts of an engine tell it. They get it when they are made, so nobody is ever without a listener."""
+
+    def lease_lapsed(self) -> None:
+        """No beat came through for a whole lease: all claims may be somebody else's."""
+        ...
+
+    async def beaten(self) -> None:
+        """A beat came through: compare what the store says with what is driven here."""
+        ...
+
+    def store_broke(self) -> None:
+        """Nothing will be written any more: whoever waits for more must not wait for ever."""
+        ...
+
+
+class EngineParts(Struct, frozen=True):
+    """What an engine is made of; chosen in app/assemble.py."""
+
+    durable: Store
+    memory: MemoryStore
+    notifier: Notifier
+    agent: Agent
+    limits: EngineLimits
+    log: Logger
+    now_ms: Callable[[], int]
+    new_id: Callable[[], str]
+    steady_ms: Callable[[], int] | None = None
+    """By what things expire: a clock that nobody sets while the server runs; None: `now_ms` is such a one."""
+    holder: str = ""
+    """By what name this process claims; empty: a new id."""
+
+    def clock(self) -> Callable[[], int]:
+        """The clock by which things expire."""
+        return self.steady_ms or self.now_ms
+
+    def store_of(self, run: str) -> Store:
+        """The store that has a run."""
+        return self.memory if self.memory.has(run) else self.durable
+
+
+class CutOff(Exception):
+    """The server stops: whoever waits is cut without an answer, so that it comes back."""
+
+
+class Tasks:
+    """The tasks of an engine, each behind an edge of its own: one that fails must not take the others with it."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._group: asyncio.TaskGroup | None = None
+        self._main: asyncio.Task[Any] | None = None
+
+    def begin(self, group: asyncio.TaskGroup) -> None:
+        """From now on tasks can be spawned, until the current task is cancelled."""
+        self._group, self._main = group, asyncio.current_task()
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Do it beside everything else. CutOff: the engine has not begun, or ends."""
+        if self._group is None or self._main is None or self._main.cancelling():
+            if isinstance(work, Coroutine):
+                work.close()
+            raise CutOff
+        task = self._group.create_task(self._guard(work))
+        if isinstance(work, Coroutine):  # a task that is cancelled before it begins would leave it unawaited
+            task.add_done_callback(lambda _: work.close())
+
+    async def _guard(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except CutOff:  # it wanted more work begun while the engine ends: the next start finds what is left
+            return
+        except Exception as error:
+            self._log.error("worker_failed", error=repr(error))
+
+
+class BoundedCache(Generic[K, V]):
+    """Things in memory, bounded in bytes."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._things: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.size = 0
+
+    def put(self, key: K, thing: V, size: int) -> None:
+        """Keep it; what is larger than half the bound is not kept."""
+        self.drop(key)
+        if size > self._bound // 2:
+            return
+        self._things[key] = thing, size
+        self.size += size
+        while self.size > self._bound:
+            self.size -= self._things.popitem(last=False)[1][1]
+
+    def get(self, key: K) -> V | None:
+        """What is kept under this key."""
+        found = self._things.get(key)
+        if found is None:
+            return None
+        self._things.move_to_end(key)
+        return found[0]
+
+    def names(self) -> list[K]:
+        """All keys, the longest unused first."""
+        return list(self._things)
+
+    def drop(self, key: K) -> None:
+        """Forget it."""
+        found = self._things.pop(key, None)
+        if found is not None:
+            self.size -= found[1]
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What the store says, when it can be asked again: a trouble that passes costs a run time only (P15)."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable as error:
+            if not error.passing:
+                raise
+        await asyncio.sleep(RETRY_S)

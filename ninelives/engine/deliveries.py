@@ -1,0 +1,76 @@
+"""Whether answers reached those who waited for them. Owns: telling the store, as far as this process knows: an answer
+is delivered when its last byte was handed to the transport; a connection is lost when it broke before that; and at a
+start all connections of the process before are lost, however it ended. Refuses to know: connections, and what follows
+for a run.
+
+Theory of operation. Delivered answers are told in batches: one write for all that were delivered while the last was
+under way. A loss is told at once, because a retry may be on its way already; one that the store did not take is told
+before the next run is opened, or that retry would begin a second run. Where this process has the store to
+itself, a draining server tells of no loss: its next start does, so that the time to come back begins only when somebody
+is there again. Other replicas take a retry at once, so there the loss is told before the connection breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from ninelives.engine.base import EngineParts, Tasks
+from ninelives.journal.values import Gone, StoreUnavailable
+
+
+class DeliveryTracker:
+    """What one process says about its callers."""
+
+    def __init__(self, parts: EngineParts, tasks: Tasks) -> None:
+        self._deliveries = parts.durable.deliveries
+        self._now_ms = parts.clock()
+        self._log = parts.log
+        self._tasks = tasks
+        self._delivered: list[Gone] = []
+        self._telling = asyncio.Lock()
+        self._untold: dict[Gone, int] = {}
+        """Losses that the store has not taken yet, and when they happened."""
+        self._tells_at_drain = parts.durable.peers.shared
+        self._draining = False
+
+    def stop(self) -> None:
+        """The server stops."""
+        self._draining = True
+
+    async def strand(self) -> None:
+        """Before the first request, and now and then: whoever waited at a process that is gone has no connection."""
+        await self._say(self._deliveries.strand(self._now_ms()))
+
+    def answered(self, owner: str, run: str) -> None:
+        """All that there is was handed over."""
+        self._delivered.append((owner, run))
+        if len(self._delivered) == 1:
+            self._tasks.spawn(self._tell_delivered())
+
+    async def _tell_delivered(self) -> None:
+        async with self._telling:  # those that are delivered meanwhile go with the next write
+            told, self._delivered = self._delivered, []
+            await self._say(self._deliveries.answered(told))
+
+    async def rest_given(self, owner: str, run: str) -> None:
+        """Who answered the question of a run has all that came after it."""
+        await self._say(self._deliveries.rest_given(owner, run))
+
+    async def lost(self, owner: str, run: str) -> None:
+        """The connection broke before."""
+        if not self._draining or self._tells_at_drain:
+            self._untold[owner, run] = self._now_ms()
+            await self._say(self.tell_losses())
+
+    async def tell_losses(self) -> None:
+        """Tell what was not told yet. Raises StoreUnavailable."""
+        for (owner, run), at in list(self._untold.items()):
+            await self._deliveries.lost(owner, run, at)
+            self._untold.pop((owner, run), None)
+
+    async def _say(self, word: Awaitable[None]) -> None:
+        """A store that takes nothing now costs a retry its run, never the caller its answer."""
+        try:
+            await word
+        except StoreUnavailable as error:
+            self._log.warning("delivery_not_noted", reason=str(error))

@@ -1,0 +1,331 @@
+"""Submit, attach, look, wait, cancel, delete: the one door to runs. Owns: the parts of an engine and how they are
+joined, what follows when a caller leaves, comparing what the store says with what is driven here, and the order of a
+shutdown. There is one path for a run: whatever is kept of it, streamed or not. Refuses to know: dialects and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from ninelives.core.errors import Damaged
+from ninelives.core.events import Entry
+from ninelives.core.state import RunState
+from ninelives.engine.admission import Admission
+from ninelives.engine.base import RETRY_S, EngineParts, Order, Projection, Tasks, Ticket, patiently
+from ninelives.engine.claim import ClaimEvent
+from ninelives.engine.deliveries import DeliveryTracker
+from ninelives.engine.lease import Lease, Unleased
+from ninelives.engine.readers import Readers, Waiters
+from ninelives.engine.retention import Retainer
+from ninelives.engine.subscription import Subscription
+from ninelives.engine.work import Recovery, WorkFinder, entry_of, read_kept, read_state
+from ninelives.engine.workers import Choice, PersonAnswer, Workers, leave_answer, not_pending
+from ninelives.engine.writer import Writer
+from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
+
+CANCEL_WAIT_S = 10.0
+
+
+class Engine:
+    """One process's engine. `await start()` before use, `await stop()` at the end."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self.limits, self.new_id, self.durable = parts.limits, parts.new_id, parts.durable
+        self.holder = holder = parts.holder or parts.new_id()
+        self.now_ms = parts.clock()
+        self._tasks = tasks = Tasks(parts.log)
+        self.readers = readers = Readers(parts)
+        self.lease = Lease(parts, holder, self)
+        self._writers = writers = {
+            False: Writer(parts, parts.durable, self.lease, self),
+            True: Writer(parts, parts.memory, Unleased(), self),
+        }
+        self._workers = workers = Workers(parts, readers, writers, self.lease, tasks)
+        self._recovery = Recovery(parts, holder, workers)
+        self._finder = WorkFinder(parts, self._recovery, workers)
+        self._deliveries = DeliveryTracker(parts, tasks)
+        self.retainer = Retainer(parts, readers)
+        self._admission = Admission(
+            parts, holder, workers, self._finder, self._deliveries, partial(self.close, whole=False)
+        )
+        self._waiters = Waiters(readers, self.look)
+        self._undriven: set[tuple[str, int]] = set()
+        self._main: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+        """Set when the engine has ended, by stop() or by a failure of its own."""
+        self.failed = False
+
+    @property
+    def draining(self) -> bool:
+        """Does the server stop?"""
+        return self._admission.draining
+
+    # life
+
+    async def start(self) -> None:
+        """Begin to write, tick, beat and recover."""
+        await self._deliveries.strand()
+        begun = asyncio.Event()
+        self._main = asyncio.create_task(self._run(begun), name="engine")
+        self._main.add_done_callback(self._note_end)
+        await begun.wait()
+
+    def _note_end(self, main: asyncio.Task[None]) -> None:
+        """A part of the engine that fails takes all others with it: whoever serves must not go on as if nothing was."""
+        if not main.cancelled() and (error := main.exception()) is not None:
+            self._parts.log.error("engine_failed", trace="".join(traceback.format_exception(error)))
+            self.failed = True
+        self.ended.set()
+
+    async def _run(self, begun: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks.begin(tasks)
+            for writer in self._writers.values():
+                tasks.create_task(writer.run(), name="writer")
+            tasks.create_task(self.readers.tick(), name="keepalives")
+            tasks.create_task(self.lease.beat(), name="beat")
+            tasks.create_task(self.lease.watch(), name="lease")
+            tasks.create_task(self._finder.run(), name="finder")
+            tasks.create_task(self.retainer.run(), name="retention")
+            tasks.create_task(self.retainer.run_forgetting(), name="forgetting")
+            begun.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new work; park journaled runs at a safe point, end the others; flush; cut the streams."""
+        self._admission.stop()
+        self._finder.stop()
+        self._deliveries.stop()
+        await self._workers.drain(seconds)
+        self.cut()
+
+    def cut(self) -> None:
+        """Break off every stream and every wait."""
+        self.readers.cut_all()
+        self._waiters.cut()
+
+    async def stop(self) -> None:
+        """End all tasks."""
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.gather(self._main, return_exceptions=True)
+
+    # what the parts tell (Notices)
+
+    def lease_lapsed(self) -> None:
+        """See Notices.lease_lapsed."""
+        self._workers.lapse()
+
+    def store_broke(self) -> None:
+        """See Notices.store_broke."""
+        self._finder.give_up_writing()
+        self.lease.resign()
+        self.cut()
+
+    async def beaten(self) -> None:
+        """See Notices.beaten. A claim that nobody drives, seen at two beats, is given back: the answer to an opening or
+        a claim may be on its way at the first."""
+        await self._deliveries.strand()
+        undriven: set[tuple[str, int]] = set()
+        for held in await self.durable.peers.held(self.holder):
+            if not self._finder.takes(held.run):
+                undriven.add((held.run, held.attempt))
+            else:
+                self._compare(held)
+        for run, attempt in undriven & self._undriven:
+            self._parts.log.warning("claim_undriven", run=run, attempt=attempt)
+            self._writers[False].give_back(run, attempt, None)
+        self._undriven = undriven
+
+    def _compare(self, held: HeldRun) -> None:
+        """What the store knows of a run that is driven here, and no notification told."""
+        if held.wished:
+            self._workers.signalled(held.run)
+        if held.left_ms > self.limits.leave_grace_s * 1000 and not self._is_read(held.run):
+            self._workers.leave(held.run)
+
+    # requests
+
+    async def submit(self, order: Order) -> Ticket:
+        """See Admission.submit. Call close() when the request is over."""
+        return await self._admission.submit(order)
+
+    def refuse_if_unable(self, *, stored: bool) -> None:
+        """See Admission.refuse_if_unable."""
+        self._admission.refuse_if_unable(stored=stored)
+
+    def attach(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
+        """A new reader of a run."""
+        return self.readers.subscribe(owner, run, projection, after)
+
+    async def find(self, owner: str, run: str) -> RunRow | None:
+        """The catalog's row of a journaled run."""
+        self.retainer.used(owner, run)
+        return await self.durable.find(owner, run)
+
+    async def look(self, owner: str, run: str, known: RunState | None = None) -> RunState | None:
+        """The committed state of a run now; `known`: a state of it that was seen before."""
+        live = self.readers.live(run)
+        if live is not None and not live.gone:  # what was lost goes on elsewhere, or is gone
+            return live.committed if live.owner == owner else None
+        store = self._parts.store_of(run)
+        if store is self.durable:
+            return await read_kept(store, self.readers.kept, owner, run, known)
+        return await read_state(store, owner, run, known)
+
+    async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
+        """The committed entries of a journaled run."""
+        after = -1
+        while records := await self.durable.read(owner, run, after):
+            for record in records:
+                yield entry_of(run, record)
+            after = records[-1].seq
+            await asyncio.sleep(0)
+
+    async def waiting_with(self, owner: str, code: str) -> RunState | None:
+        """The owner's run that asks the question with this code."""
+        run = await self.durable.asking(owner, code)
+        state = await self.look(owner, run) if run is not None else None
+        asked = state.facts.asked if state is not None else None
+        return state if asked is not None and asked.code == code else None
+
+    async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
+        """See Waiters.wait."""
+        return await self._waiters.wait(owner, run, answered)
+
+    async def cancel(self, owner: str, run: str) -> RunState | None:
+        """Ask the holder to stop, wait (bounded) until it has; the state then. None: no such run."""
+        if await self._parts.store_of(run).signal(owner, Signal(run, "cancel", "cancel")):
+            self._workers.cancelling[run] += 1
+            self._workers.cancel(run)
+            self._finder.seek()
+            try:
+                async with asyncio.timeout(CANCEL_WAIT_S):
+                    state = await self.look(owner, run)
+                    while state is not None and not state.ended:  # a question may come while the signal is on its way
+                        asked = state.facts.asked
+                        state = await self.wait(owner, run, asked.code if asked is not None else "")
+                    return state
+            except TimeoutError:
+                return await self.look(owner, run)
+            finally:
+                self._workers.cancelling -= Counter([run])
+        return await self.look(owner, run)
+
+    async def delete(self, owner: str, run: str) -> bool:
+        """Cancel it if it is active, then hide it for ever; False where there is none."""
+        row = await self.durable.find(owner, run)
+        if row is None:
+            return False
+        if not row.ended:
+            await self.cancel(owner, run)
+        gone = await self.durable.delete(owner, run)
+        self._workers.earlier.forget(owner, run)
+        live = self.readers.live(run)
+        if live is not None:
+            live.advance(ClaimEvent.FENCE)
+        self.readers.vanish(run, "the run was deleted")
+        self._parts.notifier.ring([run])  # whoever waits for its end without a stream
+        return gone
+
+    async def approve(self, owner: str, state: RunState, choice: Choice, by: str) -> None:
+        """Answer the open question of a run; 409 where there is none or another answer came first."""
+        asked = state.facts.asked
+        if asked is None:
+            raise not_pending()
+        await leave_answer(self.durable, owner, state, PersonAnswer(choice, by, self._parts.new_id()))
+        if choice in ("session", "always"):
+            session = state.facts.accepted.resolved.session or ""
+            await self.durable.grant(owner, session if choice == "session" else "", asked.call.name)
+        self._finder.seek()
+
+    # callers that go
+
+    async def close(self, owner: str, ticket: Ticket, *, whole: bool) -> None:
+        """A caller's request is over. `whole`: all that there is was handed to its connection, and that did not break.
+        What follows for the run was settled when it was accepted (Spec.kept and Spec.on_disconnect): it goes on, is
+        cancelled, or is parked until the same request comes again (B6, C4)."""
+        if self._parts.memory.has(ticket.run):
+            await self._abandon_in_memory(owner, ticket.run)
+        elif ticket.waited and whole:
+            self._deliveries.answered(owner, ticket.run)
+        elif ticket.rest and whole:
+            await self._deliveries.rest_given(owner, ticket.run)
+        elif not whole:
+            if ticket.waited:
+                await self._deliveries.lost(owner, ticket.run)
+            if not self.draining:
+                await self._left(owner, ticket.run)
+
+    async def _abandon_in_memory(self, owner: str, run: str) -> None:
+        """Nobody else can read it: it ends, and is deleted."""
+        live = self.readers.live(run)
+        if live is not None and not live.committed.ended:
+            self._tasks.spawn(self._cancel_and_delete(owner, run))
+        else:
+            await self._parts.memory.delete(owner, run)
+
+    async def _cancel_and_delete(self, owner: str, run: str) -> None:
+        await self.cancel(owner, run)
+        await self._parts.memory.delete(owner, run)
+
+    async def _left(self, owner: str, run: str) -> None:
+        live = self.readers.live(run)
+        try:
+            state = live.committed if live is not None else await patiently(lambda: self.look(owner, run))
+        except Damaged as error:  # nobody here can go on with it anyway
+            return self._parts.log.error("run_damaged", run=run, reason=str(error))
+        if state is None or state.ended or state.facts.accepted.spec.on_disconnect == "detach":
+            return
+        self._tasks.spawn(self._stop_unread(owner, run, state.facts.accepted.spec.on_disconnect == "cancel"))
+
+    def _is_read(self, run: str) -> bool:
+        return self.readers.count(run) > 0 or self._waiters.wait_for(run)
+
+    async def _stop_unread(self, owner: str, run: str, cancels: bool) -> None:
+        """After a grace, unless somebody came meanwhile. A run that another process drives is parked by that one, at
+        its next beat (Notices.beaten)."""
+        await asyncio.sleep(self.limits.leave_grace_s)
+        while not self._is_read(run) and not self.draining:
+            if not cancels:
+                return self._workers.leave(run)
+            try:
+                await self.cancel(owner, run)
+                return None
+            except StoreUnavailable as error:
+                self._parts.log.warning("cancel_not_stored", run=run, reason=str(error))
+                if not error.passing:
+                    return None
+                await asyncio.sleep(RETRY_S)
+
+    # numbers
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers for health and metrics."""
+        return {
+            "active": self._finder.active,
+            "queued": self._finder.queued,
+            "held": self._workers.held(),
+            "recovered": self._recovery.recovered,
+            "taken_over": self._recovery.taken_over,
+            "restarted": self._recovery.restarted,
+            "sealed": self._recovery.sealed,
+            "fenced": self._writers[False].fenced,
+            "beat_age_s": age if (age := self.lease.age_s()) is None else round(age, 3),
+            "entries": sum(writer.entries for writer in self._writers.values()),
+            "subscriptions": self.readers.count(),
+            "evicted": self.retainer.evicted,
+            "forgotten": self.retainer.forgotten,
+            "writable": (failed := self._failed()) is None,
+            "degraded": failed or self.durable.upkeep.short(),
+        }
+
+    def _failed(self) -> str | None:
+        """Why nothing can be written now."""
+        if self.failed:
+            return "the engine failed; see the log, and restart the server"
+        return self._writers[False].degraded or self.lease.trouble() or self.durable.upkeep.trouble()

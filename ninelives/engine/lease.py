@@ -1,0 +1,156 @@
+"""How long this process may believe that its claims are its own. Owns: the beat of one process, when it last came
+through, and whether the lease has held since a claim was asked for. Refuses to know: what a claim is good for.
+
+Theory of operation. The store gives a process a lease by its own clock, from the moment a beat arrives. Here the time
+is taken before the beat is sent and by a clock that nobody sets, so what is counted here is over first. When it is over
+(the store is out of reach, or this process stood still), somebody else may have the runs: `Notices.lease_lapsed` is
+called once, and nothing is claimed until a beat comes through again. What was asked of the store before and is answered
+after that is not ours either, though no beat missed it: whoever asks for a claim takes a `span` first, and asks it when
+the answer is there. A store that one process has to itself has leases without end: there the beat only beats."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import suppress
+from typing import Protocol
+
+from ninelives.engine.base import EngineParts, Notices
+from ninelives.journal.values import StoreUnavailable
+
+AGAIN_S = 0.5
+"""After a beat that failed the next one comes so soon."""
+BEAT_S = 5.0
+"""The longest time between two beats."""
+
+
+class LeaseSpan(Protocol):
+    """The time since a claim or an opening was asked for."""
+
+    def held(self) -> bool:
+        """Whether the lease was held without a break since."""
+        ...
+
+
+class LeaseCheck(Protocol):
+    """What the writer needs of a lease."""
+
+    def check(self) -> None:
+        """Notice whether it is over, before something is relied upon."""
+        ...
+
+
+class Unleased:
+    """The lease of runs in memory: nobody else can have them."""
+
+    def check(self) -> None:
+        """It is never over."""
+
+    def held(self) -> bool:
+        """It always is."""
+        return True
+
+
+class _Span:
+    """See LeaseSpan."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._lapses = lease.lapses
+
+    def held(self) -> bool:
+        """See LeaseSpan.held."""
+        self._lease.check()
+        return not self._lease.over and self._lease.lapses == self._lapses
+
+
+class Lease:
+    """The lease of one process on one store."""
+
+    def __init__(self, parts: EngineParts, holder: str, notices: Notices) -> None:
+        self._store = parts.durable
+        self._holder = holder
+        self._length_s = parts.limits.lease_s
+        self._log = parts.log
+        self._clock = parts.clock()
+        self._notices = notices
+        self._beaten: float | None = None
+        self._fresh_from: float | None = None
+        """From when on it is counted: the last beat that came through, or the first that was tried."""
+        self._failed = ""
+        self._roused = asyncio.Event()
+        self._willing = True
+        self.lapses = 0
+        self.over = False
+        """No beat came through for a whole lease."""
+
+    def _now(self) -> float:
+        """Seconds, by a clock that nobody sets. The clock of the loop may stand still within one turn of the loop
+        (uvloop's does), so that a process that was stopped in the middle of one would not see it at once."""
+        return self._clock() / 1000
+
+    def resign(self) -> None:
+        """This process cannot write any more: it lets its lease run out, so that others take over."""
+        self._willing = False
+
+    def age_s(self) -> float | None:
+        """How long ago the last beat came through; None before the first."""
+        return None if self._beaten is None else self._now() - self._beaten
+
+    def _spent_s(self) -> float:
+        return 0.0 if self._fresh_from is None else self._now() - self._fresh_from
+
+    def trouble(self) -> str | None:
+        """Why nothing new should begin, if so."""
+        return self._failed or None
+
+    def span(self) -> LeaseSpan:
+        """Call before claim() or open(). The result says whether the lease was held without a break since."""
+        return _Span(self)
+
+    def check(self) -> None:
+        """See LeaseCheck.check."""
+        if self._spent_s() >= self._length_s and not self.over:
+            self.over = True
+            self.lapses += 1
+            self._failed = self._failed or "no beat came through"
+            self._log.warning("lease_lapsed", age_s=round(self._spent_s(), 1))
+            self._roused.set()  # nothing is taken in until a beat comes through: the next one must not wait
+            self._notices.lease_lapsed()
+
+    async def beat(self) -> None:
+        """Keep the claims of this process fresh, until cancelled."""
+        self._fresh_from = self._now()
+        pause_s = min(BEAT_S, self._length_s / 3)
+        while True:
+            self._roused.clear()
+            self.check()  # this process may have stood still
+            try:
+                if self._willing:
+                    await self._beat_once()
+            except StoreUnavailable as error:
+                self._failed = str(error)
+                self._log.warning("beat_failed", reason=str(error))
+            except Exception as error:  # the edge of a task that must not end: without a beat the lease is over
+                self._failed = f"the beat failed ({type(error).__name__})"
+                self._log.error("beat_failed", error=repr(error))
+            with suppress(TimeoutError):  # roused while the beat was under way: it was answered too late to count
+                await asyncio.wait_for(self._roused.wait(), AGAIN_S if self._failed else pause_s)
+
+    async def _beat_once(self) -> None:
+        began = self._now()
+        await self._store.beat(self._holder)
+        self.check()  # it may have arrived after the end of the lease before it: then what was held is free
+        self._beaten = self._fresh_from = began
+        self._failed = ""
+        if self.over:
+            self._log.info("lease_back")
+        self.over = False
+        await self._notices.beaten()
+
+    async def watch(self) -> None:
+        """Notice the end of the lease also while a beat is under way, until cancelled."""
+        while self._length_s < math.inf:
+            left = self._length_s if self._fresh_from is None or self.over else self._length_s - self._spent_s()
+            await asyncio.sleep(max(left, 0.01))
+            self.check()

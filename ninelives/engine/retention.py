@@ -1,0 +1,118 @@
+"""Keeps the store within its bounds while the server runs, and forgets what is not stored. Owns: which runs were used
+lately, the rounds in which runs without room go, and the rounds in which runs go whose answer was delivered or whose
+time is over (B6). Refuses to know: how a store finds them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ninelives.agents.base import RunForgetter
+from ninelives.core.errors import Damaged
+from ninelives.engine.base import EngineParts
+from ninelives.engine.readers import Readers
+from ninelives.engine.work import read_state
+from ninelives.journal.values import Gone, Retention, StoreUnavailable
+
+USES = 100_000
+"""More than this many used runs are not remembered between two rounds: they then count as used when they ended."""
+FORGET_S = 10.0
+"""A round of forgetting: well within the minute after a delivery."""
+FORGET_RUNS = 256
+ELSEWHERE_MS = 3_600_000
+"""So long the machine that has the files of a run may take to forget it. Then any other does, and the files stay."""
+
+
+class Retainer:
+    """Rounds of retention for one store."""
+
+    def __init__(self, parts: EngineParts, readers: Readers) -> None:
+        self._store = parts.durable
+        self._upkeep = parts.durable.upkeep
+        self._keep = parts.limits.keep
+        self._agent = parts.agent
+        self._now_ms = parts.clock()
+        self._readers = readers
+        self._log = parts.log
+        self._uses: dict[Gone, int] = {}
+        self.evicted = 0
+        self.forgotten = 0
+
+    def used(self, owner: str, run: str) -> None:
+        """Somebody looked at a run."""
+        if len(self._uses) < USES:
+            self._uses[owner, run] = self._now_ms()
+
+    async def run(self) -> None:
+        """Rounds of retention now and then, until cancelled."""
+        await self._rounds(self._keep.every_s, self.round)
+
+    async def run_forgetting(self) -> None:
+        """Rounds of forgetting now and then, until cancelled."""
+        await self._rounds(FORGET_S, self.forget)
+
+    async def _rounds(self, every_s: float, round: Callable[[], Awaitable[int]]) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await round()
+            except StoreUnavailable as error:
+                self._log.warning("retention_failed", reason=str(error))
+
+    async def round(self) -> int:
+        """One round of retention; how many runs went."""
+        uses, self._uses = self._uses, {}
+        await self._upkeep.touch([(owner, run, at) for (owner, run), at in uses.items()])
+        now, keep = self._now_ms(), self._keep
+        rule = Retention(
+            at=now,
+            runs=keep.runs,
+            owner_bytes=keep.owner_bytes,
+            total_bytes=keep.total_bytes,
+            before=int(now - keep.days * 86_400_000) if keep.days else 0,
+        )
+        gone = await self._upkeep.evict(rule, frozenset(self._readers.being_read()))
+        self.evicted += len(gone)
+        if gone:
+            self._log.info("runs_expired", runs=len(gone))
+        return len(gone)
+
+    async def forget(self) -> int:
+        """One round of forgetting; how many runs went. Those that cannot go now do not keep others waiting."""
+        unstored_ms = int(self._keep.unstored_hours * 3_600_000)
+        before, stay = self.forgotten, set[Gone]()
+        while True:
+            due = await self._upkeep.forgettable(self._now_ms(), unstored_ms, FORGET_RUNS + len(stay))
+            some = [found for found in due if found not in stay]
+            gone = [found for found in some if await self._can_go(*found)]
+            stay.update(set(some) - set(gone))
+            if gone:
+                await self._store.forget(gone)
+                self.forgotten += len(gone)
+                for _owner, run in gone:
+                    self._readers.kept.forget(run)
+            if len(some) < FORGET_RUNS:
+                return self.forgotten - before
+
+    async def _can_go(self, owner: str, run: str) -> bool:
+        """Whether nobody reads it, and what its tools left is gone."""
+        if self._readers.count(run):
+            return False
+        return not isinstance(self._agent, RunForgetter) or await self._forget_outputs(self._agent, owner, run)
+
+    async def _forget_outputs(self, agent: RunForgetter, owner: str, run: str) -> bool:
+        """Delete what its tools left outside of the journal; False where another process must do that."""
+        try:
+            state = await read_state(self._store, owner, run)
+        except Damaged as error:  # what cannot be read can still be deleted
+            self._log.error("run_damaged", run=run, reason=str(error))
+            return True
+        if state is None:
+            return True
+        try:
+            return await agent.forget(state) or self._now_ms() - state.facts.updated_at > ELSEWHERE_MS
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # the agent's code. One run that it fails for must not keep all others
+            self._log.error("outputs_not_forgotten", run=run, error=repr(error))
+            return True

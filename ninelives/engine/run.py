@@ -1,0 +1,318 @@
+"""A run that this process holds. Owns: ClaimedRun, its two states (staged: what the worker has produced, which only the
+writer sees; committed: what a reader can reach), its phase (claim.py) and its live readers; Audience, all live readers
+of a run in one dialect; and the marks that go with an end or a parking. Refuses to know: journals and agents.
+
+Theory of operation. The writer stages events: legality is decided by the fold, at once. After the commit it calls
+`tell` with the entries and the state after them; only then do they exist for anybody else. `tell` is synchronous: it
+steps each audience's view once, encodes once, and hands the same bytes to every subscription. A subscription whose
+buffer is full is not waited for: it is given the view and place it had, leaves the audience, and goes on from the
+journal by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import msgspec
+
+from ninelives.core.events import AnyEvent, ApprovalRequested, Entry
+from ninelives.core.history import turn_messages
+from ninelives.core.state import RunState, chainable, waiting
+from ninelives.core.writing import Place, Writing, at
+from ninelives.engine.base import Projection
+from ninelives.engine.claim import ClaimEvent, ClaimPhase, after
+from ninelives.engine.lease import LeaseSpan
+from ninelives.journal.values import Mark, Record, Slice
+
+LAPSED, LOST = ClaimPhase.LAPSED, ClaimPhase.LOST
+_HALTS = frozenset({ClaimEvent.ASK, ClaimEvent.CANCEL, ClaimEvent.FAIL, ClaimEvent.LAPSE, ClaimEvent.FENCE})
+"""Events that stop the agent at once. Others wait for a safe point, or come from the agent itself."""
+
+
+class ClaimLost(Exception):
+    """Another holder has the run: stop at once, write nothing."""
+
+
+class Turnstile(Protocol):
+    """The time that a run has alone, because it may be the one that kills the server (work.py)."""
+
+    def over(self) -> None:
+        """The next one may begin. Only the first call counts."""
+        ...
+
+
+class LiveReader(Protocol):
+    """What an audience needs of a subscription."""
+
+    def push(self, data: bytes, *, last: bool = False) -> bool:
+        """Take frames; False when the buffer is full. `last`: the run ends with them, so finish() follows."""
+        ...
+
+    def detach(self, view: Any, seq: int) -> None:
+        """Leave the audience: read on from the journal, after `seq`, with this view."""
+        ...
+
+    def finish(self) -> None:
+        """The run has ended and everything was pushed."""
+        ...
+
+    def backlog(self) -> int:
+        """Bytes that wait to be sent."""
+        ...
+
+    def vanish(self, reason: str) -> None:
+        """There is nothing left that could be read."""
+        ...
+
+
+class Audience:
+    """All live readers of one run in one dialect."""
+
+    def __init__(self, projection: Projection, view: Any) -> None:
+        self.projection = projection
+        self.view = view
+        self.readers: list[LiveReader] = []
+
+    def tell(self, entries: list[Entry], *, last: bool = False) -> None:
+        """Render once, push to all. `last`: the run ends with these."""
+        before, view, step = self.view, self.view, self.projection.step
+        if len(entries) == 1:
+            view, frames = step(view, entries[0])
+        else:
+            frames = []
+            for entry in entries:
+                view, more = step(view, entry)
+                frames += more
+        self.view = view
+        if not frames:
+            return
+        data = b"".join(frames) if len(frames) > 1 else frames[0]
+        full: list[LiveReader] = []
+        for reader in self.readers:
+            if not reader.push(data, last=last):
+                full.append(reader)
+        for reader in full:
+            self.readers.remove(reader)
+            reader.detach(before, entries[0].seq - 1)
+        if self.projection.over(view):
+            for reader in self.readers:
+                reader.finish()
+
+
+class ClaimedRun:
+    """One run under one claim."""
+
+    def __init__(
+        self, state: RunState, attempt: int, phase: ClaimPhase, lease: LeaseSpan, alone: Turnstile | None = None
+    ) -> None:
+        self.owner = state.facts.accepted.owner
+        self.run = state.facts.run
+        self.attempt = attempt
+        self.phase = phase
+        self.lease = lease
+        self.in_memory = state.facts.accepted.spec.kept == "memory"
+        """True where the run is in memory only: it has one reader, whose leaving ends it."""
+        self.happened: set[ClaimEvent] = set()
+        """What has happened to this claim so far."""
+        self.halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the agent must stop."""
+        self.staging = Writing(state)
+        self._committed: Place = (state, 0)
+        self.audiences: dict[str, Audience] = {}
+        self.pending_bytes = 0
+        self.flushing = False
+        self.queued = False
+        """It is in the writer's next batch."""
+        self._alone = alone
+        self._waiter: asyncio.Future[None] | None = None
+        self._watchers: list[asyncio.Future[None]] = []
+        self._entries: list[Entry] = []
+        self._records: list[Record] = []
+        self._mark: Mark | None = None
+
+    # the claim
+
+    def advance(self, event: ClaimEvent) -> None:
+        """Something happened to the claim (claim.py). IllegalStep: it cannot, in this phase."""
+        before, self.phase = self.phase, after(self.phase, event)
+        self.happened.add(event)
+        if self.gone and before is not self.phase:
+            self._lose()
+        if event in _HALTS and self.phase is not ClaimPhase.RELEASED:
+            self.stop()
+
+    def stop(self) -> None:
+        """The agent must stop now."""
+        if not self.halt.done():
+            self.halt.set_result(None)
+
+    @property
+    def gone(self) -> bool:
+        """True where the run may be somebody else's."""
+        return self.phase is LOST or self.phase is LAPSED
+
+    def _lose(self) -> None:
+        """What was staged never happened, and readers go back to the journal."""
+        self.staging = Writing(self.committed)
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Nobody drives it here any more: readers go on from the journal."""
+        for audience in self.audiences.values():
+            for reader in audience.readers:
+                reader.detach(audience.view, self.committed.seq)
+        self.audiences.clear()
+        self._tell_watchers()
+        self.wake()
+
+    # staged and committed
+
+    @property
+    def staged(self) -> RunState:
+        """What the worker has produced."""
+        return self.staging.state
+
+    @property
+    def committed(self) -> RunState:
+        """What a reader can reach."""
+        if self._committed[1]:
+            self._committed = (at(self._committed), 0)
+        return self._committed[0]
+
+    def stage(self, event: AnyEvent, data: bytes, at: int) -> None:
+        """Add an event; IllegalEvent where the table has no cell for it."""
+        staging, attempt = self.staging, self.attempt
+        seq = staging.seq + 1
+        entry = Entry(self.run, seq, at, attempt, event)
+        staging.add(entry)
+        self._entries.append(entry)
+        self._records.append(Record(seq, attempt, at, data))
+        self.pending_bytes += len(data)
+
+    @property
+    def pending(self) -> bool:
+        """True while something staged is not committed."""
+        return bool(self._mark or self._entries) or self.flushing
+
+    def stage_mark(self, mark: Mark) -> None:
+        """What is to change beside the log with the entries that are staged."""
+        self._mark = mark
+
+    def take(self) -> tuple[Slice, list[Entry], Place]:
+        """All that is staged, for the writer."""
+        part = Slice(self.run, self.attempt, self._records, self._mark)
+        entries, self._entries, self._records, self._mark = self._entries, [], [], None
+        self.pending_bytes = 0
+        self.flushing = True
+        self.queued = False
+        return part, entries, self.staging.place
+
+    def tell(self, entries: list[Entry], after: Place) -> None:
+        """These entries are committed."""
+        self._committed, ended = after, after[0].ended
+        self.flushing = False
+        if self._alone is not None and self.committed.facts.fresh:
+            self._alone.over()
+        if entries:
+            for audience in tuple(self.audiences.values()):
+                audience.tell(entries, last=ended)
+        if ended:
+            for audience in self.audiences.values():
+                for reader in audience.readers:
+                    reader.finish()
+            self._tell_watchers()
+        self.wake()
+
+    # those who wait
+
+    def break_off(self, reason: str) -> None:
+        """A dialect could not render what is committed: its readers end with an error, the run goes on."""
+        for audience in self.audiences.values():
+            for reader in audience.readers:
+                reader.vanish(reason)
+        self.audiences.clear()
+
+    def until_over(self) -> asyncio.Future[None]:
+        """Done when the run has ended, or is not driven here any more."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(future)
+        return future
+
+    def _tell_watchers(self) -> None:
+        watchers, self._watchers = self._watchers, []
+        for future in watchers:
+            if not future.done():
+                future.set_result(None)
+
+    def wake(self) -> None:
+        """Let the worker look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def news(self) -> None:
+        """Wait for the next commit, loss or drained reader. One waiter: the run's own worker."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def join(self, projection: Projection, view: Any, reader: LiveReader) -> Audience:
+        """A reader that has caught up to the committed state goes live."""
+        audience = self.audiences.get(projection.name)
+        if audience is None:
+            audience = self.audiences[projection.name] = Audience(projection, view)
+        audience.readers.append(reader)
+        return audience
+
+    def leave(self, projection: Projection, reader: LiveReader) -> None:
+        """A reader goes; an empty audience goes with it."""
+        audience = self.audiences.get(projection.name)
+        if audience is not None and reader in audience.readers:
+            audience.readers.remove(reader)
+            if not audience.readers:
+                del self.audiences[projection.name]
+
+    def backlog(self) -> int:
+        """The longest queue of a reader, in bytes."""
+        longest = 0
+        for audience in self.audiences.values():
+            for reader in audience.readers:
+                longest = max(longest, reader.backlog())
+        return longest
+
+
+# what changes beside the log
+
+
+def end_mark(state: RunState) -> Mark:
+    """The mark of a terminal state. A run that is not stored leaves a turn to its session only."""
+    facts = state.facts
+    resolved, stored = facts.accepted.resolved, facts.accepted.spec.kept == "stored"
+    remembers = resolved.remember and chainable(state)
+    chains = chainable(state) and stored
+    turn = msgspec.json.encode(turn_messages(state)) if chains or remembers else b""
+    return Mark(
+        status=state.status,
+        at=facts.updated_at,
+        ended=True,
+        chains=chains,
+        turn=turn,
+        session=(resolved.session or "") if remembers else "",
+        void=not chainable(state),
+    )
+
+
+def parked_mark(at: int, state: RunState, *, left: bool = False) -> Mark:
+    """The run waits for the next holder, for a person's answer until that expires, or for its caller."""
+    if waiting(state):
+        return _asking(at, state.facts.asked, parked=True)
+    return Mark(status="queued", at=at, parked=True, left=left)
+
+
+def asking_mark(at: int, asked: ApprovalRequested) -> Mark:
+    """A person is asked: the question must be found, also where the server dies before it parks the run."""
+    return _asking(at, asked, parked=False)
+
+
+def _asking(at: int, asked: ApprovalRequested | None, *, parked: bool) -> Mark:
+    if asked is None:
+        raise ValueError("a run that waits for a person has a question")
+    return Mark(status="waiting_for_approval", at=at, parked=parked, wake_at=asked.expires_at, asks=asked.code)

@@ -1,0 +1,419 @@
+"""Finds runs that nobody drives, claims them and has them driven. Owns: slots, when the store is asked for work and for
+how much (WorkFinder); a claim and the strikes rule (Recovery); whose turn it is among the runs that may have killed the
+server (Quarantine); reading the state of a run. Refuses to know: how a run is driven.
+
+Theory of operation. Nothing waits in a process: a run that was taken in without a slot, was parked or lost its holder
+is unclaimed in its store, and whoever has a slot takes it. SQLite is a cluster of one: there the only process finds
+its own. A race for a run is decided by the claim. A notification ("work") says that there is some; a lost one costs one
+round of polling. A run with a signal waits for no slot. Rounds never ask for more than could be begun, so a backlog of
+any length costs nobody memory.
+
+A run that is found is folded, then claimed with attempt + 1 (AttemptStarted is committed with the claim: the draft is
+dropped, facts stay), then driven like any other. A run that has died without a new fact twice or more may be the one
+that kills the server: such runs are tried one at a time, so that a poison run is found alone; after `strikes` such
+deaths it is given up as failed.
+
+Suspects are tried in the order of their claims, the one that was claimed last first: it is the likeliest culprit,
+because the others had their turn before it and the server lived on. So from its second turn on a poison run dies before
+anybody else is claimed, and no other run takes a strike for it, however long that one needs to settle something. A turn
+ends with the first new fact or after a share of the time that all have together: a suspect that is merely slow must not
+keep the others waiting (P4)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from heapq import heappop, heappush
+
+from ninelives.core import codec
+from ninelives.core.errors import Damaged
+from ninelives.core.events import AttemptStarted, Entry, RunFailed
+from ninelives.core.state import RunState, apply, start
+from ninelives.engine.base import WORK, CutOff, EngineParts
+from ninelives.engine.claim import ClaimEvent, ClaimPhase
+from ninelives.engine.lease import LeaseSpan, Unleased
+from ninelives.engine.run import ClaimedRun, ClaimLost, Turnstile
+from ninelives.engine.subscription import EndedRuns, entries_of
+from ninelives.engine.workers import Claimed, Workers
+from ninelives.engine.writer import Writer
+from ninelives.journal.base import Store
+from ninelives.journal.values import Claim, Record, StoreUnavailable
+
+POLL_S = 0.7
+URGENT_ROUNDS = 4
+"""Every so many rounds a process without a slot looks for runs that a signal waits for."""
+URGENT = 16
+MOST = 256
+"""A round asks for at most so many runs."""
+UNREADABLE_S = 60.0
+"""A run that cannot be read here is left alone for so long. In a shared store others may know more kinds of event."""
+TURN_S = 2.0
+ALL_S = 20.0
+"""Within this time every suspect has had its turn: well below the 30 s of P4."""
+
+
+def entry_of(run: str, record: Record) -> Entry:
+    """A record with its meaning."""
+    return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
+
+
+async def read_state(store: Store, owner: str, run: str, known: RunState | None = None) -> RunState | None:
+    """Fold a run from the store, letting others run in between; None where the owner has no such run. With a `known`
+    state only what came after it is folded; its last entry is read again, to see that the run is still there."""
+    state: RunState | None = None
+    after = known.seq - 1 if known is not None else -1
+    while records := await store.read(owner, run, after):
+        after = records[-1].seq
+        for first in range(0, len(records), 512):
+            for entry in entries_of(run, records[first : first + 512]):
+                if known is not None and entry.seq <= known.seq:
+                    state = known
+                else:
+                    state = start(entry) if state is None else apply(state, entry)
+            if len(records) > 512:
+                await asyncio.sleep(0)
+    return state
+
+
+async def read_kept(
+    store: Store, kept: EndedRuns, owner: str, run: str, known: RunState | None = None
+) -> RunState | None:
+    """The same for a run that may have been folded before; the store says whether it is still there."""
+    if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
+        return state
+    state = await read_state(store, owner, run, known)
+    if state is not None:
+        kept.note(state)
+    return state
+
+
+class Recovery:
+    """Claims runs that nobody holds, and has them driven."""
+
+    def __init__(self, parts: EngineParts, holder: str, workers: Workers) -> None:
+        self._parts = parts
+        self._limits = parts.limits
+        self._log = parts.log
+        self._now_ms = parts.clock()
+        self._holder = holder
+        self._workers = workers
+        self._quarantine = Quarantine()
+        self._stopping = False
+        self.recovered = 0
+        """Runs that were continued after a crash or a restart."""
+        self.taken_over = 0
+        """Those whose last holder died."""
+        self.restarted = 0
+        """Those that another process had parked in order: a clean restart is no crash (G18)."""
+        self.sealed = 0
+
+    def stop(self) -> None:
+        """The server stops: no suspect is begun any more."""
+        self._stopping = True
+
+    def expect(self) -> None:
+        """A run is about to be looked at: see Quarantine.expect."""
+        self._quarantine.expect()
+
+    async def take(self, owner: str, run: str) -> None:
+        """Claim and drive a run for which `expect` was called. Raises StoreUnavailable and Damaged."""
+        store = self._parts.store_of(run)
+        try:
+            state = await read_state(store, owner, run)
+        finally:
+            self._quarantine.known()
+        if state is None or state.ended:
+            return
+        # The claim below counts the death of the last attempt. With one strike in the journal it is the second.
+        if state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1:
+            turn = await self._quarantine.turn(state.facts.updated_at)
+            try:
+                if not self._stopping:
+                    await self._claim_and_drive(store, owner, state, turn)
+            finally:
+                turn.over()
+        else:
+            await self._claim_and_drive(store, owner, state)
+
+    async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: Turnstile | None = None) -> None:
+        in_memory = store is self._parts.memory
+        writer = self._workers.writers[in_memory]
+        span: LeaseSpan = Unleased() if in_memory else self._workers.lease.span()
+        if not span.held():  # the finder looked a while ago: nothing is begun without a lease
+            return
+        clean = True
+
+        def first(attempt: int, was_clean: bool) -> bytes:
+            nonlocal clean
+            clean = was_clean
+            return codec.encode(AttemptStarted(was_clean))
+
+        claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
+        if claim is None:
+            return
+        try:
+            known = await _after_claim(store, owner, state, claim)
+        except BaseException:  # nobody drives it, and our beats would keep it from all others (P4)
+            writer.give_back(claim.run, claim.attempt, None)
+            raise
+        if known is None or not span.held():
+            writer.give_back(claim.run, claim.attempt, known)
+            return
+        run = ClaimedRun(known, claim.attempt, ClaimPhase.CLAIMED, span, alone)
+        self._count(run, clean=clean)
+        if known.facts.strikes >= self._limits.strikes:
+            await self._give_up(run, writer)
+        else:
+            await self._workers.drive(run, Claimed(clean=clean, overdue=claim.overdue))
+
+    def _count(self, run: ClaimedRun, *, clean: bool) -> None:
+        parked_here = self._workers.parked.get(run.run) is not None
+        self._workers.parked.drop(run.run)
+        self.taken_over += not clean
+        if run.attempt > 1:
+            self.restarted += clean and not parked_here
+            self.recovered += not (clean and parked_here)
+            strikes = run.staged.facts.strikes
+            self._log.info("run_recovered", run=run.run, attempt=run.attempt, strikes=strikes, clean=clean)
+
+    async def _give_up(self, run: ClaimedRun, writer: Writer) -> None:
+        """The run has killed the server too often: it is given up (G10)."""
+        self.sealed += 1
+        self._log.error("run_sealed", run=run.run, strikes=run.staged.facts.strikes)
+        message = f"The run was given up: {self._limits.strikes} attempts ended without any progress."
+        run.advance(ClaimEvent.FAIL)
+        try:
+            await writer.fact(run, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded"))
+        except ClaimLost:
+            self._log.warning("claim_lost", run=run.run)
+
+
+async def _after_claim(store: Store, owner: str, state: RunState, claim: Claim) -> RunState | None:
+    """The state with the claim; None where the run is gone."""
+    if claim.record.seq == state.seq + 1:
+        return apply(state, entry_of(claim.run, claim.record))
+    return await read_state(store, owner, claim.run)
+
+
+class WorkFinder:
+    """Gives the slots of one process to runs that wait for one."""
+
+    def __init__(self, parts: EngineParts, recovery: Recovery, workers: Workers) -> None:
+        self._parts = parts
+        self._limits = parts.limits
+        self._log = parts.log
+        self._now_ms = parts.clock()
+        self._recovery = recovery
+        self._workers = workers
+        self._kick = asyncio.Event()
+        self._urgent = True
+        self._rests: dict[str, float] = {}
+        self._taken: set[str] = set()
+        self._count_at = 0.0
+        self.active = 0
+        """Slots that are in use."""
+        self.queued = 0
+        """How many runs wait to be claimed, as far as is known."""
+        self.backlog = False
+        """The store has more than could be begun here: who comes now stands behind them."""
+        self.stopping = False
+        """Nothing is begun any more: the server ends."""
+        self._writable = True
+        self.shortage: str | None = None
+        """Why no run is begun or gone on with now, though the server runs: the disk is short of room."""
+
+    # slots
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody uses."""
+        return self._limits.concurrent_runs - self.active
+
+    def takes(self, run: str) -> bool:
+        """Is it being claimed, or driven?"""
+        return run in self._taken or self._workers.drives(run)
+
+    def take_slot(self, *, in_memory: bool) -> bool:
+        """Take a slot for a run that is about to be opened; False where it must wait: others came before it, or it is
+        not for us to drive it."""
+        taken = self.free > 0 and not self.backlog and not self.stopping and (in_memory or self._claims())
+        self.active += taken
+        return taken
+
+    def _claims(self) -> bool:
+        """May a journaled run be begun here?"""
+        able = self._limits.works and self._writable and self.shortage is None
+        return able and not self._workers.lease.over
+
+    def stop(self) -> None:
+        """The server stops: nothing is begun any more."""
+        self.stopping = True
+        self._recovery.stop()
+
+    def give_up_writing(self) -> None:
+        """Nothing can be written any more: only runs in memory are begun."""
+        self._writable = False
+
+    def release(self) -> None:
+        """A slot is free."""
+        self.active -= 1
+        if self.backlog or self.queued:
+            self._kick.set()
+
+    def opened(self) -> None:
+        """One more waits."""
+        self.queued += 1
+        self.backlog = True
+        self._kick.set()
+
+    def seek(self) -> None:
+        """Look now: there may be a run to claim, and a signal may wait for one."""
+        self._urgent = True
+        self._kick.set()
+
+    # rounds
+
+    async def run(self) -> None:
+        """Look whenever a notification says so, and now and then, until cancelled."""
+        unlisten = self._parts.notifier.listen(WORK, self.seek)
+        rounds = 0
+        try:
+            while True:
+                self._kick.clear()
+                urgent = self._urgent or rounds % URGENT_ROUNDS == 0
+                self._urgent = False
+                rounds += 1
+                try:
+                    await self._round(urgent)
+                except CutOff:  # the engine ends: the next start finds what is left
+                    return
+                except StoreUnavailable as error:
+                    self._log.warning("claimable_not_read", reason=str(error))
+                except Exception as error:  # the edge of a task that must not end
+                    self._log.error("finder_failed", error=repr(error))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_S):  # wait_for of 3.11 can lose a cancellation
+                        await self._kick.wait()
+        finally:
+            unlisten()
+
+    async def _round(self, urgent: bool) -> None:
+        self._check_room()
+        if not self.stopping:
+            await self._look(urgent)
+        now = asyncio.get_running_loop().time()
+        if now >= self._count_at:
+            self._count_at = now + POLL_S
+            self.queued = await self._parts.durable.peers.queued() + await self._parts.memory.peers.queued()
+
+    def _check_room(self) -> None:
+        """Park what runs while room on the disk is short. The rounds that follow go on with it when there is room."""
+        short = self._parts.durable.upkeep.short()
+        if short is not None and self.shortage is None:
+            self._log.error("storage_short", reason=short)
+            self._workers.park()
+        elif short is None and self.shortage is not None:
+            self._log.info("storage_back")
+        self.shortage = short
+
+    async def _look(self, urgent: bool) -> None:
+        free, now = max(0, self.free), asyncio.get_running_loop().time()
+        self._rests = {run: until for run, until in self._rests.items() if until > now}
+        if not free and not urgent:
+            self.backlog = self.queued > 0
+            return
+        most = min(MOST, free + (URGENT if urgent else 0) + len(self._rests))
+        found = await self._claimable(most)
+        left = 0
+        for owner, run in found:
+            if not (run in self._rests or self.takes(run)):
+                left += not await self._begin(owner, run, urgent)
+        self.backlog = left > 0 or (len(found) == most and self.free <= 0)
+
+    async def _claimable(self, most: int) -> list[tuple[str, str]]:
+        """What could be claimed here: in memory all that waits, in the durable store what is for us to drive."""
+        now = self._now_ms()
+        found = await self._parts.memory.claimable(most, now)
+        if self._claims():
+            found += await self._parts.durable.claimable(most, now)
+        return found
+
+    async def _begin(self, owner: str, run: str, urgent: bool) -> bool:
+        """Take a run that was found; False where it must wait for a slot."""
+        if self.free <= 0 and not (urgent and await self._parts.store_of(run).signals(run)):
+            return False
+        if not self.stopping and not self.takes(run):
+            self.active += 1
+            self.queued = max(0, self.queued - 1)
+            self._taken.add(run)
+            self._recovery.expect()
+            self._workers.tasks.spawn(self._take(owner, run))
+        return True
+
+    async def _take(self, owner: str, run: str) -> None:
+        try:
+            await self._recovery.take(owner, run)
+        except StoreUnavailable as error:  # the next round finds it again
+            self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.passing)
+        except Damaged as error:
+            self._log.error("run_not_recovered", run=run, reason=str(error))
+            self._rests[run] = asyncio.get_running_loop().time() + UNREADABLE_S
+        finally:
+            self._taken.discard(run)
+            self.release()
+
+
+class QuarantineTurn:
+    """One suspect's time alone."""
+
+    def __init__(self, quarantine: Quarantine, seconds: float) -> None:
+        self._quarantine = quarantine
+        self._running = True
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.over)
+
+    def over(self) -> None:
+        """The next one may begin. Only the first call counts."""
+        if self._running:
+            self._running = False
+            self._timer.cancel()
+            self._quarantine.done()
+
+
+class Quarantine:
+    """Suspects in the order of their turns."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, asyncio.Future[QuarantineTurn]]] = []
+        self._entered = 0
+        self._unknown = 0
+        self._busy = False
+
+    def expect(self) -> None:
+        """A run is about to be looked at and may turn out to be a suspect: nobody begins before `known()`."""
+        self._unknown += 1
+
+    def known(self) -> None:
+        """That run was looked at; if it is a suspect it asks for its turn now."""
+        self._unknown -= 1
+        asyncio.get_running_loop().call_soon(self._next)
+
+    async def turn(self, claimed_at: int) -> QuarantineTurn:
+        """Wait to be alone. Call `over()` on the result."""
+        future: asyncio.Future[QuarantineTurn] = asyncio.get_running_loop().create_future()
+        self._entered += 1
+        heappush(self._waiting, (-claimed_at, self._entered, future))
+        self._next()
+        return await future
+
+    def done(self) -> None:
+        """A turn is over."""
+        self._busy = False
+        self._next()
+
+    def _next(self) -> None:
+        while self._waiting and not self._busy and not self._unknown:
+            share = ALL_S / len(self._waiting)
+            _, _, future = heappop(self._waiting)
+            if not future.done():
+                self._busy = True
+                future.set_result(QuarantineTurn(self, min(TURN_S, share)))

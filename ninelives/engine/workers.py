@@ -1,0 +1,541 @@
+"""Drives runs. Owns: Worker, one attempt at one run: the way of events from the agent to the writer (facts are awaited,
+deltas may run ahead by a bound, G12) and what is written when it is stopped; Workers, those of this process, from the
+moment a run is held to the moment it ends, is parked or is lost; what a signal does to them (claim.py, SIGNALS); and a
+person's answer to a question. Refuses to know: how a run was admitted or found, and who reads it.
+
+Theory of operation. The agent's generator runs in a task of its own, the pump, so that stopping it is a cancellation of
+that task alone: the generator's own `finally` blocks let go of sockets and processes before anything more is written.
+Only then does the worker, which still holds the claim, write what its phase says. Death at any line leaves the journal
+at the last committed fact; whoever claims the run next goes on from there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import aclosing, suppress
+from typing import Literal
+
+import msgspec
+
+from ninelives.agents.base import Agent, Turn
+from ninelives.agents.profiles import agent_for
+from ninelives.core import codec
+from ninelives.core.errors import AgentError, ClientError, Damaged, IllegalEvent, NinelivesError, ServerError
+from ninelives.core.events import (
+    AnyEvent,
+    ApprovalGiven,
+    CancelRequested,
+    Delta,
+    MessageCompleted,
+    RunCancelled,
+    RunFailed,
+    ToolFinished,
+)
+from ninelives.core.history import paired
+from ninelives.core.spec import Message
+from ninelives.core.state import RunState, between_steps, in_flight, stopping, waiting
+from ninelives.engine.base import BoundedCache, CutOff, EngineLimits, EngineParts, Logger, Tasks, patiently
+from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
+from ninelives.engine.earlier import Earlier
+from ninelives.engine.lease import Lease
+from ninelives.engine.readers import Readers
+from ninelives.engine.run import ClaimedRun, ClaimLost
+from ninelives.engine.writer import Writer
+from ninelives.journal.base import Store, Unlisten
+from ninelives.journal.values import Signal, StoreUnavailable
+
+DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
+Choice = Literal["once", "session", "always", "deny"]
+PARKED = 100_000
+FLUSH_S = 3.0
+"""How long a shutdown waits for what was cut, and for the disk."""
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """How a run came to its worker, beyond what its journal says."""
+
+    clean: bool = True
+    """The attempt before gave the run back cleanly: a restart, not a crash."""
+    overdue: bool = False
+    """See journal.values.Claim.overdue."""
+    answer: ApprovalGiven | None = None
+    """What was answered to the question with which the last attempt was parked."""
+
+
+OPENED = Claimed()
+"""For a run that was just opened."""
+
+
+class Worker:
+    """One attempt at one run."""
+
+    def __init__(
+        self, run: ClaimedRun, agent: Agent, writer: Writer, earlier: Earlier, limits: EngineLimits, log: Logger
+    ) -> None:
+        # Six parts are joined here because a worker is where they meet; there is no smaller meeting place.
+        self.run = run
+        self._agent = agent
+        self._writer = writer
+        self._earlier = earlier
+        self._limits = limits
+        self._log = log
+        self._reason = "cancel"
+        self._failure: NinelivesError | None = None
+        self._begun = False
+        """The agent was asked to run."""
+        self.over = asyncio.Event()
+        """Set when it has let go of everything."""
+
+    # how it is stopped
+
+    def cancel(self, reason: str = "cancel") -> None:
+        """Stop the run for good. The first reason counts."""
+        if ClaimEvent.CANCEL not in self.run.happened:
+            self._reason = reason
+        self.run.advance(ClaimEvent.CANCEL)
+
+    def drain(self) -> None:
+        """Park at the next safe point: now, where no message and no tool is under way. A run in memory goes on, and so
+        does one whose agent cannot be continued: both have until cut() to finish (A9, G18)."""
+        if not self.run.in_memory:
+            self.run.advance(ClaimEvent.DRAIN)
+            if self._agent.resumable and between_steps(self.run.staged):
+                self.run.stop()
+
+    def cut(self) -> None:
+        """The time to drain is over. A run that cannot be continued ends here, if its agent has begun: nobody may ask
+        that agent a second time (G18)."""
+        if self._begun and not self._agent.resumable and not self.run.in_memory and not waiting(self.run.staged):
+            self._failure = _not_resumable(clean=True)
+            self.run.advance(ClaimEvent.FAIL)
+        elif self.run.in_memory:
+            self._failure = ServerError("shutting_down", "The server is shutting down. Send the request again.")
+            self.run.advance(ClaimEvent.FAIL)
+        else:
+            self.run.advance(ClaimEvent.DRAIN)
+            self.run.stop()
+
+    def leave(self) -> None:
+        """The caller has left: cut the model off, let a tool that is in flight finish, then park (B6). A run that could
+        not be continued is cancelled."""
+        if not self._agent.resumable:
+            return self.cancel("left")
+        self.run.advance(ClaimEvent.LEAVE)
+        if not in_flight(self.run.staged):
+            self.run.stop()
+
+    # what it does
+
+    async def drive(self, claimed: Claimed) -> None:
+        """Run the attempt to its end, its parking or the loss of its claim. Never raises but for cancellation."""
+        run = self.run
+        run.advance(ClaimEvent.DRIVE)
+        if run.attempt > 1:
+            await self._end_leftovers()
+        failure = await self._pumped(claimed)
+        try:
+            await self._settle(failure)
+        except ClaimLost:
+            self._log.warning("claim_lost", run=run.run, attempt=run.attempt)
+
+    async def _pumped(self, claimed: Claimed) -> BaseException | None:
+        """The pump, until it has ended, stopped or not; what it failed with."""
+        pump = asyncio.create_task(self._pump(claimed), name=f"agent {self.run.run}")
+        self.run.halt.add_done_callback(lambda _: pump.cancel())
+        task, failure = asyncio.current_task(), None
+        try:
+            await pump  # cancelling us cancels it, and we wait for its end
+        except (Exception, asyncio.CancelledError) as error:
+            failure = error
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        return failure
+
+    async def _end_leftovers(self) -> None:
+        """Not in the pump: a stop must not cut it short, and a failure must not fail the run."""
+        try:
+            await self._agent.end_leftovers(self.run.staged)
+        except Exception as error:
+            self._log.error("leftovers_not_ended", run=self.run.run, error=repr(error))
+
+    async def _pump(self, claimed: Claimed) -> None:
+        """From the agent to the writer, until the run ends or is stopped."""
+        run = self.run
+        if not await self._may_go_on(claimed):
+            return
+        turn = Turn(run.staged, await self._history(), holds_claim=self._holds_claim, deltas=self)
+        self._begun = True
+        async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event, Delta):
+                    if run.halt.done():  # a first delta now would be a message that is cut and said again
+                        await self._stopped()
+                    self._writer.delta(run, event)
+                    if run.pending_bytes > self._limits.stage_bytes or run.in_memory:
+                        await self._hold_back()
+                elif (await self._fact(event)).ended:
+                    run.advance(ClaimEvent.END)
+                    return
+        raise AgentError("agent_ended_early", "The agent stopped without saying how its run ended.")
+
+    async def _stopped(self) -> None:
+        """Wait to be cancelled: the agent must not go on."""
+        await asyncio.sleep(self._limits.stall_s)
+
+    def _holds_claim(self) -> bool:
+        """See Turn.holds_claim."""
+        return self.run.lease.held() and not self.run.gone
+
+    def has_room(self) -> bool:
+        """See DeltaSink.has_room. A run that is to be parked goes step by step: it may park at its next fact (A9)."""
+        run = self.run
+        if run.phase is not DRIVING or run.pending_bytes > self._limits.stage_bytes:
+            return False
+        return not run.in_memory or run.backlog() < self._limits.subscriber_bytes
+
+    def put(self, delta: Delta) -> None:
+        """See DeltaSink.put."""
+        self._writer.delta(self.run, delta)
+
+    def put_last(self, message: MessageCompleted) -> None:
+        """See DeltaSink.put_last."""
+        self._writer.stage(self.run, message)
+
+    async def _may_go_on(self, claimed: Claimed) -> bool:
+        """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
+        run, asks = self.run, waiting(self.run.staged)
+        if run.halt.done():  # told before it began: nothing is begun only to be stopped
+            return False
+        if stopping(run.staged) or (claimed.overdue and not asks):
+            self.cancel("left" if claimed.overdue else "cancel")
+            return False
+        if not asks and not self._agent.resumable and self._ran_before(claimed):
+            raise _not_resumable(clean=claimed.clean)
+        if asks and claimed.answer is None:
+            run.advance(ClaimEvent.ASK)
+            return False
+        if claimed.answer is not None:
+            await self._writer.fact(run, claimed.answer)
+        return True
+
+    def _ran_before(self, claimed: Claimed) -> bool:
+        """Whether an earlier attempt may have asked the agent: one that died, or one that left something. An attempt
+        that was parked in order and left nothing had not begun (see cut)."""
+        return self.run.attempt > 1 and (bool(self.run.staged.facts.items) or not claimed.clean)
+
+    async def _fact(self, event: AnyEvent) -> RunState:
+        """Commit a fact; where it is a place to let go, wait here to be stopped."""
+        run = self.run
+        after = await self._writer.fact(run, event)
+        if after.ended:
+            return after
+        if waiting(after):
+            run.advance(ClaimEvent.ASK)
+        elif run.phase is PARKING and between_steps(after) and self._agent.resumable:
+            run.stop()
+        else:
+            return after
+        await self._stopped()
+        return after
+
+    async def _hold_back(self) -> None:
+        """Deltas may run ahead of the disk, and of the one reader of a run in memory, by a bound."""
+        await self._writer.room(self.run)
+        if self.run.in_memory and self.run.backlog() >= self._limits.subscriber_bytes:
+            await self._reader_drained()
+
+    async def _history(self) -> tuple[Message, ...]:
+        accepted = self.run.staged.facts.accepted
+        earlier = await patiently(lambda: self._earlier.messages(accepted.owner, accepted.resolved))
+        return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
+
+    async def _reader_drained(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.stall_s):
+                while self.run.backlog() >= self._limits.subscriber_bytes and not self.run.gone:
+                    await self.run.news()
+        except TimeoutError:
+            self.cancel("stalled")
+            await self._stopped()
+
+    # what it writes at the end
+
+    async def _settle(self, failure: BaseException | None) -> None:
+        """Write what the phase says."""
+        run = self.run
+        if run.staged.ended:
+            await self._writer.committed(run, run.staged.seq)
+        elif run.gone:
+            raise ClaimLost(run.run)
+        elif not run.halt.done():  # the agent failed by itself
+            if isinstance(failure, ClaimLost):
+                raise failure
+            run.advance(ClaimEvent.FAIL)
+            await self._write_failure(failure)
+        elif run.phase is PARKING:
+            await self._writer.park(run)
+        elif self._failure is not None:
+            await self._write_failure(self._failure)
+        else:
+            await self._write_cancel()
+        if not run.gone:
+            run.advance(ClaimEvent.SETTLED)
+
+    async def _write_cancel(self) -> None:
+        run = self.run
+        if not stopping(run.staged):
+            await self._writer.fact(run, CancelRequested(self._reason))
+        for call_id in in_flight(run.staged):
+            await self._writer.fact(run, _given_up(call_id))
+        await self._writer.fact(run, RunCancelled())
+
+    async def _write_failure(self, error: BaseException | None) -> None:
+        run = self.run.run
+        match error:
+            case NinelivesError():
+                self._log.warning("run_failed", run=run, code=error.code, reason=error.message)
+                code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+                await self._fail(code, error.message, error.code, error.status)
+            case StoreUnavailable():
+                self._log.warning("run_not_stored", run=run, reason=str(error))
+                message = f"The history of this run cannot be read now: {error}. Try again."
+                await self._fail("server_error", message, "store_unavailable", 503)
+            case Damaged():
+                self._log.error("history_damaged", run=run, reason=str(error))
+                await self._fail("server_error", f"The history of this run cannot be read: {error}", "damaged", 500)
+            case IllegalEvent():
+                self._log.error("illegal_event", run=run, reason=str(error))
+                await self._fail("server_error", f"The agent broke its contract: {error}", "illegal_event", 500)
+            case _:
+                self._log.error("agent_crashed", run=run, error=repr(error))
+                name = type(error).__name__
+                await self._fail("server_error", f"The agent failed with {name}. See the log.", "agent_crashed", 500)
+
+    async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
+        await self._writer.fact(self.run, RunFailed(code=code, message=message, reason=reason, status=status))
+
+
+class Workers:
+    """The workers of one process. `writers` are by `in_memory`: False is the durable store, True memory."""
+
+    def __init__(
+        self, parts: EngineParts, readers: Readers, writers: dict[bool, Writer], lease: Lease, tasks: Tasks
+    ) -> None:
+        self._parts = parts
+        self._readers = readers
+        self.writers = writers
+        self.lease = lease
+        self.tasks = tasks
+        self.earlier = Earlier(parts.durable)
+        self._workers: dict[str, Worker] = {}
+        self.cancelling: Counter[str] = Counter()
+        """Runs that somebody here is cancelling: a signal can be stored before a worker is there to hear of it."""
+        self.parked: BoundedCache[str, bool] = BoundedCache(PARKED)
+        """Runs that this process has parked, not the one before it: for counting."""
+        self._listening: dict[str, Unlisten] = {}
+        self._quiet = asyncio.Event()
+        """Set when the last worker lets go."""
+        self._draining = False
+
+    # one run
+
+    def start(self, run: ClaimedRun) -> Worker:
+        """A run is held: from now on it is live, and can be stopped. Where the lease was over meanwhile nothing is
+        begun: it may be somebody else's, and if not it is given back (P11)."""
+        self._readers.add(run)
+        parts, name = self._parts, run.run
+        agent = agent_for(parts.agent, run.committed)
+        writer = self.writers[run.in_memory]
+        worker = Worker(run, agent, writer, self.earlier, parts.limits, parts.log)
+        self._workers[name] = worker
+        if not run.in_memory:
+            self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))
+        if self._draining:
+            worker.drain()
+        if not run.lease.held():
+            run.advance(ClaimEvent.LAPSE)
+        if self.cancelling[name]:
+            worker.cancel()
+        return worker
+
+    async def drive(self, run: ClaimedRun, claimed: Claimed = OPENED) -> None:
+        """Drive a run until this process lets go of it. Where this process held it before and lost it, that attempt is
+        over first, with its tools."""
+        while (before := self._workers.get(run.run)) is not None and before.run is not run:
+            before.run.advance(ClaimEvent.FENCE)
+            await before.over.wait()
+        worker = before or self.start(run)
+        try:
+            if run.phase is ClaimPhase.CLAIMED:
+                claimed = await self._with_signals(worker, claimed)
+            await worker.drive(claimed)
+        except Exception:
+            if not run.committed.ended:  # nobody drives it now, and our beats would keep it
+                run.advance(ClaimEvent.LAPSE)
+            raise
+        finally:
+            self._let_go(worker)
+
+    def _let_go(self, worker: Worker) -> None:
+        run = worker.run
+        del self._workers[run.run]
+        if (unlisten := self._listening.pop(run.run, None)) is not None:
+            unlisten()
+        worker.over.set()
+        if not self._workers:
+            self._quiet.set()
+        if run.phase is ClaimPhase.RELEASED and not run.committed.ended:
+            self.parked.put(run.run, True, 1)
+        if run.phase is ClaimPhase.LAPSED:
+            self.writers[run.in_memory].give_back(run.run, run.attempt, run.committed)
+        self._readers.remove(run)
+        if run.committed.ended:
+            self.earlier.ended(run.committed)
+
+    async def _with_signals(self, worker: Worker, claimed: Claimed) -> Claimed:
+        """What was said while nobody held the run."""
+        run = worker.run
+        signals = await self._signals(run.run)
+        answer = answer_to(run.staged, signals, overdue=claimed.overdue)
+        for signal in signals:
+            event = SIGNALS[signal.kind].get(run.phase)
+            if event is ClaimEvent.CANCEL:
+                worker.cancel()
+            elif event is ClaimEvent.ANSWERED and answer is not None:
+                run.advance(event)
+        return msgspec.structs.replace(claimed, answer=answer)
+
+    async def _signals(self, run: str) -> list[Signal]:
+        return await patiently(lambda: self._parts.store_of(run).signals(run))
+
+    # signals
+
+    def signalled(self, run: str) -> None:
+        """Somebody, somewhere, left a signal for a run that is driven here."""
+        if self.drives(run):
+            with suppress(CutOff):  # at the end of this process nothing is begun: the run is let go in any case
+                self.tasks.spawn(self._hear(run))
+
+    async def _hear(self, run: str) -> None:
+        kinds = {signal.kind for signal in await self._signals(run)}
+        worker = self._workers.get(run)
+        if worker is not None and SIGNALS["cancel"].get(worker.run.phase) and "cancel" in kinds:
+            worker.cancel()
+
+    def cancel(self, run: str) -> None:
+        """Cancel a run that is driven here."""
+        if (worker := self._workers.get(run)) is not None:
+            worker.cancel()
+
+    def leave(self, run: str) -> None:
+        """The caller of a run that is driven here has left."""
+        if (worker := self._workers.get(run)) is not None:
+            worker.leave()
+
+    # all runs
+
+    def drives(self, run: str) -> bool:
+        """Is there a worker for it?"""
+        return run in self._workers
+
+    def held(self) -> int:
+        """How many journaled runs are driven here."""
+        return sum(not worker.run.in_memory for worker in self._workers.values())
+
+    def lapse(self) -> None:
+        """The lease is over: journaled runs may be somebody else's. Their workers end with their tools, nothing that
+        was staged is written, and what is still ours then is given back."""
+        for worker in list(self._workers.values()):
+            if not worker.run.in_memory:
+                worker.run.advance(ClaimEvent.LAPSE)
+
+    def park(self) -> None:
+        """Ask every journaled run to give its claim back at its next safe point."""
+        for worker in list(self._workers.values()):
+            worker.drain()
+
+    async def drain(self, seconds: float) -> None:
+        """Park journaled runs at a safe point, end the others, flush."""
+        self._draining = True
+        self.park()
+        await self._none_left(seconds)
+        for worker in list(self._workers.values()):
+            worker.cut()
+        await self._none_left(FLUSH_S)
+        for writer in self.writers.values():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(writer.flushed(), FLUSH_S)
+
+    async def _none_left(self, seconds: float) -> None:
+        """Wait, bounded, until every worker has let go."""
+        self._quiet.clear()
+        if self._workers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._quiet.wait(), seconds)
+
+
+def _given_up(call_id: str) -> ToolFinished:
+    """The end of a call that was stopped with its run: whoever saw it start sees it end (B3)."""
+    output = "The run was cancelled while this call was being carried out: its outcome is unknown."
+    return ToolFinished(call_id=call_id, output=output, is_error=True, outcome="unknown")
+
+
+def _not_resumable(*, clean: bool) -> AgentError:
+    what = "The server was restarted" if clean else "The server died"
+    return AgentError("agent_not_resumable", f"{what} during this run and its agent cannot go on.")
+
+
+# a person's answer
+
+
+class PersonAnswer(msgspec.Struct, frozen=True):
+    """A person's word, as a signal carries it. `nonce` tells two answers apart: only the first one counts."""
+
+    choice: Choice
+    by: str
+    nonce: str
+
+
+def answer_to(state: RunState, signals: Sequence[Signal], *, overdue: bool) -> ApprovalGiven | None:
+    """The answer to the open question: a person's, or, where the store says that its time is over, none in time."""
+    asked = state.facts.asked
+    if asked is None:
+        return None
+    for signal in signals:
+        if signal.kind == "approval" and signal.key == asked.code:
+            answer = msgspec.json.decode(signal.payload, type=PersonAnswer)
+            return ApprovalGiven(call_id=asked.call.id, choice=answer.choice, by=answer.by)
+    return ApprovalGiven(call_id=asked.call.id, choice="expired", by="clock") if overdue else None
+
+
+def not_pending() -> ClientError:
+    """The one answer where there is nothing to approve."""
+    return ClientError(
+        "approval_not_pending", "No approval is pending here: it was answered, has expired or never was.", status=409
+    )
+
+
+async def leave_answer(store: Store, owner: str, state: RunState, answer: PersonAnswer) -> None:
+    """Leave a person's answer for the holder; 409 where another came first."""
+    asked = state.facts.asked
+    run = state.facts.run
+    if asked is None:
+        raise not_pending()
+    signal = Signal(run, "approval", asked.code, msgspec.json.encode(answer))
+    if not await store.signal(owner, signal):
+        raise not_pending()
+    kept = [s for s in await store.signals(run) if s.kind == "approval" and s.key == asked.code]
+    if kept[0].payload != signal.payload if kept else not await _was_taken(store, owner, state, answer):
+        raise not_pending()
+
+
+async def _was_taken(store: Store, owner: str, state: RunState, answer: PersonAnswer) -> bool:
+    """The run ended before its signals were read: what does its journal say?"""
+    asked, after = state.facts.asked, state.seq
+    while asked is not None and (page := await store.read(owner, state.facts.run, after)):
+        for event in (codec.decode(record.data) for record in page):
+            if isinstance(event, ApprovalGiven) and event.call_id == asked.call.id:
+                return (event.choice, event.by) == (answer.choice, answer.by)
+        after = page[-1].seq
+    return False

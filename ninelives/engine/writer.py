@@ -1,0 +1,266 @@
+"""The only caller of append. Owns: the order "apply, append, tell", the group commit over all runs of one journal,
+and what happens when the store does not take a batch.
+
+Theory of operation. Workers stage events on their ClaimedRun; the writer's one task takes everything that is staged,
+asks the journal to append it and then tells. While an append is under way the next batch grows by itself: that is the
+whole of group commit. Deltas are flushed at most every `linger_s` (what comes after a pause goes at once),
+because a flush has a price of its own: two context switches and a transaction; a fact ends the wait, and so does the
+first delta of a message, which a person waits for. Death at any line: before append returns, nobody has seen anything;
+after it, everything told is in the journal. A full or busy store: the same batch is tried again, and workers stop at
+their byte bound. Any other failure: the writer stops writing for good (degraded), every run of it is lost to this
+process, and readers keep what is committed: never again as if written (P13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ninelives.core import codec
+from ninelives.core.errors import ServerError, store_not_asked
+from ninelives.core.events import AnyEvent, ApprovalRequested, Delta, Entry
+from ninelives.core.state import RunState
+from ninelives.core.writing import Place
+from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
+from ninelives.engine.claim import ClaimEvent, ClaimPhase
+from ninelives.engine.lease import LeaseCheck
+from ninelives.engine.run import ClaimedRun, ClaimLost, asking_mark, end_mark, parked_mark
+from ninelives.journal.base import Journal
+from ninelives.journal.values import Mark, Slice, StoreUnavailable, Verdict
+
+LAPSED, LOST = ClaimPhase.LAPSED, ClaimPhase.LOST
+FEW = 16
+"""A flush of fewer runs than this is put off once more: 50 streams then share a flush by fifteen, not by five."""
+
+
+class Writer:
+    """Group commit for one journal."""
+
+    def __init__(self, parts: EngineParts, journal: Journal, lease: LeaseCheck, notices: Notices) -> None:
+        """`lease` is checked when the store has answered, before anybody is told: this process may have stood still
+        meanwhile, and then no worker may go on with what it was promised."""
+        self._journal = journal
+        self._notifier = parts.notifier
+        self._now_ms = parts.now_ms
+        self._limits = parts.limits
+        self._log = parts.log
+        self._lease = lease
+        self._notices = notices
+        self._dirty: list[ClaimedRun] = []
+        self._back: list[Slice] = []
+        self._kick = asyncio.Event()
+        self._urgent = False
+        """A fact is staged, or the first delta of a message: somebody waits for it."""
+        self._hurry: asyncio.Future[None] | None = None
+        self._flushed_at = self._since = -1.0
+        self.late_s = 0.0
+        """How much longer than they should the oldest deltas of the last flush took until they were told: 0 where
+        nothing is written, more where the process has more to do than it can."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.degraded: str | None = None
+        """Why nothing is written now, for health."""
+        self._away = False
+        """It is not known whether the store took the last batch: nobody answered."""
+        self.broken = False
+        """Nothing will be written any more."""
+        self.fenced = 0
+        self.entries = 0
+
+    def delta(self, run: ClaimedRun, event: Delta) -> None:
+        """Add a delta to the next batch. IllegalEvent: refused. ClaimLost: not ours any more."""
+        if run.phase is LOST or run.phase is LAPSED:  # not `gone`: a property costs more than the question
+            raise ClaimLost(run.run)
+        urgent = not run.staging.drafting
+        run.stage(event, codec.encode(event), self._now_ms())
+        if urgent or not run.queued:
+            self._enqueue(run, urgent)
+
+    def stage(self, run: ClaimedRun, event: AnyEvent) -> RunState:
+        """Add a fact to the next batch; the state after it. Raises as `delta` does."""
+        if run.gone:
+            raise ClaimLost(run.run)
+        run.stage(event, codec.encode(event), self._now_ms())
+        after = run.staged
+        if after.ended:
+            run.stage_mark(end_mark(after))
+        elif isinstance(event, ApprovalRequested):
+            run.stage_mark(asking_mark(self._now_ms(), event))
+        self._enqueue(run, True)
+        return after
+
+    def _enqueue(self, run: ClaimedRun, urgent: bool) -> None:
+        if urgent and not self._urgent:
+            self._urgent = True
+            if self._hurry is not None and not self._hurry.done():
+                self._hurry.set_result(None)
+        if run.queued:
+            return
+        run.queued = True
+        self._dirty.append(run)
+        if len(self._dirty) == 1:
+            self._since = asyncio.get_running_loop().time()
+            self._idle.clear()
+            self._kick.set()
+
+    async def fact(self, run: ClaimedRun, event: AnyEvent) -> RunState:
+        """Add an event and wait until it is committed and told."""
+        after = self.stage(run, event)
+        await self.committed(run, after.seq)
+        return after
+
+    async def park(self, run: ClaimedRun) -> None:
+        """Give the claim back cleanly, with everything staged before it."""
+        left = ClaimEvent.LEAVE in run.happened
+        run.stage_mark(parked_mark(self._now_ms(), run.staged, left=left))
+        self._enqueue(run, True)
+        while not run.gone and run.pending:
+            await run.news()
+        self._notifier.ring([WORK])
+
+    def give_back(self, run: str, attempt: int, state: RunState | None) -> None:
+        """Nobody drives it here: the lease was over and the worker has ended, or what was claimed cannot be read. If
+        the run is still ours it is free now, and that is nobody's fault. Written after whatever is on its way. `state`:
+        where it stands, if that is known: whoever claims it next looks whether a person must be waited for."""
+        now = self._now_ms()
+        mark = parked_mark(now, state) if state is not None else Mark(status="queued", at=now, parked=True)
+        self._back.append(Slice(run, attempt, [], mark))
+        self._idle.clear()
+        self._kick.set()
+
+    async def committed(self, run: ClaimedRun, seq: int) -> None:
+        """Wait until the run is committed up to `seq`."""
+        while run.committed.seq < seq:
+            if run.gone:
+                raise ClaimLost(run.run)
+            await run.news()
+
+    async def room(self, run: ClaimedRun) -> None:
+        """Wait while the run has more waiting for the disk than it may."""
+        while run.pending_bytes > self._limits.stage_bytes and not run.gone:
+            await run.news()
+
+    async def flushed(self) -> None:
+        """Wait until nothing is staged."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            while self._dirty:
+                await self._linger()
+                since = self._since
+                await self._flush(self._taken())
+                took = asyncio.get_running_loop().time() - since
+                self.late_s = max(0.0, took - 1.5 * self._limits.linger_s)
+            self.late_s = 0.0
+            while self._back:
+                await self._return()
+            self._idle.set()
+
+    async def _linger(self) -> None:
+        """Let more deltas come, where the last flush was a moment ago; half as long again where only few are there."""
+        now = await self._until(self._flushed_at + self._limits.linger_s)
+        if len(self._dirty) < FEW:
+            now = await self._until(self._flushed_at + 1.5 * self._limits.linger_s)
+        self._urgent = False
+        self._flushed_at = now
+
+    async def _until(self, due: float) -> float:
+        """Wait for a time, or a fact."""
+        loop = asyncio.get_running_loop()
+        if not self._urgent and loop.time() < due:
+            self._hurry = loop.create_future()
+            timer = loop.call_at(due, _done, self._hurry)
+            try:
+                await self._hurry
+            finally:
+                timer.cancel()
+        return loop.time()
+
+    def _taken(self) -> list[ClaimedRun]:
+        """What waits to be written. Nothing here keeps it: a finished run must leave memory while the server idles."""
+        batch, self._dirty = self._dirty, []
+        return [run for run in batch if not run.gone]
+
+    async def _return(self) -> None:
+        back, self._back = self._back, []
+        verdicts = await self._append(back)
+        self.fenced += sum(verdict is Verdict.FENCED for verdict in verdicts)
+        self._notifier.ring([*(part.run for part in back), WORK])
+
+    async def _flush(self, batch: Sequence[ClaimedRun]) -> None:
+        fenced = Verdict.FENCED  # an enumeration is slow to ask
+        taken = [run.take() for run in batch]
+        verdicts = await self._append([part for part, _, _ in taken], batch)
+        for run, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
+            if run.gone:  # while it was on its way: what became of it the journal knows
+                continue
+            if verdict is fenced:
+                self.fenced += 1
+                self._log.warning("run_fenced", run=run.run, attempt=part.attempt)
+                run.advance(ClaimEvent.FENCE)
+                continue
+            self.entries += len(entries)
+            self._tell(run, entries, after)
+        self._notifier.ring([run.run for run in batch])
+
+    def _tell(self, run: ClaimedRun, entries: list[Entry], after: Place) -> None:
+        try:
+            run.tell(entries, after)
+        except Exception as error:  # a projection's bug must not stop the writer of all runs
+            self._log.error("tell_failed", run=run.run, error=repr(error))
+            run.break_off("the stream cannot be rendered")
+            run.tell([], after)
+
+    async def _append(self, slices: list[Slice], runs: Sequence[ClaimedRun] = ()) -> list[Verdict]:
+        """What is tried again leaves out runs whose lease was over meanwhile (`runs` know)."""
+        standing = slices
+        while True:
+            try:
+                if self.broken:
+                    return [Verdict.FENCED] * len(slices)
+                verdicts = await self._journal.append(standing) if standing else []
+            except StoreUnavailable as error:
+                self._note_unavailable(error)
+                await asyncio.sleep(RETRY_S)
+                lost = {run.run for run in runs if run.phase is LAPSED}
+                standing = [part for part in standing if part.run not in lost]
+                continue
+            except Exception as error:
+                self._log.error("store_failed", error=repr(error))
+                self.degraded = f"the store failed ({type(error).__name__})"
+                self._break_off()
+                continue
+            if self.degraded is not None:
+                self._log.info("store_available")
+                self.degraded = None
+            self._lease.check()
+            if len(standing) == len(slices):
+                return verdicts
+            written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}
+            return [written.get(part.run, Verdict.FENCED) for part in slices]
+
+    def _note_unavailable(self, error: StoreUnavailable) -> None:
+        if self.degraded is None:
+            self._log.error("store_unavailable", reason=str(error), retried=error.passing)
+        self.degraded, self._away = str(error), error.away
+        if not error.passing:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        self.broken = True
+        self._notices.store_broke()
+
+    def refuse_if_degraded(self, short: str | None = None) -> None:
+        """503 for new work while the store takes nothing, or is about to (`short`)."""
+        if self.degraded is not None and self._away:
+            raise store_not_asked(self.degraded)
+        if (why := self.degraded or short) is not None:
+            raise ServerError("storage_full", f"Nothing can be stored now: {why}. Try again later.", retry_after=5)
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

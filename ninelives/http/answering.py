@@ -1,0 +1,210 @@
+"""How a request is answered. Owns: the parts that routes share, the caller's context, JSON answers, and the one way in
+which a run becomes a body or a stream. Refuses to know: routes and any one dialect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ninelives.core.errors import ClientError, NinelivesError, not_found
+from ninelives.core.spec import Message, Spec
+from ninelives.core.state import RunState
+from ninelives.dialects.asking import Context, Profile, is_session_name
+from ninelives.dialects.clients import TABLE, Client, first_of, recognise
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.shared import broken_frame
+from ninelives.engine.base import Cut, CutOff, Idle, Order, Projection, StreamEnded, Ticket
+from ninelives.engine.engine import Engine
+from ninelives.http.body import read_json, read_json_optional
+from ninelives.http.edge.keys import ApiKey
+from ninelives.http.stream import Broke, Left, RunStream, unless_gone
+from ninelives.journal.base import Sessions
+from ninelives.journal.values import RunRow
+
+QUESTION_WAIT_S = 60.0
+"""How long a request without a stream waits for a person to answer a question."""
+Body = Callable[[RunState, dict[str, str] | None], Struct]
+
+
+class TokenCounts(Protocol):
+    """Token counts of requests, and the limit of each model."""
+
+    def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
+        """About how many tokens the first model call of a request gets, with its history."""
+        ...
+
+    def window(self, model: str) -> int:
+        """The context window of a model; 0: not known."""
+        ...
+
+
+class RouteParts(Struct, frozen=True):
+    """The parts that routes share."""
+
+    engine: Engine
+    sessions: Sessions
+    profile: Profile
+    token_counts: TokenCounts
+    secret: bytes
+    max_body: int
+    max_depth: int
+    max_parts: int
+    others: Mapping[str, Profile] = {}
+    """Further profiles, by name."""
+    clients: tuple[Client, ...] = TABLE
+    websocket_s: float = 3600.0
+    """How long a websocket may stay open."""
+
+
+class Answering(Struct, frozen=True, kw_only=True):
+    """How a dialect answers a run."""
+
+    projection: Projection
+    body: Body
+    refusal: Callable[[RunState], NinelivesError | None]
+    """The error in place of a body, for dialects that answer a failed run with a status."""
+    eager: bool
+    """Send headers at once. Otherwise wait for the first frame, so that an early failure has its status (B2)."""
+    answered: str = ""
+    """The code of the question that this request has just answered."""
+    broken: Callable[[str], bytes] = broken_frame
+    """The last frame of a stream whose journal cannot be read further."""
+
+
+def owner_of(request: Request) -> str:
+    """The owner whose rows this request may see."""
+    key: ApiKey = request.scope["state"]["key"]
+    return key.owner
+
+
+def context_of(request: Request, parts: RouteParts) -> Context:
+    """The request as a dialect sees it."""
+    key: ApiKey = request.scope["state"]["key"]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+    caller = recognise(headers, parts.clients)
+    special = first_of(key.settings, parts.profile.policy(), caller)
+    more = (key.id, key.settings, parts.clients, caller, special)
+    return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
+
+
+async def submit(parts: RouteParts, context: Context, parsed: ParsedRequest) -> Ticket:
+    """Start the run of a POST, or attach to the run of its key or of the lost connection that it replaces. Pass the
+    ticket to answer_run() or answer_ticket(): they tell the engine how the connection ends (Engine.close)."""
+    return await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=context.waiting(parsed.asked)))
+
+
+async def body_of(request: Request, parts: RouteParts) -> bytes:
+    """The request's JSON."""
+    return await read_json(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+
+
+async def optional_body_of(request: Request, parts: RouteParts) -> bytes:
+    """The request's JSON, or an empty object where there is no body."""
+    return await read_json_optional(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+
+
+def checked_session_id(named: str) -> str:
+    """The id of a session, checked."""
+    if not is_session_name(named):
+        message = "A session id must be 1 to 256 letters, digits or ._:@/+=-."
+        raise ClientError("invalid_session_id", message, param="id")
+    return named
+
+
+def session_exists(name: str) -> ClientError:
+    """The id of a new session is in use."""
+    message = f"There is a session {name} already. Choose another id."
+    return ClientError("session_exists", message, status=409, param="id")
+
+
+def answer(body: object, status: int = 200, session: str = "") -> Response:
+    """A JSON answer."""
+    headers = {"x-hermes-session-id": session} if session else None
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
+
+
+def answer_ticket(parts: RouteParts, owner: str, ticket: Ticket, body: object, status: int = 200) -> Response:
+    """A JSON answer for a ticket. Its delivery is recorded after it was sent."""
+    response = answer(body, status, ticket.session)
+    response.background = BackgroundTask(parts.engine.close, owner, ticket, whole=True)
+    return response
+
+
+async def _cut_off(parts: RouteParts, owner: str, ticket: Ticket) -> ASGIApp:
+    """The caller has gone, or the server stops before it has sent anything. The loss is recorded before the connection
+    breaks, because a retry may reach another replica at once (G13)."""
+    await parts.engine.close(owner, ticket, whole=False)
+    return Broke()
+
+
+async def answer_run(request: Request, parts: RouteParts, ticket: Ticket, how: Answering, *, stream: bool) -> ASGIApp:
+    """Answer a submitted run: as a stream, or as a body when it has ended."""
+    owner = owner_of(request)
+    if stream:
+        return await stream_run(request, parts, ticket, how, after=-1)
+    try:
+        state = await unless_gone(request.scope, request.receive, _wait_for_end(parts, owner, ticket.run, how))
+    except (Left, CutOff):
+        return await _cut_off(parts, owner, ticket)
+    if state is None:
+        raise not_found("run", ticket.run)
+    if refused := how.refusal(state):
+        await parts.engine.close(owner, ticket, whole=True)
+        refused.spent = bool(state.facts.results)
+        raise refused
+    return answer_ticket(parts, owner, ticket, how.body(state, None))
+
+
+async def _wait_for_end(parts: RouteParts, owner: str, run: str, how: Answering) -> RunState | None:
+    """The state of a run at its end. When a person is asked, chat answers at once with the question. Other dialects
+    wait for QUESTION_WAIT_S, then show the run as it is (G11); one that is not stored could not be asked for again, so
+    there the caller waits for the answer (B6)."""
+    state = await parts.engine.wait(owner, run, how.answered)
+    deadline = asyncio.get_running_loop().time() + QUESTION_WAIT_S
+    while state is not None and not state.ended and state.facts.asked is not None and how.eager:
+        left = deadline - asyncio.get_running_loop().time() if state.facts.accepted.spec.store else None
+        try:
+            async with asyncio.timeout(left):
+                state = await parts.engine.wait(owner, run, state.facts.asked.code)
+        except TimeoutError:
+            return state
+    return state
+
+
+async def stream_run(request: Request, parts: RouteParts, ticket: Ticket, how: Answering, *, after: int) -> ASGIApp:
+    """A run as a stream."""
+    engine, owner = parts.engine, owner_of(request)
+    subscription = engine.attach(owner, ticket.run, how.projection, after)
+    headers = [(b"x-hermes-session-id", ticket.session.encode("latin-1", "replace"))] if ticket.session else []
+    left = partial(engine.close, owner, ticket)
+    if how.eager:
+        return RunStream(subscription, headers, left, broken=how.broken)
+    try:
+        first = await unless_gone(request.scope, request.receive, subscription.next())
+    except Left:
+        subscription.close()
+        return await _cut_off(parts, owner, ticket)
+    if isinstance(first, Cut):  # before the headers: a caller that has nothing yet tries again by itself
+        subscription.close()
+        return await _cut_off(parts, owner, ticket)
+    state = await engine.look(owner, ticket.run)
+    refused = how.refusal(state) if state is not None and not state.facts.items else None
+    if refused is not None and not isinstance(first, Idle | StreamEnded):
+        subscription.close()
+        await left(whole=True)
+        raise refused
+    return RunStream(subscription, headers, left, first, how.broken)
+
+
+def metadata_of(row: RunRow) -> dict[str, str]:
+    """The metadata of a stored run. Its owner may have changed it since the run started."""
+    return msgspec.json.decode(row.metadata, type=dict[str, str])

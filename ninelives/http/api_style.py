@@ -1,0 +1,32 @@
+"""How the OpenAI and Anthropic APIs differ outside of bodies. Owns: the shape of an error (A7), the header that carries
+the key (A4) and the header that carries the request id, by path. Refuses to know: keys, routes and bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from ninelives.core.errors import NinelivesError
+from ninelives.dialects.messages.errors import error_body
+from ninelives.dialects.shared import error_object
+
+
+class ApiStyle(Struct, frozen=True, kw_only=True):
+    """The style of one API."""
+
+    error: Callable[[NinelivesError, str], dict[str, object]]
+    """Makes the body of an error, given the request id."""
+    api_key: bool = False
+    """x-api-key counts as a credential even beside Authorization, so a request with both is refused."""
+    request_id: bytes | None = None
+    """The header that carries the request id, beside x-request-id."""
+
+
+OPENAI = ApiStyle(error=lambda error, _: {"error": error_object(error)})
+ANTHROPIC = ApiStyle(error=error_body, api_key=True, request_id=b"request-id")
+
+
+def style_of(path: str) -> ApiStyle:
+    """The style of the API that a path belongs to."""
+    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI

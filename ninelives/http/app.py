@@ -1,0 +1,63 @@
+"""The application. Owns: gate, fast router and routes, assembled. Refuses to know: which parts were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ninelives.engine.base import Logger
+from ninelives.http.edge.gate import Gate, Rules
+from ninelives.http.edge.keys import Keyring
+from ninelives.http.errors import on_http_exception
+from ninelives.http.router import FastRouter
+from ninelives.http.routes import served_dialects
+from ninelives.http.routes.docs import DocsRoutes
+from ninelives.http.routes.health import HealthRoutes
+from ninelives.http.routes.server import About, ServerRoutes
+from ninelives.http.routes.sessions import SessionRoutes
+
+
+class Application(Starlette):
+    """Starlette's application behind the gate and the fast router. Of Starlette's layers only the one for its own
+    exceptions is used: the gate handles all other errors."""
+
+    gate: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Gate, fast router, then Starlette's router."""
+        scope["app"] = self
+        await self.gate(scope, receive, send)
+
+
+def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Starlette:
+    """The application of a process without an API: health only."""
+    return _app(
+        HealthRoutes(about).routes(),
+        lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log),
+    )
+
+
+def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Starlette:
+    """The whole server as an ASGI application."""
+    parts, served = about.parts, served_dialects()
+    routes: list[BaseRoute] = [
+        *HealthRoutes(about).routes(),
+        *ServerRoutes(about, [row.dialect for row in served]).routes(),
+        *(route for row in served for route in row.routes(row.dialect, parts, log).routes()),
+        *SessionRoutes(parts).routes(),
+        *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
+    ]
+    return _app(routes, lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log))
+
+
+def _app(routes: Sequence[BaseRoute], gate: Callable[[ASGIApp], ASGIApp]) -> Starlette:
+    app = Application(routes=routes)
+    app.router.redirect_slashes = False  # a redirect would name our host and scheme, not those of the proxy
+    beyond = ExceptionMiddleware(app.router, {HTTPException: on_http_exception})
+    app.gate = gate(FastRouter(beyond, app.routes))
+    return app

@@ -1,0 +1,120 @@
+"""The JSON of answers that belong to no dialect. Owns: their Structs. Answers are built with them, and /openapi.json
+describes them. A field that is always sent has no default. Refuses to know: routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ninelives.dialects.fields import Count, Json, Seconds
+
+T = TypeVar("T")
+HealthStatus = Literal["ok", "degraded", "draining"]
+
+
+class ListPage(Struct, Generic[T], frozen=True):
+    """A page of a list."""
+
+    object: Literal["list"]
+    data: list[T]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Listing(Struct, Generic[T], frozen=True):
+    """A whole list."""
+
+    object: Literal["list"]
+    data: list[T]
+
+
+class Deleted(Struct, frozen=True):
+    """It is gone."""
+
+    id: str
+    object: str
+    deleted: Annotated[bool, Meta(extra_json_schema={"enum": [True]})]  # msgspec < 0.22 refuses Literal[True]
+
+
+class StoredItem(Struct, frozen=True):
+    """An item or message of a request, as it was sent, with an id."""
+
+    id: str
+
+
+class Readiness(Struct, frozen=True, omit_defaults=True):
+    """Whether the server should get requests."""
+
+    status: HealthStatus
+    reason: str = ""
+
+
+class Health(Struct, frozen=True):
+    """The process answers."""
+
+    status: HealthStatus
+    platform: Literal["ninelives"]
+
+
+class DetailedHealth(Struct, frozen=True, kw_only=True):
+    """How the parts are."""
+
+    status: HealthStatus
+    version: str
+    uptime_s: float
+    store: Json
+    runs: dict[str, int]
+    readers: Count
+    limits: Json
+    upstream: Json
+    recovery: dict[str, int]
+    expired: Count
+    replicas: dict[str, int] | UnsetType = UNSET
+    admin: Json | UnsetType = UNSET
+
+
+class ModelObject(Struct, frozen=True):
+    """A profile, as clients choose it. It has the fields of both families of clients: each reads its own."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    type: Literal["model"]
+    display_name: str
+    created_at: str
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What this server does."""
+
+    object: Literal["capabilities"]
+    version: str
+    models: list[str]
+    dialects: list[str]
+    endpoints: list[str]
+    tool_items: list[str]
+    tool_progress: list[str]
+    store: Json
+    features: Json
+    limits: Json
+
+
+class Toolset(Struct, frozen=True):
+    """The tools of a profile, each with effect and approval class."""
+
+    profile: str
+    tools: list[Json]
+
+
+class Session(Struct, frozen=True):
+    """A named session."""
+
+    object: Literal["session"]
+    id: str
+    title: str | None
+    turns: Count
+    created_at: Seconds
+    updated_at: Seconds

@@ -1,0 +1,168 @@
+"""One connection of uvicorn, with five additions. Owns: aborting a stream, calling back when the client disconnects,
+writing a piece of a body without a task, sending the head with the first piece in one write, and the deadline for the
+head of a request. Refuses to know: what is requested. server.py lists the parts of uvicorn that this relies on."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Abortable:
+    """Lets the application abort the connection, and tells it when the client disconnects. Both are extensions of the
+    ASGI scope, for stream.py and disconnect.py."""
+
+    app: Any
+    transport: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._inner: ASGIApp = self.app
+        self.app = self._with_extensions
+        self._watchers: list[Callable[[], None]] = []
+
+    def _with_extensions(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        extensions = scope.setdefault("extensions", {})
+        extensions["ninelives.abort"] = self.transport.abort
+        extensions["ninelives.disconnect"] = self._watch
+        cycle: Any = getattr(send, "__self__", None)
+        extensions["ninelives.write"] = write_of(cycle)
+        if hasattr(cycle, "chunked_encoding"):
+            cycle.transport = HeadFirst(cycle)
+        return self._inner(scope, receive, send)
+
+    def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], None]:
+        """Call `on_disconnect` when the connection is lost, until the returned function is called."""
+        if self.transport.is_closing():  # connection_lost has run, or will run without the client's doing
+            on_disconnect()
+            return _nothing
+        self._watchers.append(on_disconnect)
+        return lambda: self._watchers.remove(on_disconnect) if on_disconnect in self._watchers else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol. Calls the watchers."""
+        super().connection_lost(exc)  # type: ignore[misc]
+        watchers, self._watchers = self._watchers, []
+        for on_disconnect in watchers:
+            on_disconnect()
+
+
+def _nothing() -> None:
+    """Ends a watch that is over."""
+
+
+class HeadDeadline:
+    """Closes a connection whose next request head is not complete in time. uvicorn itself waits for ever."""
+
+    head_s: float
+    loop: Any
+    cycle: Any
+    transport: Any
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio.Protocol. Starts the deadline of the first head."""
+        super().connection_made(transport)  # type: ignore[misc]
+        self._timer = self.loop.call_later(self.head_s, self._give_up)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol. A complete head ends the deadline, the first byte of the next one starts another."""
+        super().data_received(data)  # type: ignore[misc]
+        if self._busy():
+            self._drop_timer()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.head_s, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol. Ends the deadline."""
+        self._drop_timer()
+        super().connection_lost(exc)  # type: ignore[misc]
+
+    def _busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _drop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if not self._busy() and self.transport.get_protocol() is self:  # an upgraded connection has another protocol
+            self.transport.close()
+
+
+class HeadFirst:
+    """Stands in for a response's transport until the head has gone out. It holds the head back for the first piece of
+    the body, because a write to a socket costs a tenth of a small request. If no piece follows in the same turn of the
+    event loop, the head goes alone. Then the real transport takes over."""
+
+    __slots__ = ("_cycle", "_head", "_transport")
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
+        self._transport: Any = cycle.transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """The first call holds the head back, the second one sends both."""
+        if not self._head:
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._head += data
+            self._flush()
+
+    def close(self) -> None:
+        """Send what is held back, then close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        head, self._head = self._head, b""
+        self._cycle.transport = self._transport
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+PIECE = 64 * 1024
+"""The longest piece of a body that goes into one write (R13)."""
+
+
+def write_of(cycle: Any) -> Callable[[bytes], bool]:
+    """A function that writes a piece of the body of uvicorn's request `cycle` at once, as send() would. It returns
+    False where only send() can do it: before the head, after the end, while the socket is full, for a long piece, or
+    where uvicorn does not chunk the body itself (h11)."""
+    if not hasattr(cycle, "chunked_encoding"):
+        return _cannot
+    alive = weakref.ref(cycle)  # the cycle has the scope, and the scope has this function
+
+    def write(data: bytes) -> bool:
+        cycle = alive()
+        if cycle is None or cycle.flow.write_paused or cycle.disconnected:
+            return False
+        if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
+            return False
+        transport = cycle.transport
+        if transport.is_closing():  # the connection broke and uvicorn does not know it yet: write() would raise
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    return write
+
+
+def _cannot(data: bytes) -> bool:
+    return False
+
+
+def protocol_of(base: type[Any], head_s: float) -> type[Any]:
+    """uvicorn's protocol class `base` with the additions of this module."""
+    return type("Connection", (HeadDeadline, Abortable, base), {"head_s": head_s})

@@ -1,0 +1,250 @@
+"""The gate in front of every route. Owns: the checks of a request before a route sees it (host, origin, key, size), and
+the headers of every response, streams and errors included (request id, the fixed headers, CORS). A route needs a key
+unless its path is listed as open (A4). An error that a route raises becomes JSON here; a bug becomes a logged 500
+without its cause. Refuses to know: routes, bodies, and what a key may do."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import Struct
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ninelives.core.errors import ClientError, NinelivesError, store_unavailable
+from ninelives.core.hosts import is_loopback
+from ninelives.dialects.asking import is_session_name
+from ninelives.engine.base import Logger
+from ninelives.http.api_style import ApiStyle, style_of
+from ninelives.http.body import too_large
+from ninelives.http.edge.keys import ApiKey, Keyring
+from ninelives.http.errors import Headers, error_response, unexpected
+from ninelives.journal.values import StoreUnavailable
+
+_FIXED: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"vary", b"Origin"),
+]
+_METHODS = b"GET, POST, PATCH, DELETE, OPTIONS"
+_EXPOSED = b"X-Hermes-Session-Id, x-request-id, Retry-After"
+_CALLER_HEADERS = (
+    "authorization",
+    "content-type",
+    "idempotency-key",
+    "last-event-id",
+    "x-hermes-session-id",
+    "x-hermes-session-key",
+    "x-api-key",
+    "anthropic-version",
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+)
+_STAINLESS = re.compile(r"x-stainless-[a-z0-9-]{1,64}")
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_POLICY_VIOLATION = 1008
+
+Seen = Mapping[bytes, list[bytes]]
+"""The headers that the gate reads, each with all its values, because duplicates must be refused."""
+
+_READ = frozenset(
+    {b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"access-control-request-headers"},
+)
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """The settings of a gate. `loopback`: the server listens on this machine only. Open paths need no key for GET and
+    HEAD; a prefix ends with a slash."""
+
+    loopback: bool
+    max_body: int
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    open_paths: frozenset[str] = frozenset()
+    open_prefixes: tuple[str, ...] = ()
+
+
+class _GatedAnswer:
+    """Adds headers to one response. Only its first message is changed."""
+
+    def __init__(self, send: Send, request_id: str, style: ApiStyle) -> None:
+        self._send = send
+        self.style = style
+        self.headers: Headers = [*_FIXED, (b"x-request-id", request_id.encode("ascii"))]
+        if style.request_id is not None:
+            self.headers.append((style.request_id, request_id.encode("ascii")))
+        self.started = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send a message. The first one gets the headers, which replace the route's own of the same name."""
+        self.started = True
+        if message["type"] in _STARTS:
+            ours = {name for name, _ in self.headers if name != b"vary"}
+            theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
+            message = {**message, "headers": theirs + self.headers}
+        return self._send(message)
+
+    async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
+        """Send a complete response."""
+        await self.send({"type": f"{prefix}http.response.start", "status": status, "headers": headers})
+        await self.send({"type": f"{prefix}http.response.body", "body": body})
+
+
+class Gate:
+    """Pure ASGI middleware, the outermost layer. It handles every exception, so Starlette's error layers are not needed
+    around it."""
+
+    def __init__(self, app: ASGIApp, *, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._rules = rules
+        self._origins = frozenset(origin.encode("ascii", "replace") for origin in rules.cors_origins)
+        self._hosts = frozenset(host.lower() for host in rules.allowed_hosts)
+        self._new_id = new_id
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it here. Sets request_id and key (None on open paths) in scope["state"]."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        request_id = self._new_id()
+        scope.setdefault("state", {}).update(request_id=request_id, key=None)
+        answer = _GatedAnswer(send, request_id, style_of(scope["path"]))
+        try:
+            await self._enter(scope, receive, answer)
+        except ClientDisconnect:
+            self._log.info("client_left", **_fields(scope))
+        except NinelivesError as error:
+            log = self._log.warning if error.status >= 500 or answer.started else self._log.info
+            log("request_refused", **_fields(scope), code=error.code, status=error.status)
+            if answer.started:
+                raise
+            await _refuse(scope, answer, error)
+        except StoreUnavailable as error:
+            self._log.warning("request_refused", **_fields(scope), code="store_unavailable", reason=str(error))
+            if answer.started:
+                raise
+            await _refuse(scope, answer, store_unavailable(str(error)))
+        except Exception as error:
+            self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
+            if answer.started:
+                raise
+            await _refuse(scope, answer, unexpected(error, request_id))
+
+    async def _enter(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
+        seen = _seen(scope)
+        answer.headers += self._cors(seen)
+        self._check_host(seen)
+        if scope.get("method") == "OPTIONS":
+            await answer.whole(204, self._preflight(seen), b"")
+            return
+        scope["state"]["key"] = self._key(scope, seen, answer.style)
+        self._check_size(seen)
+        await self._app(scope, receive, answer.send)
+
+    def _cors(self, seen: Seen) -> Headers:
+        """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
+        origins = seen.get(b"origin", [])
+        if not origins:
+            return []
+        origin = origins[0]
+        if len(origins) == 1 and (b"*" in self._origins or origin in self._origins):
+            shown = b"*" if b"*" in self._origins else origin
+            return [(b"access-control-allow-origin", shown), (b"access-control-expose-headers", _EXPOSED)]
+        if len(origins) == 1 and _is_own_page(origin, seen):
+            return []
+        words = "This page's origin may not call the server: add it to server.cors_origins (API_SERVER_CORS_ORIGINS)."
+        raise ClientError("origin_not_allowed", words, status=403)
+
+    def _preflight(self, seen: Seen) -> Headers:
+        """The headers of a preflight response. It may not hold patterns, so it repeats the allowed names that were
+        requested."""
+        headers: Headers = [(b"allow", _METHODS)]
+        if b"origin" in seen and self._origins:
+            asked = b",".join(seen.get(b"access-control-request-headers", [])).decode("latin-1").lower().split(",")
+            names = [name.strip() for name in asked]
+            allowed = [name for name in names if name in _CALLER_HEADERS or _STAINLESS.fullmatch(name)]
+            headers += [
+                (b"access-control-allow-methods", _METHODS),
+                (b"access-control-allow-headers", ", ".join(allowed or _CALLER_HEADERS).encode("ascii")),
+                (b"access-control-max-age", b"600"),
+            ]
+        return headers
+
+    def _check_host(self, seen: Seen) -> None:
+        """On loopback, refuse foreign host names: a web page may have pointed its own name here (DNS rebinding)."""
+        if not self._rules.loopback:
+            return
+        hosts = seen.get(b"host", [])
+        found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        name = found[1].decode("ascii").lower().strip("[]").rstrip(".") if found else ""
+        if not (name and (is_loopback(name) or name in self._hosts)):
+            words = f"This server does not answer for the host {name!r:.100}: add it to server.allowed_hosts."
+            raise ClientError("host_not_allowed", words, status=421)
+
+    def _key(self, scope: Scope, seen: Seen, style: ApiStyle) -> ApiKey | None:
+        """The key of a request. x-api-key is read where there is no Authorization, or where the API style allows both.
+        More than one credential is an error."""
+        credentials = list(seen.get(b"authorization", []))
+        if style.api_key or not credentials:
+            credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
+        return self._keyring.match(credentials) if self._is_open(scope) else self._keyring.find(credentials)
+
+    def _is_open(self, scope: Scope) -> bool:
+        path = scope["path"]
+        listed = path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
+        return listed and scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+
+    def _check_size(self, seen: Seen) -> None:
+        """Refuse a declared size over the limit before the body is read. body.py checks undeclared sizes."""
+        for length in seen.get(b"content-length", []):
+            if not length.isdigit():
+                raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
+            if len(length) > 18 or int(length) > self._rules.max_body:
+                raise too_large(self._rules.max_body)
+
+
+def _seen(scope: Scope) -> Seen:
+    seen: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        if name in _READ:
+            seen.setdefault(name, []).append(value)
+    return seen
+
+
+def _is_own_page(origin: bytes, seen: Seen) -> bool:
+    """True where the page came from this server. Also over https, because a proxy may terminate TLS."""
+    hosts = seen.get(b"host", [])
+    return len(hosts) == 1 and origin.lower() in (b"http://" + hosts[0].lower(), b"https://" + hosts[0].lower())
+
+
+def _fields(scope: Scope) -> dict[str, object]:
+    """The log fields of a request: the key by its id only, and no headers."""
+    state = scope["state"]
+    key: ApiKey | None = state["key"]
+    method = scope.get("method", "WEBSOCKET")
+    return {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
+
+
+def _session(scope: Scope) -> Headers:
+    """The session header of an authenticated caller, which errors return too (D2)."""
+    named = [value for name, value in scope["headers"] if name == b"x-hermes-session-id"]
+    known = scope["state"]["key"] is not None and len(named) == 1 and is_session_name(named[0].decode("latin-1"))
+    return [(b"x-hermes-session-id", named[0])] if known else []
+
+
+async def _refuse(scope: Scope, answer: _GatedAnswer, error: NinelivesError) -> None:
+    """Respond with an error. A websocket that is not open yet gets an HTTP response, where the server supports it."""
+    answer.headers += _session(scope)
+    made = error_response(error, answer.style, scope["state"]["request_id"])
+    if scope["type"] == "http":
+        await answer.whole(*made)
+    elif "websocket.http.response" in (scope.get("extensions") or {}):
+        await answer.whole(*made, prefix="websocket.")
+    else:
+        await answer.send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})

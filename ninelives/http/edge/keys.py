@@ -1,0 +1,71 @@
+"""API keys. Owns: the keys that this process accepts, kept as digests, and the parsing of the Authorization header. A
+secret is hashed first, then compared with every stored digest in constant time. An unknown secret and a nearly right
+one therefore take the same time. Refuses to know: what a key may do with a route, and where keys are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from ninelives.core.errors import ClientError
+from ninelives.dialects.clients import Policy
+
+_BEARER = re.compile(rb"bearer +([!-~]{1,512})", re.IGNORECASE)
+"""One credential of visible ASCII. A second one, joined by a comma and a space, does not match."""
+
+
+PLAIN = Policy()
+
+
+class ApiKey(Struct, frozen=True):
+    """A credential of an owner. Logs may show its `id`, nothing else."""
+
+    id: str
+    owner: str
+    scopes: frozenset[str]
+    settings: Policy = PLAIN
+    """How to treat callers with this key. It overrides the profile and the table of clients."""
+
+
+class Keyring:
+    """The keys that are valid now."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, ApiKey] = {}
+
+    def add(self, secret: str, owner: str, scopes: Iterable[str], settings: Policy = PLAIN) -> ApiKey:
+        """Accept a secret from now on. Only its digest is kept."""
+        digest = hashlib.sha256(secret.encode("utf-8")).digest()
+        key = ApiKey(digest.hex()[:8], owner, frozenset(scopes), settings)
+        if self._keys.setdefault(digest, key) != key:
+            raise ValueError(f"key {key.id} already exists with another owner, scopes or settings: create a new key")
+        return key
+
+    def match(self, authorization: Sequence[bytes]) -> ApiKey | None:
+        """The key of a request, or None. `authorization`: its credentials, each as in an Authorization header."""
+        found = _BEARER.fullmatch(authorization[0].strip()) if len(authorization) == 1 else None
+        if found is None:
+            return None
+        digest = hashlib.sha256(found[1]).digest()
+        hits = [key for known, key in self._keys.items() if hmac.compare_digest(known, digest)]
+        return hits[0] if hits else None
+
+    def find(self, authorization: Sequence[bytes]) -> ApiKey:
+        """Like match(), but raises 401 where there is no valid key."""
+        key = self.match(authorization)
+        if key is None:
+            raise ClientError("invalid_api_key", _advice(authorization), status=401)
+        return key
+
+
+def _advice(authorization: Sequence[bytes]) -> str:
+    """What the caller should do. It says nothing about existing keys."""
+    if not authorization:
+        return "No API key was sent. Send it in one header: Authorization: Bearer YOUR_KEY"
+    if len(authorization) > 1:
+        return "More than one credential was sent. Send one header: Authorization: Bearer YOUR_KEY (or x-api-key)"
+    return "The API key is not valid. Send one that this server knows: Authorization: Bearer YOUR_KEY"

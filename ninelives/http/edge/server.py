@@ -1,0 +1,163 @@
+"""The HTTP server: uvicorn, with its main loop, signals and date header replaced. Owns: the listening socket, uvicorn's
+settings, and when uvicorn stops. Refuses to know: what the application does, and what happens before uvicorn stops
+(shutdown.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from email.utils import formatdate
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from ninelives.http.edge.connection import protocol_of
+from ninelives.http.edge.shutdown import Shutdown
+
+# Parts of uvicorn that are not its public API, and are used or replaced here and in connection.py. Each version in the
+# range of pyproject.toml must pass tests/http/test_uvicorn.py and tests/story/test_websocket_ends.py.
+# Before 0.52.1, a refused websocket upgrade had two Content-Length headers. A drain with open websockets lost close
+# codes (1006 instead of 1012) or ended with exit code 1.
+# - uvicorn.server.Server: serve() calls capture_signals(), startup(), main_loop(), shutdown(), in this order.
+#   capture_signals and main_loop are overridden; should_exit and server_state are set.
+# - uvicorn.server.ServerState.default_headers: read once per request, so it may be a property.
+# - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol.
+# - uvicorn.protocols.http.httptools_impl.HttpToolsProtocol (and h11_impl.H11Protocol, without httptools): __init__ sets
+#   app and loop; connection_made, data_received and connection_lost are overridden; transport and cycle are read.
+# - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out;
+#   chunked_encoding, response_complete, disconnected and flow.write_paused are read.
+# - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol.
+# - The text "returned without" in the log lines for an incomplete response.
+
+
+def listen(host: str, port: int, user_timeout_s: float) -> socket.socket:
+    """A bound and listening socket. A peer that stops acknowledging is dropped after `user_timeout_s` (P9)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(user_timeout_s * 1000))
+    sock.bind((host, port))
+    sock.listen(2048)
+    return sock
+
+
+class _NoIncompleteResponses(logging.Filter):
+    """Drops the error that uvicorn logs for a response without an end: streams are aborted on purpose (A9)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "returned without" not in record.getMessage()
+
+
+def _protocol(head_s: float) -> type[Any]:
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        return protocol_of(H11Protocol, head_s)
+    return protocol_of(HttpToolsProtocol, head_s)
+
+
+def _websocket(*args: Any, **kwargs: Any) -> Any:
+    """The protocol of an upgraded connection. Imported on first use, so that the start does not wait for it (F3)."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    return WebSocketsSansIOProtocol(*args, **kwargs)
+
+
+class _State(ServerState):
+    """What connections share. Computes the date on demand, at most once a second, instead of by a timer."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        super().__init__()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of every response."""
+        now = int(time.time())
+        if now != self._second:
+            self._second, self._date = now, [(b"date", formatdate(now, usegmt=True).encode())]
+        return self._date
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._date = headers
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = _State()
+        self._stopped = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Wait for stop(). uvicorn's own loop polls ten times a second; this one sleeps (R19)."""
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        """End the main loop."""
+        self.should_exit = True
+        self._stopped.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing: shutdown.py handles signals, and uvicorn would raise them again at the end."""
+        yield
+
+
+class Serving:
+    """Serves an application on a socket until a signal or stop(). `longest_s` is the deadline of the shutdown (P10),
+    `head_s` the one for the head of a request; `frame_bytes` is the size limit of a websocket message."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        sock: socket.socket,
+        drain: Callable[[], Awaitable[None]],
+        longest_s: float,
+        head_s: float = 20.0,
+        frame_bytes: int = 16 * 1024 * 1024,
+    ) -> None:
+        logging.getLogger("uvicorn.error").addFilter(_NoIncompleteResponses())
+        config = uvicorn.Config(
+            app,
+            http=_protocol(head_s),
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=75,
+            server_header=False,
+            date_header=True,
+            proxy_headers=False,  # nothing reads the client's address or scheme: keys identify callers
+            ws=_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
+            ws_max_size=frame_bytes,
+            ws_ping_interval=20.0,
+            ws_ping_timeout=20.0,
+            ws_per_message_deflate=False,  # it costs at least 64 KiB per connection, and CPU per frame
+        )
+        self._server = _Server(config)
+        self._sock = sock
+        self._shutdown = Shutdown(drain, self._server.stop, longest_s)
+        self._shutdown.handle_signals()
+
+    @property
+    def stopping(self) -> bool:
+        """True once the shutdown has begun."""
+        return self._shutdown.begun
+
+    async def run(self) -> None:
+        """Serve until the shutdown is complete."""
+        await self._server.serve(sockets=[self._sock])
+
+    def stop(self) -> None:
+        """Begin the shutdown. Called again: end the process now."""
+        self._shutdown.begin()

@@ -1,0 +1,79 @@
+"""The application while the server starts. Owns: the probes from the first moment (A1: /livez is 200, /readyz and
+/health are 503), holding every other request until the server has started, and handing over to the real application.
+Imports nothing heavy. Refuses to know: what the server does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+Message = MutableMapping[str, Any]  # Any: ASGI messages have values of every kind
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+HOLD_S = 10.0
+"""How long a request waits for the start; then 503."""
+_HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+]
+_ALIVE = b'{"status":"ok","platform":"ninelives"}'
+_NOT_READY = b'{"status":"starting","reason":"The server is starting."}'
+_STARTING = (
+    b'{"error":{"message":"The server is starting. Try again in a moment.","type":"server_error","param":null,'
+    b'"code":"starting"}}'
+)
+_PROBES = {
+    "/livez": (200, _ALIVE),
+    "/readyz": (503, _NOT_READY),
+    "/health": (503, _NOT_READY),
+    "/v1/health": (503, _NOT_READY),
+}
+
+
+class StartingApp:
+    """An ASGI application that becomes another one."""
+
+    def __init__(self) -> None:
+        self._app: App | None = None
+        self._started = asyncio.Event()
+
+    def hand_over(self, app: App) -> None:
+        """Let `app` answer from now on, also those that wait."""
+        self._app = app
+        self._started.set()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass on to the application, when it is there."""
+        if self._app is None and scope["type"] in ("http", "websocket"):
+            if scope["type"] == "http" and scope["path"] in _PROBES and scope["method"] in ("GET", "HEAD"):
+                return await _answer(scope, send, *_PROBES[scope["path"]])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HOLD_S):
+                    await self._started.wait()
+        if self._app is not None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await _answer(scope, send, 503, _STARTING)
+        elif scope["type"] == "websocket":
+            await _refuse_websocket(send)
+
+
+async def _refuse_websocket(send: Send) -> None:
+    """Answer 503 instead of the upgrade. Our HTTP server supports the extension that this needs."""
+    headers = [*_HEADERS, (b"retry-after", b"1"), (b"content-length", b"%d" % len(_STARTING))]
+    await send({"type": "websocket.http.response.start", "status": 503, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": _STARTING})
+
+
+async def _answer(scope: Message, send: Send, status: int, body: bytes) -> None:
+    headers = [*_HEADERS, (b"content-length", b"%d" % len(body))]
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

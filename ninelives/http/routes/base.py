@@ -1,0 +1,241 @@
+"""What route classes have in common. Owns: Routes, a group of described endpoints; DialectRoutes, the routes of a row
+of DIALECTS; and RunRoutes, the common way from a request to a run and back. Refuses to know: any one dialect."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from ninelives.core.errors import NinelivesError, not_found
+from ninelives.core.ids import is_shown, run_of, wire_id
+from ninelives.core.state import RunState
+from ninelives.dialects import Dialect
+from ninelives.dialects.approval import Reply
+from ninelives.dialects.asking import Context
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.shared import broken_frame
+from ninelives.engine.base import Logger, Projection, Ticket
+from ninelives.engine.workers import not_pending
+from ninelives.http import answering, query
+from ninelives.http.answering import Answering, Body, RouteParts
+from ninelives.http.describe import shapes
+from ninelives.http.describe.operations import DescribedRoute, Endpoint
+from ninelives.journal.values import Query, RunRow
+
+
+class Routes(ABC):
+    """A group of endpoints. Starlette tries them in their order."""
+
+    tag: str
+    """The group in /openapi.json."""
+    base: ClassVar[str] = ""
+    """The path that all of them begin with."""
+
+    @abstractmethod
+    def endpoints(self) -> list[Endpoint]:
+        """What is served, and how it is described."""
+
+    def routes(self) -> list[BaseRoute]:
+        """The endpoints as routes."""
+        return [DescribedRoute(endpoint, self.tag, self.base) for endpoint in self.endpoints()]
+
+
+class DialectRoutes(Routes):
+    """The routes of a dialect."""
+
+    def __init__(self, dialect: Dialect, parts: RouteParts, log: Logger) -> None:
+        self.dialect = dialect
+        self.tag = dialect.tag
+        self.parts = parts
+        self.log = log
+
+    def context(self, request: Request) -> Context:
+        """The request as a dialect sees it."""
+        return answering.context_of(request, self.parts)
+
+    async def read_body(self, request: Request) -> bytes:
+        """The request's JSON."""
+        return await answering.body_of(request, self.parts)
+
+
+class RunRoutes(DialectRoutes):
+    """The routes of a dialect that starts runs. A subclass says how requests are parsed and runs are shown."""
+
+    noun: ClassVar[str]
+    """What a run is called here, in errors."""
+    deleted_object: ClassVar[str] = ""
+    """The `object` of the answer to a DELETE."""
+    eager: ClassVar[bool] = True
+    """See Answering.eager."""
+    order: ClassVar[str] = "desc"
+    """The order of lists where the request names none."""
+    id_field: ClassVar[str] = "id"
+    """The field of a body that holds its id."""
+    positions: ClassVar[tuple[str, ...]] = ("starting_after",)
+    """The query parameters that name a position in a stream."""
+
+    def __init__(self, dialect: Dialect, parts: RouteParts, log: Logger) -> None:
+        super().__init__(dialect, parts, log)
+        self.how = Answering(
+            projection=dialect.projection(),
+            body=self.body,
+            refusal=self.refusal,
+            eager=self.eager,
+            broken=self.broken_frame,
+        )
+
+    # What a dialect says
+
+    @abstractmethod
+    async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
+        """A request as a Spec, with everything that it refers to."""
+
+    @abstractmethod
+    def body(self, state: RunState, metadata: dict[str, str] | None) -> Struct:
+        """A run as JSON. `metadata` replaces that of the request."""
+
+    def refusal(self, state: RunState) -> NinelivesError | None:
+        """The error in place of a body; None for a dialect whose body shows failures."""
+        return None
+
+    def broken_frame(self, reason: str) -> bytes:
+        """The last frame of a stream whose journal cannot be read further."""
+        return broken_frame(reason)
+
+    def continuation(self, reply: Reply, asking: RunState, shown_id: str) -> tuple[Projection, Body]:
+        """How the rest of a run is shown whose question was just answered, under a fresh id (G11). Only for dialects
+        that parse replies."""
+        raise NotImplementedError
+
+    def selects(self, request: Request, row: RunRow) -> bool:
+        """Is this row in the list that the request asks for?"""
+        return True
+
+    def shown(self, row: RunRow, state: RunState) -> Struct:
+        """A stored run as JSON."""
+        return self.body(state, None)
+
+    # The run that a path names
+
+    def run_named(self, shown: str) -> str:
+        """The run behind an id; 404 when it cannot be one."""
+        run = run_of(self.dialect.name, shown)
+        if run is None:
+            raise not_found(self.noun, shown)
+        return run
+
+    def serves(self, row: RunRow) -> bool:
+        """Is this row's run shown here? A run that is not stored is shown by the Runs API only (B6)."""
+        return row.dialect == self.dialect.name and row.kept == "stored"
+
+    async def find_row(self, request: Request) -> RunRow:
+        """The caller's run that the path names. Unknown, deleted and foreign runs get the same 404."""
+        shown, owner = request.path_params["id"], answering.owner_of(request)
+        run = self.run_named(shown)
+        row = await self.parts.engine.find(owner, run)
+        if row is None:
+            raise not_found(self.noun, shown, expired=await self.parts.engine.durable.upkeep.expired(owner, run))
+        if not is_shown(row.dialect) or not self.serves(row):
+            raise not_found(self.noun, shown)
+        return row
+
+    async def load_state(self, request: Request, row: RunRow) -> RunState:
+        """The committed state of a row's run."""
+        state = await self.parts.engine.look(row.owner, row.run)
+        if state is None:
+            raise not_found(self.noun, request.path_params["id"])
+        return state
+
+    # The endpoints that dialects share
+
+    async def create(self, request: Request) -> ASGIApp:
+        """POST: start a run, or attach to the run of the key."""
+        context = self.context(request)
+        parsed = await self.parse(await self.read_body(request), context)
+        if parsed.reply is not None:
+            answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
+            if answered is not None:
+                return answered
+        ticket = await answering.submit(self.parts, context, parsed)
+        return await self.answer_created(request, parsed, ticket)
+
+    async def answer_created(self, request: Request, parsed: ParsedRequest, ticket: Ticket) -> ASGIApp:
+        """The answer to a POST: a stream, or a body when the run has ended."""
+        return await answering.answer_run(request, self.parts, ticket, self.how, stream=parsed.stream)
+
+    async def _answer_question(self, request: Request, reply: Reply, *, stream: bool) -> ASGIApp | None:
+        """Pass a person's answer on, then show the rest of that run as an answer of its own (G11). None when the
+        message only looks like an answer."""
+        engine, owner = self.parts.engine, answering.owner_of(request)
+        state = await engine.waiting_with(owner, reply.code)
+        if state is None:
+            if reply.quoted:
+                raise not_pending()
+            return None
+        await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
+        ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "", rest=True)
+        projection, body = self.continuation(reply, state, wire_id(self.dialect.name, engine.new_id()))
+        how = replace(self.how, projection=projection, body=body, answered=reply.code)
+        return await answering.answer_run(request, self.parts, ticket, how, stream=stream)
+
+    async def retrieve(self, request: Request) -> ASGIApp:
+        """GET one, as a body or as a stream from a position."""
+        row = await self.find_row(request)
+        if query.wants_stream(request):
+            return await self.follow(request, row)
+        state = await self.load_state(request, row)
+        return answering.answer(self.shown(row, state), session=row.session)
+
+    async def follow(self, request: Request, row: RunRow) -> ASGIApp:
+        """A run as a stream, from the position that the request names."""
+        after = query.position(request, *self.positions)
+        return await answering.stream_run(request, self.parts, Ticket(row.run, row.session), self.how, after=after)
+
+    async def delete(self, request: Request) -> Response:
+        """DELETE one. An active run is cancelled first."""
+        row = await self.find_row(request)
+        await self.parts.engine.delete(row.owner, row.run)
+        shown = shapes.Deleted(wire_id(self.dialect.name, row.run), self.deleted_object, True)
+        return answering.answer(shown, session=row.session)
+
+    async def cancel_named(self, request: Request) -> tuple[RunRow, RunState]:
+        """Cancel the run that the path names. A run that has ended stays as it is."""
+        row = await self.find_row(request)
+        state = await self.parts.engine.cancel(row.owner, row.run)
+        if state is None:
+            raise not_found(self.noun, request.path_params["id"])
+        return row, state
+
+    def page_query(self, request: Request, dialect: str | None) -> Query:
+        """Limit, order and after of a request. It asks for one row more than a page shows."""
+        limit, ascending = query.limit_of(request), query.is_ascending(request, self.order)
+        after = request.query_params.get("after")
+        return Query(
+            owner=answering.owner_of(request),
+            dialect=dialect,
+            stored=dialect is not None,
+            after=self.run_named(after) if after else None,
+            limit=limit + 1,
+            ascending=ascending,
+        )
+
+    async def answer_page(self, request: Request, wanted: Query) -> Response:
+        """A page of stored runs. Rows that are not selected do not count."""
+        shown: list[Struct] = []
+        more = True
+        while more and len(shown) < wanted.limit:
+            rows = await self.parts.engine.durable.rows(wanted)
+            for row in rows:
+                state = await self.parts.engine.look(row.owner, row.run) if self.selects(request, row) else None
+                if state is not None:
+                    shown.append(self.shown(row, state))
+            more = len(rows) == wanted.limit
+            wanted = replace(wanted, after=rows[-1].run) if more else wanted
+        return answering.answer(query.page(shown, wanted.limit - 1, self.id_field))

@@ -1,0 +1,199 @@
+"""Runs over HTTP. Owns: its routes. Refuses to know: what an event looks like."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ninelives.core.errors import ClientError, not_found
+from ninelives.core.ids import run_of_any, wire_id
+from ninelives.core.state import RunState
+from ninelives.dialects import DIALECTS, fields
+from ninelives.dialects.asking import Context
+from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.receipt import Receipt
+from ninelives.dialects.runs import body, parse, shapes
+from ninelives.engine.base import Ticket
+from ninelives.engine.workers import Choice, not_pending
+from ninelives.http import answering
+from ninelives.http.describe.operations import (
+    AFTER_SEQ,
+    CREATE_ERRORS,
+    CREATING,
+    LAST_EVENT_ID,
+    PAGING,
+    STARTING_AFTER,
+    Endpoint,
+    Operation,
+    Param,
+)
+from ninelives.http.describe.shapes import ListPage
+from ninelives.http.routes.base import RunRoutes
+from ninelives.journal.values import RunRow
+
+HIDDEN = DIALECTS["conversations"].name
+"""Its runs are not listed: see ids.is_shown."""
+STATUSES = tuple(dict.fromkeys(body.STATUS.values()))
+
+
+class ApprovalAnswer(Struct):
+    """A person's answer. It may name call and digest, so that it fits no other call."""
+
+    choice: Choice | None = None
+    toolCallId: str | None = None
+    digest: str | None = None
+
+
+class RunsRoutes(RunRoutes):
+    """/v1/runs: the runs of all dialects, by any of their ids (G7)."""
+
+    base = "/v1/runs"
+    noun = "run"
+    id_field = "run_id"
+    positions = ("after", "starting_after")
+
+    def endpoints(self) -> list[Endpoint]:
+        """See Routes.endpoints."""
+        return [
+            Endpoint("POST", "", self.create, CREATE),
+            Endpoint("GET", "", self.list, LIST),
+            Endpoint("GET", "/{id}", self.show, RETRIEVE),
+            Endpoint("GET", "/{id}/events", self.events, EVENTS),
+            Endpoint("POST", "/{id}/stop", self.stop, STOP),
+            Endpoint("POST", "/{id}/approval", self.approve, APPROVE),
+            Endpoint("GET", "/{id}/receipt", self.receipt, RECEIPT),
+            Endpoint("POST DELETE", "/{id}/pin", self.pin, PIN),
+        ]
+
+    async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
+        """See RunRoutes.parse."""
+        return parse.parse(raw, context, self.parts.max_parts)
+
+    def body(self, state: RunState, metadata: dict[str, str] | None) -> shapes.RunObject:
+        """See RunRoutes.body: a run shows no metadata."""
+        return body.body(state)
+
+    def shown(self, row: RunRow, state: RunState) -> shapes.RunObject:
+        """See RunRoutes.shown: a run that is parked waits for the next holder, or for its caller (G5)."""
+        made = body.body(state)
+        return replace(made, status="queued") if made.status == "running" and row.status == "queued" else made
+
+    def run_named(self, shown: str) -> str:
+        """See RunRoutes.run_named: the id of any dialect will do."""
+        run = run_of_any(shown)
+        if run is None:
+            raise not_found(self.noun, shown)
+        return run
+
+    def serves(self, row: RunRow) -> bool:
+        """See RunRoutes.serves: any, stored or not."""
+        return True
+
+    async def answer_created(self, request: Request, parsed: ParsedRequest, ticket: Ticket) -> ASGIApp:
+        """See RunRoutes.answer_created: nobody waits for the run."""
+        shown = shapes.RunStarted(wire_id("runs", ticket.run), "started")
+        return answering.answer_ticket(self.parts, answering.owner_of(request), ticket, shown, 202)
+
+    async def list(self, request: Request) -> Response:
+        """GET the caller's runs, by status or by key."""
+        status, key = request.query_params.get("status"), request.query_params.get("idempotency_key")
+        if status is not None and status not in STATUSES:
+            raise ClientError("invalid_value", f"status must be one of {', '.join(STATUSES)}.", param="status")
+        wanted = self.page_query(request, None)
+        return await self.answer_page(
+            request, replace(wanted, but=HIDDEN, statuses=(status,) if status else (), key=key)
+        )
+
+    async def show(self, request: Request) -> Response:
+        """GET one."""
+        row = await self.find_row(request)
+        return answering.answer(self.shown(row, await self.load_state(request, row)), session=row.session)
+
+    async def events(self, request: Request) -> ASGIApp:
+        """GET its events, from a position to the end."""
+        return await self.follow(request, await self.find_row(request))
+
+    async def approve(self, request: Request) -> Response:
+        """POST the answer to the open question: once, session, always or deny."""
+        row = await self.find_row(request)
+        given = fields.decode(await self.read_body(request), ApprovalAnswer)
+        choice: Choice = fields.required(given.choice, "choice")
+        state = await self.load_state(request, row)
+        asked = state.facts.asked
+        if asked is None or given.toolCallId not in (None, asked.call.id) or given.digest not in (None, asked.digest):
+            raise not_pending()
+        await self.parts.engine.approve(row.owner, state, choice, f"key {request.state.key.id}")
+        shown = shapes.Approved(wire_id("runs", row.run), asked.call.id, choice)
+        return answering.answer(shown, session=row.session)
+
+    async def receipt(self, request: Request) -> Response:
+        """GET what happened to the run, in one object."""
+        row = await self.find_row(request)
+        made = Receipt()
+        async for entry in self.parts.engine.entries(row.owner, row.run):
+            made.add(entry)
+        return answering.answer(made.body(), session=row.session)
+
+    async def pin(self, request: Request) -> Response:
+        """POST: retention keeps it; DELETE: no longer."""
+        row = await self.find_row(request)
+        pinned = request.method == "POST"
+        await self.parts.engine.durable.upkeep.pin(row.owner, row.run, pinned)
+        return answering.answer(shapes.Pinned(wire_id("runs", row.run), pinned), session=row.session)
+
+    async def stop(self, request: Request) -> Response:
+        """POST stop: the run ends soon."""
+        row, state = await self.cancel_named(request)
+        status: shapes.RunStatus = body.STATUS[state.phase] if row.ended else "stopping"
+        return answering.answer(shapes.RunStopped(wire_id("runs", row.run), status), session=row.session)
+
+
+CREATE = Operation(
+    summary="Start a run",
+    body=parse.RunsRequest,
+    required=("input",),
+    params=CREATING,
+    answers={202: shapes.RunStarted},
+    errors=CREATE_ERRORS,
+    example={"input": "Say hello."},
+)
+LIST = Operation(
+    summary="List runs",
+    doc="Every stored run of the caller, whatever API began it.",
+    params=(
+        *PAGING,
+        Param("status", "Only these.", {"type": "string", "enum": list(STATUSES)}),
+        Param("idempotency_key", "Only the run of this key."),
+    ),
+    answers={200: ListPage[shapes.RunObject]},
+    errors=(404,),
+)
+RETRIEVE = Operation(
+    summary="Retrieve a run",
+    doc="By its run_ id, or by its id in the API that started it.",
+    answers={200: shapes.RunObject},
+)
+EVENTS = Operation(
+    summary="Follow the events of a run",
+    params=(AFTER_SEQ, STARTING_AFTER, LAST_EVENT_ID),
+    answers={200: None},
+    stream="message.delta, tool.started, tool.completed, approval.request and so on, up to the run's end.",
+)
+STOP = Operation(summary="Stop a run", answers={200: shapes.RunStopped})
+APPROVE = Operation(
+    summary="Answer the open question of a run",
+    body=ApprovalAnswer,
+    required=("choice",),
+    answers={200: shapes.Approved},
+    errors=(409,),
+    example={"choice": "once"},
+)
+RECEIPT = Operation(summary="What happened to a run", answers={200: shapes.ReceiptObject})
+PIN = Operation(
+    summary="Pin a run",
+    doc="Retention leaves it alone; DELETE: no longer.",
+    answers={200: shapes.Pinned},
+)

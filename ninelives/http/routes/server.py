@@ -1,0 +1,149 @@
+"""What the server offers. Owns: models, capabilities and toolsets (A2, A3). Refuses to know: runs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from ninelives import __version__
+from ninelives.dialects import Dialect
+from ninelives.dialects.asking import unknown_model
+from ninelives.http.answering import RouteParts, answer
+from ninelives.http.describe import shapes
+from ninelives.http.describe.openapi import plain_path
+from ninelives.http.describe.operations import Endpoint, Operation
+from ninelives.http.query import page
+from ninelives.http.routes.base import Routes
+from ninelives.journal.values import Replica
+
+Described = dict[str, object]
+OPEN_PATHS = frozenset(
+    {"/", "/livez", "/readyz", "/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"}
+)
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """What only the composition root (app/) knows."""
+
+    parts: RouteParts
+    store: Described
+    limits: Described
+    toolsets: Callable[[], dict[str, list[Described]]]
+    """The tools of each profile. MCP servers may change theirs."""
+    started_at: float
+    now: Callable[[], float]
+    upstream: Callable[[], Awaitable[Described]]
+    created: int
+    replicas: Callable[[], Awaitable[Sequence[Replica]]] | None
+    """The replicas that use the store; None if only this process can."""
+    away: Callable[[], str | None]
+    """Why the store cannot be reached; None if it can."""
+    hold_s: float
+    """How long that may last before /readyz says so."""
+
+
+class ServerRoutes(Routes):
+    """/v1/models, /v1/capabilities, /v1/toolsets."""
+
+    tag = "Server"
+
+    def __init__(self, about: About, dialects: Iterable[Dialect] = ()) -> None:
+        self._about = about
+        self._dialects = [dialect.name for dialect in dialects if dialect.prefix]
+
+    def endpoints(self) -> list[Endpoint]:
+        """See Routes.endpoints."""
+        return [
+            Endpoint("GET", "/v1/models", self.models, MODELS),
+            Endpoint("GET", "/v1/models/{id:path}", self.model, MODEL),
+            Endpoint("GET", "/v1/capabilities", self.capabilities, CAPABILITIES),
+            Endpoint("GET", "/v1/toolsets", self.toolsets, TOOLSETS),
+        ]
+
+    def _names(self) -> list[str]:
+        return [self._about.parts.profile.name, *self._about.parts.others]
+
+    def _model(self, name: str) -> shapes.ModelObject:
+        made = datetime.fromtimestamp(self._about.created, UTC)
+        return shapes.ModelObject(
+            id=name,
+            object="model",
+            created=self._about.created,
+            owned_by="ninelives",
+            type="model",
+            display_name=name,
+            created_at=made.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+
+    async def models(self, request: Request) -> Response:
+        """One model per profile."""
+        models = [self._model(name) for name in self._names()]
+        return answer(page(models, len(models)))
+
+    async def model(self, request: Request) -> Response:
+        """One of them."""
+        shown = request.path_params["id"]
+        if shown not in self._names():
+            raise unknown_model(shown, self._names())
+        return answer(self._model(shown))
+
+    async def capabilities(self, request: Request) -> Response:
+        """What this server offers, for programs."""
+        about = self._about
+        endpoints = sorted(f"{method} {plain_path(path)}" for method, path in endpoints_of(request.app.routes))
+        shown = shapes.Capabilities(
+            object="capabilities",
+            version=__version__,
+            models=self._names(),
+            dialects=self._dialects,
+            endpoints=endpoints,
+            tool_items=["auto", "function_call", "mcp_call"],
+            tool_progress=["compatible", "bare", "off"],
+            store={"kind": about.store["kind"], "durability": about.store["durability"]},
+            features={
+                "idempotency_key": True,
+                "resume": True,
+                "background": True,
+                "conversations": True,
+                "sessions": True,
+                "websocket": True,
+                "sandbox": about.store["sandbox"],
+            },
+            limits=about.limits,
+        )
+        return answer(shown)
+
+    async def toolsets(self, request: Request) -> Response:
+        """The tools of each profile."""
+        shown = [shapes.Toolset(name, tools) for name, tools in self._about.toolsets().items()]
+        return answer(shapes.Listing("list", shown))
+
+
+def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
+    """(method, path) of all routes. A websocket begins as a GET."""
+    found = {(method, route.path) for route in routes if isinstance(route, Route) for method in route.methods or ()}
+    return found | {("GET", route.path) for route in routes if isinstance(route, WebSocketRoute)}
+
+
+MODELS = Operation(
+    summary="List models",
+    doc="One for each profile.",
+    answers={200: shapes.ListPage[shapes.ModelObject]},
+)
+MODEL = Operation(
+    summary="Retrieve a model",
+    answers={200: shapes.ModelObject},
+)
+CAPABILITIES = Operation(
+    summary="What this server does",
+    answers={200: shapes.Capabilities},
+)
+TOOLSETS = Operation(
+    summary="The tools of each profile",
+    answers={200: shapes.Listing[shapes.Toolset]},
+)

@@ -1,0 +1,303 @@
+"""Responses over a websocket (C8): GET /v1/responses with an upgrade. Owns: the life of one connection. This is reading
+frames into a bounded queue, answering them one at a time in order, remembering responses that are not stored, and the
+ways in which it ends. Refuses to know: what is in a frame, and who may connect (the gate).
+
+Theory of operation. A connection has two tasks and a timer. The reader never stops reading, so it notices a disconnect
+while a response is under way; frames wait in a queue that is bounded in frames and bytes. The worker takes one frame
+at a time and sends the response. Each send waits for the socket, so a slow client slows down its own subscription and
+nothing else. Nobody cancels the worker. The reader, the timer and the server's drain cut the subscription instead, so
+that a run that was just submitted is never lost between two awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import OrderedDict, deque
+from typing import cast
+
+import msgspec
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_unavailable
+from ninelives.core.history import turn_messages
+from ninelives.core.ids import run_of, wire_id
+from ninelives.core.spec import Message
+from ninelives.core.state import RunState, chainable
+from ninelives.dialects.responses import frames, parse, socket
+from ninelives.dialects.responses.socket import Create, FrameRefused, Held
+from ninelives.engine.base import Broken, Chunk, Cut, Logger, StreamEnded, Ticket
+from ninelives.engine.subscription import Subscription
+from ninelives.http import answering
+from ninelives.http.answering import RouteParts
+from ninelives.http.body import check_object, too_large
+from ninelives.http.errors import unexpected
+from ninelives.http.references import parse_resolved
+from ninelives.journal.values import StoreUnavailable
+
+QUEUE = 16
+"""Frames that may wait while a response is under way."""
+MEMORY_BYTES = 8 * 1024 * 1024
+"""How much one connection remembers of responses that are not stored."""
+RESTARTING, NORMAL = 1012, 1000
+_PER_REQUEST = frozenset({"idempotency-key", "x-stainless-retry-count", "last-event-id"})
+"""Headers about one request. A connection carries many."""
+
+
+class Gone(Exception):
+    """The websocket is closed: nothing can be sent any more."""
+
+
+class Memory:
+    """Finished responses that only this connection knows. Bounded in bytes; the least recently used go first."""
+
+    def __init__(self, bound: int = MEMORY_BYTES) -> None:
+        self._bound = bound
+        self._held: OrderedDict[str, bytes] = OrderedDict()
+        self.size = 0
+
+    def keep(self, run: str, held: Held) -> None:
+        """Remember a response, unless it is larger than the bound."""
+        self.forget(run)
+        data = msgspec.json.encode(held)
+        if len(data) > self._bound:
+            return
+        self._held[run] = data
+        self.size += len(data)
+        while self.size > self._bound:
+            self.size -= len(self._held.popitem(last=False)[1])
+
+    def find(self, run: str | None) -> Held | None:
+        """The remembered response of a run, or None."""
+        if run is None or run not in self._held:
+            return None
+        self._held.move_to_end(run)
+        return msgspec.json.decode(self._held[run], type=Held)
+
+    def forget(self, run: str | None) -> None:
+        """Drop a response. Called when its continuation failed, because it must not be tried again."""
+        self.size -= len(self._held.pop(run or "", b""))
+
+
+class ResponsesSocket:
+    """The endpoint: one object for all connections."""
+
+    def __init__(self, parts: RouteParts, log: Logger) -> None:
+        self._parts = parts
+        self._log = log
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve one connection. The gate has checked host, origin and key."""
+        if "idempotency-key" in websocket.headers:
+            words = "An Idempotency-Key names one request, but a websocket carries many. POST that request instead."
+            raise ClientError("idempotency_not_supported", words)
+        await websocket.accept()
+        await Connection(websocket, self._parts, self._log).serve()
+
+
+class Connection:
+    """One websocket."""
+
+    def __init__(self, websocket: WebSocket, parts: RouteParts, log: Logger) -> None:
+        context = answering.context_of(cast(Request, websocket), parts)  # both have headers and state
+        headers = {name: value for name, value in context.headers.items() if name not in _PER_REQUEST}
+        self._context = replace(context, headers=headers)
+        self._websocket = websocket
+        self._parts = parts
+        self._engine = parts.engine
+        self._log = log
+        self._owner = context.owner
+        self._memory = Memory()
+        self._waiting: deque[Create | FrameRefused] = deque()
+        self._waiting_bytes = 0
+        self._news = asyncio.Event()
+        self._reading: Subscription | None = None
+        self._gone = False
+        self._expired = False
+
+    async def serve(self) -> None:
+        """Serve until the client disconnects, the time limit is reached or the server stops."""
+        async with asyncio.TaskGroup() as tasks:
+            beside = [tasks.create_task(self._read()), tasks.create_task(self._limit())]
+            try:
+                await self._work()
+            except Gone:
+                self._log.info("websocket_left", request_id=self._websocket.state.request_id)
+            finally:
+                for task in beside:
+                    task.cancel()
+
+    # beside the work
+
+    async def _read(self) -> None:
+        try:
+            while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
+                await self._receive_frame(message.get("text"))
+        except (Gone, RuntimeError) as closed:  # RuntimeError: Starlette's, for a closed connection
+            self._log.info("websocket_closed", request_id=self._websocket.state.request_id, reason=repr(closed))
+        self._gone = True
+        self._cut()
+
+    async def _limit(self) -> None:
+        await asyncio.sleep(self._parts.websocket_s)
+        self._expired = True
+        self._cut()
+
+    def _cut(self) -> None:
+        if self._reading is not None:
+            self._reading.cut()
+        self._news.set()
+
+    async def _receive_frame(self, text: str | None) -> None:
+        """Queue a frame. One that cannot be queued is refused at once."""
+        frame = self._frame(text)
+        size = len(frame.raw) if isinstance(frame, Create) else 0
+        if isinstance(frame, FrameRefused) and frame.at_once:
+            await self._refuse(frame.error, frame.stream_id)
+        elif len(self._waiting) >= QUEUE or self._waiting_bytes + size > max(self._parts.max_body, size):
+            words = f"{len(self._waiting)} frames wait on this connection. Wait for their responses, or open another."
+            error = ClientError("too_many_queued", words, status=429, retry_after=1)
+            await self._refuse(error, frame.stream_id)
+        else:
+            self._waiting.append(frame)
+            self._waiting_bytes += size
+            self._news.set()
+
+    def _frame(self, text: str | None) -> Create | FrameRefused:
+        if text is None:
+            words = "Send text frames: one JSON object each, with type response.create."
+            return FrameRefused(ClientError("unsupported_frame", words))
+        try:
+            raw = text.encode()
+            if len(raw) > self._parts.max_body:
+                raise too_large(self._parts.max_body)
+            check_object(raw, self._parts.max_depth)
+        except ClientError as error:
+            return FrameRefused(error)
+        return socket.read_frame(raw)
+
+    # the work
+
+    async def _work(self) -> None:
+        while not self._gone:
+            if self._expired:
+                words = f"This connection has been open for {self._parts.websocket_s:.0f} s. Open another one to go on."
+                await self._refuse(ClientError("websocket_connection_limit_reached", words), None)
+                return await self._close(NORMAL, "connection limit reached")
+            if self._waiting:
+                frame = self._waiting.popleft()
+                self._waiting_bytes -= len(frame.raw) if isinstance(frame, Create) else 0
+                await self._answer(frame)
+            else:
+                self._news.clear()
+                await self._news.wait()
+
+    async def _answer(self, frame: Create | FrameRefused) -> None:
+        """Answer one frame. A failure becomes an error frame, and the connection goes on."""
+        error: NinelivesError
+        try:
+            if isinstance(frame, Create):
+                return await self._create(frame)
+            error = frame.error
+        except NinelivesError as refused:
+            error = refused
+        except StoreUnavailable as failed:
+            error = store_unavailable(str(failed))
+        except Gone:
+            raise
+        except Exception as failed:
+            request_id = self._websocket.state.request_id
+            trace = "".join(traceback.format_exception(failed))
+            self._log.error("websocket_failed", request_id=request_id, trace=trace)
+            error = unexpected(failed, request_id)
+        if isinstance(frame, Create) and frame.previous is not None:
+            self._memory.forget(run_of("responses", frame.previous))
+        await self._refuse(error, frame.stream_id)
+
+    async def _create(self, frame: Create) -> None:
+        try:
+            held = self._memory.find(run_of("responses", frame.previous) if frame.previous else None)
+            if held is not None and frame.previous is not None:
+                parsed = parse.parse(frame.raw, self._context, self._parts.max_parts)
+                parsed = socket.continued(parsed, held, frame.previous)
+            else:
+                parsed = await parse_resolved(self._parts, self._context, frame.raw)
+            ticket = await answering.submit(self._parts, self._context, parsed)
+        except ClientError as error:
+            if error.status == 404 and error.param == "previous_response_id" and not frame.stored:
+                raise socket.unknown_previous(frame.previous or "") from error
+            raise
+        whole = False
+        try:
+            whole = await self._stream(ticket, frame)
+        finally:
+            await self._engine.close(self._owner, ticket, whole=whole)
+
+    async def _stream(self, ticket: Ticket, frame: Create) -> bool:
+        """Send all events of a run; True where it has ended. If it is not stored and can be continued, remember it."""
+        subscription = self._engine.attach(self._owner, ticket.run, frames.ResponsesProjection())
+        self._reading = subscription
+        try:
+            if self._gone or self._expired:  # this happened while the run was being admitted
+                return False
+            await self._pump(subscription, frame.stream_id)
+        finally:
+            self._reading = None
+            subscription.close()
+        state = await self._engine.look(self._owner, ticket.run)
+        if state is None or not state.ended:
+            return False
+        if not state.facts.accepted.spec.store and chainable(state):
+            self._memory.keep(ticket.run, await self._held_of(state))
+        elif state.status == "failed" and frame.previous is not None:
+            self._memory.forget(run_of("responses", frame.previous))
+        return not self._gone
+
+    async def _pump(self, subscription: Subscription, stream_id: str | None) -> None:
+        while True:
+            match await subscription.next():
+                case Chunk(data):
+                    for text in socket.texts(data, stream_id):
+                        await self._send(text)
+                case StreamEnded():
+                    return
+                case Broken(reason):
+                    raise _broken(subscription.run, reason)
+                case Cut():
+                    if not self._gone and not self._expired:
+                        await self._close(RESTARTING, "the server restarts")
+                        raise Gone
+                    return
+                case _:  # Idle: the server library pings
+                    continue
+
+    async def _held_of(self, state: RunState) -> Held:
+        resolved = state.facts.accepted.resolved
+        messages = turn_messages(state)
+        if resolved.session_turns is not None:
+            turns = await self._engine.durable.turns(self._owner, resolved)
+            messages = [m for turn in turns for m in msgspec.json.decode(turn, type=list[Message])] + messages
+        return Held(tuple(messages), resolved.previous, resolved.session or "", resolved.remember)
+
+    # sending
+
+    async def _refuse(self, error: NinelivesError, stream_id: str | None) -> None:
+        await self._send(socket.error_text(error, stream_id))
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._websocket.send({"type": "websocket.send", "text": text})
+        except (WebSocketDisconnect, RuntimeError, OSError) as error:
+            raise Gone from error  # each layer has an exception of its own for a closed connection
+
+    async def _close(self, code: int, reason: str) -> None:
+        try:
+            await self._websocket.close(code, reason)
+        except (WebSocketDisconnect, RuntimeError, OSError) as error:
+            raise Gone from error
+
+
+def _broken(run: str, reason: str) -> ServerError:
+    shown = wire_id("responses", run)
+    return ServerError("stream_broken", f"The events of {shown} cannot be read any further: {reason}.", status=500)

@@ -1,0 +1,345 @@
+"""The Protocols of a store. Owns: Journal (the log of runs), Catalog (the rows beside it), Pending, Deliveries,
+Sessions, Conversations, Upkeep, Peers and Notifier. Every backend passes the contract suite in ninelives/testing.
+Refuses to know: what an event means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from ninelives.core.admission import Asked
+from ninelives.core.spec import Resolved
+from ninelives.journal.values import (
+    Attached,
+    Claim,
+    ConversationLink,
+    ConversationRow,
+    Gone,
+    HeldRun,
+    Opened,
+    Opening,
+    Query,
+    Record,
+    Removal,
+    Replica,
+    Retention,
+    RunRow,
+    SessionRow,
+    Signal,
+    Slice,
+    StoredAmount,
+    Use,
+    Verdict,
+)
+
+Unlisten = Callable[[], None]
+"""Ends a subscription to notifications."""
+
+
+class Journal(Protocol):
+    """The log of all runs. A call that returned is durable. A call that raised wrote nothing, unless its description
+    says otherwise."""
+
+    async def open(self, opening: Opening) -> Opened | Attached:
+        """Decide (core.admission), then write the run, its key, its conversation slot and its first records, all in one
+        transaction. Raises the ClientError of the decision; then nothing was written."""
+        ...
+
+    async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        """Write slices, each whole or not at all, with one verdict each. A slice is FENCED unless its attempt holds
+        the run, the run has not ended, and its first seq follows the last. After StoreUnavailable send the same slices
+        again: what was written after all is recognised by its records."""
+        ...
+
+    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+        """Claim a run that has not ended and that nobody holds: never claimed, parked, or its lease lapsed. The attempt
+        goes up by one, and the record `first(attempt, clean)` is appended in the same transaction. The wait for a
+        person or a caller ends with it (wake_at and asks). A store may refuse a run that claimable() would omit."""
+        ...
+
+    async def beat(self, holder: str) -> None:
+        """Renew the lease of every run that `holder` holds. A store without peers has no leases: a claim lasts until
+        it is given back or the process ends."""
+        ...
+
+    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+        """Records with seq > after, in order, about PAGE_BYTES of them. Empty at the end, or if the owner has no such
+        run. Raises Damaged at a gap or a wrong checksum."""
+        ...
+
+    async def signal(self, owner: str, signal: Signal) -> bool:
+        """Leave a durable signal for the holder. False if the run has ended or belongs to another owner. The same
+        (run, kind, key) is stored once."""
+        ...
+
+    async def delete(self, owner: str, run: str) -> bool:
+        """Delete a run: fence it, free its key and conversation, and move latest_completed back to the nearest ancestor
+        that is not deleted. Its turn stays for descendants. False if there is no such run."""
+        ...
+
+    async def forget(self, gone: Sequence[Gone]) -> None:
+        """Delete runs without a trace: records, row, signals. Only for runs that are not stored: nothing follows them.
+        SQLite overwrites the bytes, and they leave its write-ahead log within a minute (B6)."""
+        ...
+
+
+class Catalog(Protocol):
+    """The rows beside the journal. Every query names its owner."""
+
+    async def find(self, owner: str, run: str) -> RunRow | None:
+        """One run that is not deleted."""
+        ...
+
+    async def rows(self, query: Query) -> list[RunRow]:
+        """A page of runs."""
+        ...
+
+    async def resolve(self, asked: Asked) -> Resolved:
+        """Decide like open(), without writing. For runs that are not stored. Raises like open()."""
+        ...
+
+    async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
+        """The cached turns before a run, from its chain or its session. Raises Damaged if one is missing."""
+        ...
+
+    async def asking(self, owner: str, code: str) -> str | None:
+        """The owner's run that was marked as asking the question with this code (Mark.asks), by an index. Whether it
+        still asks is for its journal to say."""
+        ...
+
+    async def claimable(self, limit: int, now: int) -> list[tuple[str, str]]:
+        """(owner, run) of runs that somebody should claim: they have not ended and nobody holds them. Runs with a
+        pending signal come first, then the oldest. Omitted are runs without such a signal that wait
+
+        - until a time after `now` (Mark.wake_at; a shared store goes by its own clock), or
+        - for their caller: kept is "delivery", nobody waits at a living process, no question is open, and the time in
+          which the same request may join is not over. After that time they are listed, and the claim is overdue.
+
+        A pending signal here is any but an approval with another key than `asks`."""
+        ...
+
+    async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
+        """Replace the metadata of a run."""
+        ...
+
+
+class Pending(Protocol):
+    """Signals that wait for a holder, and standing permissions for tools."""
+
+    async def signals(self, run: str) -> list[Signal]:
+        """The pending signals of one run."""
+        ...
+
+    async def grant(self, owner: str, session: str, tool: str) -> None:
+        """Permit a tool without asking again, in one session or (empty name) in all sessions of the owner."""
+        ...
+
+    async def granted(self, owner: str, session: str, tool: str) -> bool:
+        """Whether the tool is permitted in this session."""
+        ...
+
+
+class Deliveries(Protocol):
+    """Which callers still wait for an answer. A run that is opened with a credential has a waiting caller. When the
+    connection is lost, the same request (Asked.match) takes over: open() gives it the newest such run, which then has
+    a waiting caller again, and waits for its caller no longer (wake_at is 0, unless a question is open). Two concurrent
+    retries therefore get different runs. A process speaks of its own callers only: calls for runs without a caller that
+    waits here change nothing. An answer is delivered once, and a late report of a loss is ignored."""
+
+    async def answered(self, told: Sequence[Gone]) -> None:
+        """All that there is was delivered of these runs (owner, run). If a run has ended, a request that is sent again
+        starts a new one, and a run that is not stored can be forgotten. A run that ends as failed or cancelled
+        (Mark.void) counts as that."""
+        ...
+
+    async def rest_given(self, owner: str, run: str) -> None:
+        """Somebody who answered the question of this run was given everything that came after it. If the run has ended
+        and had delivered its question (nobody waits, and no connection is lost), it is delivered. Else nothing changes.
+        Any process may say so."""
+        ...
+
+    async def lost(self, owner: str, run: str, at: int) -> None:
+        """The connection of the waiting caller was lost. If nobody holds the run, it is not stored and no question is
+        open, it waits for the same request from now on (wake_at)."""
+        ...
+
+    async def strand(self, at: int) -> None:
+        """The server starts: all connections of the last process are lost."""
+        ...
+
+
+class Sessions(Protocol):
+    """Named sessions and their turns. Every query names its owner."""
+
+    async def page(self, owner: str, limit: int, after: str | None) -> Sequence[SessionRow]:
+        """A page of sessions, most recently used first."""
+        ...
+
+    async def find(self, owner: str, session: str) -> SessionRow | None:
+        """One session."""
+        ...
+
+    async def turns(self, owner: str, session: str) -> Sequence[bytes]:
+        """All its turns, oldest first."""
+        ...
+
+    async def rename(self, owner: str, session: str, title: str) -> None:
+        """Set the title."""
+        ...
+
+    async def fork(self, owner: str, session: str, copy: str) -> None:
+        """Copy the session as it is now. `copy` must be an unused name."""
+        ...
+
+    async def forget(self, owner: str, session: str) -> None:
+        """Delete the session with its turns, title and permissions."""
+        ...
+
+
+class Notifier(Protocol):
+    """Notifies listeners that a run changed, without saying how. A lost notification may only cost time."""
+
+    def ring(self, runs: Iterable[str]) -> None:
+        """Notify the listeners of these runs."""
+        ...
+
+    def listen(self, run: str, heard: Callable[[], None]) -> Unlisten:
+        """Call `heard` at each notification for `run`. The returned function ends this."""
+        ...
+
+
+class Conversations(Protocol):
+    """Reads and edits conversations; open() creates and extends them. Each method is one transaction. `named` is an id
+    or a name. A run in a conversation sees the turns as edited there; a run that follows by previous_response_id sees
+    them unedited."""
+
+    async def find(self, owner: str, named: str) -> ConversationRow | None:
+        """One conversation."""
+        ...
+
+    async def page(self, owner: str, limit: int, after: str | None, ascending: bool) -> Sequence[ConversationRow]:
+        """A page by age. `after` is the last id of the page before. An unknown id gives an empty page."""
+        ...
+
+    async def annotate(self, owner: str, named: str, metadata: bytes) -> bool:
+        """Replace the metadata. False if there is no such conversation."""
+        ...
+
+    async def line(self, owner: str, named: str) -> list[ConversationLink]:
+        """The runs up to latest_completed, oldest first, with deleted ones. Empty if there is no such conversation."""
+        ...
+
+    async def remove(self, owner: str, named: str, removal: Removal) -> bool:
+        """Remove an item. False if the run is deleted or not in this conversation, or if the item was removed before.
+        Raises like core.admission.editable."""
+        ...
+
+    async def forget(self, owner: str, named: str, own: str, at: int) -> str:
+        """Delete the conversation and its runs of the dialect `own`, like Journal.delete. All other runs stay. Returns
+        the id. Raises like core.admission.editable."""
+        ...
+
+
+class Peers(Protocol):
+    """The processes that use one store. If it is `shared`, any process may claim a free run or send a signal."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use the store at the same time."""
+        ...
+
+    async def held(self, holder: str) -> Sequence[HeldRun]:
+        """The runs that `holder` holds. Makes up for lost notifications, and for claims that nobody drives."""
+        ...
+
+    async def queued(self) -> int:
+        """How many runs wait to be claimed, whichever process opened them."""
+        ...
+
+    async def settle(self, owner: str, place: str, home: str) -> str:
+        """The home of a workspace. It becomes `home` if the workspace has none yet."""
+        ...
+
+    async def replicas(self) -> Sequence[Replica]:
+        """The processes that use the store, most recently seen first."""
+        ...
+
+
+class Alone:
+    """What the Peers of stores with a single process have in common."""
+
+    shared = False
+
+    async def settle(self, owner: str, place: str, home: str) -> str:
+        """See Peers.settle."""
+        return home
+
+    async def replicas(self) -> Sequence[Replica]:
+        """See Peers.replicas."""
+        return ()
+
+
+class Upkeep(Protocol):
+    """Limits on what is stored. A chain ages by its youngest member (R17). An evicted run keeps its turn for its
+    descendants, like a deleted one."""
+
+    async def touch(self, uses: Sequence[Use]) -> None:
+        """Note that these runs were used."""
+        ...
+
+    async def pin(self, owner: str, run: str, pinned: bool) -> bool:
+        """Pin a run against eviction, or unpin it. False if there is no such run."""
+        ...
+
+    async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
+        """Evict the runs beyond the limits of `rule`, least recently used first, but not those in `spared`, which are
+        being read. Each frees its key and conversation, as a deletion does. One call evicts a bounded number."""
+        ...
+
+    async def forgettable(self, now: int, unstored_ms: int, limit: int) -> list[Gone]:
+        """Ended runs that must be forgotten (Journal.forget), oldest first:
+
+        - kept "delivery": delivered at least SETTLE_MS ago; or nobody waits, and the time in which the same request
+          joins is over (counted from the loss of the connection, or from the end of the run).
+        - kept "hours": ended `unstored_ms` ago. If that is 0, as for "delivery"."""
+        ...
+
+    async def expired(self, owner: str, run: str) -> bool:
+        """Whether there was such a run and retention evicted it."""
+        ...
+
+    async def usage(self) -> Sequence[StoredAmount]:
+        """How much each owner stores, the most first."""
+        ...
+
+    def short(self) -> str | None:
+        """Why nothing new should be stored: free space is low. None if there is enough."""
+        ...
+
+    def trouble(self) -> str | None:
+        """What fails in the store's own upkeep at the moment, for health. None if all is well."""
+        ...
+
+
+class Store(Journal, Catalog, Pending, Protocol):
+    """Everything that a backend provides."""
+
+    @property
+    def deliveries(self) -> Deliveries:
+        """The deliveries."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations."""
+        ...
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Retention and health."""
+        ...
+
+    @property
+    def peers(self) -> Peers:
+        """The other processes that use the store."""
+        ...

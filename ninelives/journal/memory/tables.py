@@ -1,0 +1,152 @@
+"""What a memory store holds. Owns: runs, keys, conversations, sessions, signals and permissions in plain dicts, and the
+deletion of a run with its references. Refuses to know: claims, callers and admission."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ninelives.core.admission import ConversationFound, KeyFound
+from ninelives.core.spec import Kept, Resolved
+from ninelives.journal.values import ConversationRow, Gone, Opening, Record, RunRow, Signal
+
+
+class MemoryRun(Struct):
+    """One run and its log."""
+
+    owner: str
+    opening: Opening
+    resolved: Resolved
+    status: str
+    updated_at: int
+    metadata: bytes
+    records: list[Record]
+    attempt: int = 0
+    holder: str | None = None
+    lease_until: float = 0.0
+    parked: bool = True
+    ended: bool = False
+    chains: bool = False
+    hidden: bool = False
+    turn: bytes | None = None
+    wake_at: int = 0
+    """See Mark.wake_at."""
+    asks: str = ""
+    """See Mark.asks."""
+    credential: str = ""
+    """The API key of the caller who waits, or who waited last."""
+    waits: bool = False
+    """A caller waits for the answer on a connection."""
+    lost_at: int = 0
+    """When that connection was lost; 0 if it was not."""
+    delivered: int = 0
+    """When the answer was delivered; 0 if it was not."""
+    used_at: int = 0
+    pinned: bool = False
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept of it."""
+        return self.opening.asked.kept
+
+    @property
+    def window_end(self) -> int:
+        """Until when the same request joins it: counted from the loss of its connection, or from its end."""
+        return (self.lost_at or self.updated_at) + self.opening.asked.resend_ms
+
+    def size(self) -> int:
+        """Stored bytes."""
+        return sum(len(record.data) for record in self.records) + len(self.turn or b"")
+
+    def row(self) -> RunRow:
+        """The run as the catalog lists it."""
+        return RunRow(
+            owner=self.owner,
+            run=self.opening.run,
+            dialect=self.opening.dialect,
+            model=self.opening.model,
+            status=self.status,
+            ended=self.ended,
+            created_at=self.opening.at,
+            updated_at=self.updated_at,
+            session=self.resolved.session or "",
+            conversation=self.resolved.conversation,
+            previous=self.resolved.previous,
+            key=self.opening.asked.key,
+            metadata=self.metadata,
+            last_seq=len(self.records) - 1,
+            kept=self.kept,
+        )
+
+
+class MemoryConversation(Struct):
+    """One conversation. The dict holds it under its id, and under its name if it has one."""
+
+    id: str
+    created_at: int
+    name: str | None = None
+    metadata: bytes = b"{}"
+    latest: str | None = None
+    active: str | None = None
+    edits: dict[str, tuple[frozenset[str], bytes]] = {}
+    """By run: its removed items, and its turn without them."""
+
+    def found(self) -> ConversationFound:
+        """The conversation as admission sees it."""
+        return ConversationFound(self.id, self.latest, self.active)
+
+    def row(self) -> ConversationRow:
+        """The conversation as the API lists it."""
+        return ConversationRow(self.id, self.name, self.created_at, self.metadata, self.latest, self.active)
+
+
+class MemoryTables:
+    """The content of one memory store."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, MemoryRun] = {}
+        self.expired: dict[Gone, tuple[int, bool]] = {}
+        """Runs that retention evicted: when, and whether they were stored ones."""
+        self.keys: dict[tuple[str, str], KeyFound] = {}
+        self.conversations: dict[tuple[str, str], MemoryConversation] = {}
+        self.sessions: dict[tuple[str, str], list[bytes]] = {}
+        self.signals: dict[str, list[Signal]] = {}
+        self.grants: set[tuple[str, str, str]] = set()
+
+    def visible(self, owner: str, run: str) -> MemoryRun | None:
+        """A run of this owner that is not deleted."""
+        found = self.runs.get(run)
+        return found if found is not None and found.owner == owner and not found.hidden else None
+
+    def delete(self, owner: str, run: str) -> bool:
+        """See Journal.delete."""
+        found = self.visible(owner, run)
+        if found is None:
+            return False
+        found.hidden, found.records, found.holder = True, [], None
+        found.waits, found.lost_at, found.asks = False, 0, ""
+        self.signals.pop(run, None)
+        if found.opening.asked.key is not None:
+            self.keys.pop((owner, found.opening.asked.key), None)
+        conversation = self.conversations.get((owner, found.resolved.conversation or ""))
+        if conversation and conversation.active == run:
+            conversation.active = None
+        if conversation and conversation.latest == run:
+            conversation.latest = self._visible_ancestor(found.resolved.previous)
+        if not found.chains:
+            del self.runs[run]
+        return True
+
+    def forget(self, owner: str, run: str) -> None:
+        """See Journal.forget."""
+        found = self.runs.get(run)
+        if found is None or found.owner != owner or not found.ended or found.kept == "stored":
+            return
+        del self.runs[run]
+        self.signals.pop(run, None)
+        if found.opening.asked.key is not None:
+            self.keys.pop((owner, found.opening.asked.key), None)
+
+    def _visible_ancestor(self, run: str | None) -> str | None:
+        while run is not None and (run not in self.runs or self.runs[run].hidden):
+            run = self.runs[run].resolved.previous if run in self.runs else None
+        return run

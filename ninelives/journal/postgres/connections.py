@@ -1,0 +1,266 @@
+"""Connections to PostgreSQL. Owns: the two pools of a process (lanes write the log, queries do the rest), their limits
+and timeouts, retries after a broken connection, and the translation of PostgreSQL's errors. Refuses to know: what is
+asked.
+
+A statement whose connection broke may have been committed. So `ask` retries only work that may run twice. For other
+work (`once`, `on_lane`, `transact`) the caller finds out what happened.
+
+All work has a deadline, counted from the moment it asks for a connection. A database that accepts a statement and never
+answers cannot be asked to cancel it either. The connection is then closed, and the work fails like any other whose
+connection broke. Work that only waits for its turn, while the database answers others, keeps waiting: that is load, not
+an outage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import asyncpg
+from msgspec import Struct
+
+from ninelives.core.errors import ClientError, Damaged
+from ninelives.journal.values import StoreUnavailable
+
+T = TypeVar("T")
+Connection = Any
+"""An asyncpg connection; asyncpg has no types."""
+Job = Callable[[Connection], Awaitable[T]]
+
+CONNECT_S = 2.0
+ASK_S = 1.8
+"""Deadline of a request for something new. P15 promises an answer within two seconds, whatever the database does."""
+WORK_S = 15.0
+"""Deadline of a process's own work: writing its runs, reading pages, retention."""
+AGAIN_S = 1.5
+"""How long work is retried after its connection broke."""
+IDLE_TRANSACTION_MS = 3_000
+"""How long a process that stops inside a transaction keeps its locks. A run that ends in the same conversation waits
+for them, and so does the whole batch that its end is part of."""
+ROUNDS = 40
+BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+"""Lanes find rows by key only. A plan made while a table was small would later scan all of it."""
+
+_TRANSIENT = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the connection was closed while idle, and asyncpg has not noticed yet
+    asyncpg.PostgresConnectionError,
+    asyncpg.exceptions.OperatorInterventionError,
+    asyncpg.exceptions.InsufficientResourcesError,
+    asyncpg.exceptions.IdleInTransactionSessionTimeoutError,
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
+    asyncpg.exceptions.InvalidCatalogNameError,
+    asyncpg.exceptions.LockNotAvailableError,
+)
+"""The database is away or cannot do it now. It may be back in a moment."""
+_REFUSED = (
+    asyncpg.exceptions.DiskFullError,
+    asyncpg.exceptions.OutOfMemoryError,
+    asyncpg.exceptions.QueryCanceledError,
+    asyncpg.exceptions.ReadOnlySQLTransactionError,
+    asyncpg.exceptions.LockNotAvailableError,
+)
+"""Those of them with which the database answers a statement. Nothing was written."""
+COLLISIONS = (
+    asyncpg.exceptions.DeadlockDetectedError,
+    asyncpg.exceptions.SerializationError,
+    asyncpg.exceptions.UniqueViolationError,
+)
+"""Two transactions met. Nothing was written; a retry sees what the other one wrote."""
+
+
+class Wiring(Struct, frozen=True):
+    """How a process is connected: `lanes` that write, `queries` for the rest, and one listening connection."""
+
+    lanes: int = 2
+    queries: int = 4
+    direct_url: str = ""
+    """For the connection that listens and holds the session lock. Needed where the other URL leads to a pooler that
+    shares connections between transactions."""
+    prepared: bool = True
+    """Prepare statements; off for such a pooler."""
+
+
+def translate(error: BaseException) -> BaseException:
+    """The error of this package for one of PostgreSQL's; the error itself where there is none."""
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable("the database does not answer", passing=True, away=True)
+    if isinstance(error, _TRANSIENT) and not isinstance(error, ValueError):  # a bad URL is both
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        away = not isinstance(error, _REFUSED)
+        return StoreUnavailable(f"the database cannot be used now: {reason}", passing=True, away=away)
+    if isinstance(error, asyncpg.exceptions.CharacterNotInRepertoireError):
+        return ClientError("invalid_value", "A name or title must not contain the character U+0000.")
+    if isinstance(error, asyncpg.exceptions.DataCorruptedError | asyncpg.exceptions.IndexCorruptedError):
+        return Damaged(f"the database is damaged: {error}")
+    return error
+
+
+async def _no_reset(connection: Connection) -> None:
+    """Return a connection to its pool as it is. Nothing here changes its state, and a reset costs a round trip."""
+
+
+class Connections:
+    """The pools of one process. Create them with `await Connections.create(...)`."""
+
+    def __init__(self, writing: Any, asking: Any, wiring: Wiring) -> None:
+        self._writing = writing
+        self._asking = asking
+        self._lanes = [asyncio.Lock() for _ in range(wiring.lanes)]
+        self._prepared = wiring.prepared
+        self._answers = 0
+        self.trouble: str | None = None
+        """Why the last statement could not reach the database; None after one that did."""
+
+    @classmethod
+    async def create(cls, url: str, wiring: Wiring, name: str) -> Connections:
+        """Create the pools. Connections open on first use."""
+        options = options_of(wiring, name)
+        settings = {**options.get("server_settings", {}), **BY_INDEX} if wiring.prepared else {}
+        lane = {**options, "server_settings": settings}
+        writing = await asyncpg.create_pool(url, min_size=0, max_size=wiring.lanes, reset=_no_reset, **lane)
+        asking = await asyncpg.create_pool(url, min_size=0, max_size=wiring.queries, reset=_no_reset, **options)
+        return cls(writing, asking, wiring)
+
+    async def close(self) -> None:
+        """Close all connections. Work in progress gets two seconds."""
+        for pool in (self._writing, self._asking):
+            try:
+                await asyncio.wait_for(pool.close(), 2.0)
+            except TimeoutError:
+                pool.terminate()
+
+    def lane_of(self, run: str) -> int:
+        """The lane of a run. One run always uses one lane, so its writes stay in order."""
+        return hash(run) % len(self._lanes)
+
+    async def once(self, job: Job[T], until: float | None = None) -> T:
+        """Run a job without retries. `until` is its deadline by the clock of the event loop (default: in WORK_S)."""
+        async with self._borrow(self._asking, until or deadline_in(WORK_S)) as connection:
+            return await job(connection)
+
+    async def on_lane(self, lane: int, job: Job[T]) -> T:
+        """Run a job on a lane, in order and without retries."""
+        async with self._lanes[lane], self._borrow(self._writing, deadline_in(WORK_S)) as connection:
+            return await job(connection)
+
+    async def ask(self, job: Job[T], limit_s: float | None = None) -> T:
+        """Run a job that may run twice. Retries for a short while after collisions and broken connections."""
+        until = deadline_in(limit_s or ASK_S)
+        return await retry_while_away(lambda: retry_collisions(lambda: self.once(job, until)), until)
+
+    async def execute(self, sql: str, *values: Any, limit_s: float | None = None) -> None:
+        """Run one statement that may run twice (see ask)."""
+        await self.ask(lambda connection: connection.execute(sql, *values), limit_s)
+
+    async def fetch(self, sql: str, *values: Any, limit_s: float | None = None) -> list[Any]:
+        """The rows of one."""
+        rows: list[Any] = await self.ask(lambda connection: connection.fetch(sql, *values), limit_s)
+        return rows
+
+    async def fetchrow(self, sql: str, *values: Any) -> Any:
+        """The first row of one, or None."""
+        return await self.ask(lambda connection: connection.fetchrow(sql, *values))
+
+    async def fetchval(self, sql: str, *values: Any, limit_s: float | None = None) -> Any:
+        """The first value of one."""
+        return await self.ask(lambda connection: connection.fetchval(sql, *values), limit_s)
+
+    async def transact(self, job: Job[T], until: float | None = None) -> T:
+        """Run a job in one transaction. Retries after collisions, not after a broken connection."""
+        end = until or deadline_in(WORK_S)
+        return await retry_collisions(lambda: self.once(lambda connection: in_transaction(connection, job), end))
+
+    @asynccontextmanager
+    async def _borrow(self, pool: Any, until: float) -> AsyncIterator[Connection]:
+        late = False
+
+        def cut(connection: Connection) -> None:
+            nonlocal late
+            late = True
+            connection.terminate()
+
+        try:
+            connection, until = await self._acquire(pool, until)
+            timer = asyncio.get_running_loop().call_at(until, cut, connection)
+            try:
+                if self._prepared:
+                    yield connection
+                else:  # outside a transaction, a pooler may send each half of a statement to another server
+                    async with connection.transaction():
+                        yield connection
+            finally:
+                timer.cancel()
+                await pool.release(connection, timeout=CONNECT_S)
+        except Exception as error:
+            known = translate(TimeoutError() if late else error)
+            if isinstance(known, StoreUnavailable):
+                self.trouble = str(known)
+            if known is error:
+                raise
+            raise known from error
+        self._answers += 1
+        self.trouble = None
+
+    async def _acquire(self, pool: Any, until: float) -> tuple[Connection, float]:
+        """A connection and its deadline. Waiting does not count against the deadline while others get answers."""
+        loop = asyncio.get_running_loop()
+        left, last = max(until - loop.time(), 0.01), deadline_in(WORK_S)
+        while True:
+            answers = self._answers
+            try:
+                connection = await pool.acquire(timeout=left)
+            except TimeoutError:
+                if self._answers == answers or loop.time() > last:
+                    raise
+            else:
+                return connection, until if self._answers == answers else loop.time() + left
+            until = loop.time() + left
+
+
+def deadline_in(seconds: float) -> float:
+    """The time of the event loop that many seconds from now."""
+    return asyncio.get_running_loop().time() + seconds
+
+
+def options_of(wiring: Wiring, name: str) -> dict[str, Any]:
+    """The options of every connection of a process."""
+    options: dict[str, Any] = {"timeout": CONNECT_S}
+    if not wiring.prepared:
+        return {**options, "statement_cache_size": 0}
+    settings = {"application_name": f"ninelives {name}"[:63]}
+    settings["idle_in_transaction_session_timeout"] = str(IDLE_TRANSACTION_MS)
+    return {**options, "server_settings": settings}
+
+
+async def in_transaction(connection: Connection, job: Job[T]) -> T:
+    """Run a job in a transaction."""
+    async with connection.transaction():
+        return await job(connection)
+
+
+async def retry_while_away(work: Callable[[], Awaitable[T]], until: float | None = None) -> T:
+    """Retry work for AGAIN_S, but not beyond `until`, while the database is away."""
+    end = min(deadline_in(AGAIN_S), until or deadline_in(AGAIN_S))
+    while True:
+        try:
+            return await work()
+        except StoreUnavailable as error:
+            if not error.passing or asyncio.get_running_loop().time() > end:
+                raise
+        await asyncio.sleep(0.05)
+
+
+async def retry_collisions(work: Callable[[], Awaitable[T]]) -> T:
+    """Retry work that collided with another transaction."""
+    for n in range(ROUNDS - 1):
+        with suppress(*COLLISIONS):
+            return await work()
+        await asyncio.sleep(0.002 * n)
+    try:
+        return await work()
+    except (asyncpg.exceptions.DeadlockDetectedError, asyncpg.exceptions.SerializationError) as error:
+        raise StoreUnavailable("too many transactions collide, try again", passing=True) from error

@@ -1,0 +1,405 @@
+"""The log in PostgreSQL. Owns: the form of a row (the records of one slice and a chained checksum), the lanes on which
+slices are written, and the batches in which pages are read. Refuses to know: what a record means.
+
+Theory of operation. A row of run_log is one slice. This process knows the end (attempt, number, checksum) of each run
+that it holds, because only the holder writes (R3). A slice that does not follow the end is fenced without a query. One
+statement decides the rest: the attempt must still hold the run, and the place in the log must be free (R5). The
+statement is its own transaction, so a process that stops at any moment keeps no lock. Each run uses one lane, so two of
+its slices never overtake each other. An append whose answer was lost is remembered. When the same slice comes again, it
+is compared with the row at its place."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import asyncpg
+import msgspec
+from msgspec import Struct
+
+from ninelives.core.errors import Damaged
+from ninelives.journal import queries
+from ninelives.journal.postgres.connections import (
+    Connection,
+    Connections,
+    in_transaction,
+    retry_collisions,
+    retry_while_away,
+)
+from ninelives.journal.postgres.listener import notify_payloads
+from ninelives.journal.segments import origin
+from ninelives.journal.values import PAGE_BYTES, Mark, Record, Slice, StoreUnavailable, Verdict
+
+SQL = queries.load("postgres", "log")
+READ_MS = 300_000
+"""How long retention spares a run after a page of it was read that is not its last."""
+PAGES_AT_ONCE = 32
+"""How many pages one statement reads."""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[int, int, bytes]]).decode
+
+
+class LogRow(Struct, frozen=True, gc=False):
+    """A slice as the database stores it."""
+
+    first: int
+    last: int
+    at: int
+    before: int
+    after: int
+    data: bytes
+
+
+class RunEnd(Struct, frozen=True):
+    """The end of a run's log, and the attempt that holds the run."""
+
+    attempt: int
+    seq: int
+    crc: int
+    size: int
+
+
+def link(crc: int, first: int, last: int, data: bytes) -> int:
+    """The checksum after a row, given the one before it. The chain shows rows that were changed, lost or swapped."""
+    return zlib.crc32(data, (crc + first * 31 + last * 1_000_003) & 0xFFFFFFFF)
+
+
+def _pack(records: Sequence[Record]) -> bytes:
+    return _encode([(record.attempt, record.at, record.data) for record in records])
+
+
+def packed(records: Sequence[Record], crc: int) -> LogRow:
+    """Pack records into a row; `crc` is the checksum before them."""
+    data = _pack(records)
+    first, last = records[0].seq, records[-1].seq
+    return LogRow(first, last, records[-1].at, crc, link(crc, first, last, data), data)
+
+
+def unpacked(run: str, row: Any) -> list[Record]:
+    """The records of a row. Raises Damaged where its checksum does not match."""
+    first, last, data = row["first_seq"], row["last_seq"], row["data"]
+    if link(row["crc_before"], first, last, data) != row["crc_after"]:
+        raise Damaged(f"run {run}: the checksum of entries {first} to {last} does not match")
+    try:
+        records = [Record(first + n, *parts) for n, parts in enumerate(_decode(data))]
+    except msgspec.DecodeError as error:
+        raise Damaged(f"run {run}: entries {first} to {last} cannot be unpacked ({error})") from error
+    if not records or records[-1].seq != last:
+        raise Damaged(f"run {run}: entries {first} to {last} are incomplete")
+    return records
+
+
+class PostgresLog:
+    """Writes and reads the log for one process. `ends` has the runs that it holds."""
+
+    def __init__(self, connections: Connections, holder: str) -> None:
+        self._connections = connections
+        self._holder = holder
+        self.ends: dict[str, RunEnd] = {}
+        self._unconfirmed: set[tuple[str, int, int]] = set()
+        """(run, attempt, first number) of slices whose answer was lost."""
+        self._wanted: dict[tuple[str, str, int], asyncio.Future[list[Record]]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    def hold_run(self, run: str, end: RunEnd) -> None:
+        """This process holds the run now. Lost answers of an earlier attempt do not matter any more."""
+        self.ends[run] = end
+        self._unconfirmed = {place for place in self._unconfirmed if place[0] != run}
+
+    def forget_run(self, run: str) -> None:
+        """The run was deleted."""
+        self.ends.pop(run, None)
+
+    def forget_runs(self) -> None:
+        """The lease expired, and others may hold the runs now. A run that is still held here is looked up again."""
+        self.ends.clear()
+        self._unconfirmed.clear()
+
+    # Writing
+
+    async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        """See Journal.append. Several slices of one run are written one after the other. Where one lane fails, the
+        caller retries all slices, so those that another lane has written are unconfirmed too."""
+        try:
+            return await self._append(slices)
+        except StoreUnavailable:
+            self._unconfirmed.update(_place(part) for part in slices)
+            raise
+
+    async def _append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        verdicts = [Verdict.FENCED] * len(slices)
+        left = list(range(len(slices)))
+        while left:
+            now: dict[str, int] = {}
+            for n in left:
+                now.setdefault(slices[n].run, n)
+            written = await self._on_lanes([slices[n] for n in now.values()])
+            for run, n in now.items():
+                verdicts[n] = Verdict.WRITTEN if run in written else Verdict.FENCED
+            left = [n for n in left if now[slices[n].run] != n]
+        return verdicts
+
+    async def _on_lanes(self, parts: list[Slice]) -> set[str]:
+        """The runs whose slice was written; `parts` has at most one slice of each run."""
+        lanes: dict[int, list[Slice]] = {}
+        for part in parts:
+            lanes.setdefault(self._connections.lane_of(part.run), []).append(part)
+        if len(lanes) == 1:
+            return await self._on_lane(*lanes.popitem())
+        work = (self._on_lane(lane, mine) for lane, mine in lanes.items())
+        done = await asyncio.gather(*work, return_exceptions=True)
+        for outcome in done:  # only after all have ended: the retry would overtake a lane that is still writing
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return set().union(*(outcome for outcome in done if not isinstance(outcome, BaseException)))
+
+    async def _on_lane(self, lane: int, parts: list[Slice]) -> set[str]:
+        """The runs whose slice was written."""
+
+        async def work(connection: Connection) -> tuple[dict[str, LogRow], set[str]]:
+            await self._load_ends(connection, parts)
+            fit = [part for part in parts if self._follows(part)]
+            ends = {part.run: self.ends[part.run] for part in fit}
+            rows = {part.run: packed(part.records, ends[part.run].crc) for part in fit if part.records}
+            written = await self._add_confirmed(connection, parts, set())
+            plain = [part for part in fit if part.mark is None and part.run not in written]
+            marked = [part for part in fit if part.mark is not None and part.run not in written]
+            if plain:
+                written |= await self._append_plain(connection, plain, rows)
+            if marked:
+                written |= await self._append_marked(connection, marked, rows, ends)
+            return rows, await self._add_confirmed(connection, parts, written)
+
+        rows, written = await self._connections.on_lane(lane, work)
+        self._update_ends(parts, rows, written)  # not before the commit; the next slice of the lane has not started yet
+        return written
+
+    def _follows(self, part: Slice) -> bool:
+        end = self.ends.get(part.run)
+        if end is None or end.attempt != part.attempt:
+            return False
+        records = part.records
+        return not records or (records[0].seq == end.seq + 1 and records[-1].seq == end.seq + len(records))
+
+    async def _load_ends(self, connection: Connection, parts: list[Slice]) -> None:
+        """Look up the ends that this process does not know."""
+        unknown = {p.run: p.attempt for p in parts if p.run not in self.ends or self.ends[p.run].attempt != p.attempt}
+        for row in await connection.fetch(SQL["ends"], list(unknown)) if unknown else ():
+            if row["attempt"] == unknown[row["id"]]:
+                self.ends[row["id"]] = RunEnd(row["attempt"], row["last_seq"], row["crc_after"], row["bytes"])
+
+    async def _append_plain(self, connection: Connection, parts: list[Slice], rows: dict[str, LogRow]) -> set[str]:
+        full = [part for part in parts if part.records]
+        empty = [part.run for part in parts if not part.records]
+        written: set[str] = set()
+        if full:
+            values = [*_columns(full, rows), notify_payloads(self._holder, (part.run for part in full))]
+            try:
+                written = await _fetch_written(connection, "append", values)
+            except asyncpg.UniqueViolationError:
+                written = await _fetch_written(connection, "append_contested", values)
+        if empty:
+            written |= {row["id"] for row in await connection.fetch(SQL["ends"], empty)}
+        return written
+
+    async def _append_marked(
+        self, connection: Connection, parts: list[Slice], rows: dict[str, LogRow], ends: dict[str, RunEnd]
+    ) -> set[str]:
+        async def work() -> set[str] | None:
+            marks = [_mark_values(part, part.mark, rows.get(part.run), ends[part.run]) for part in parts if part.mark]
+            columns = _columns([part for part in parts if part.records], rows)
+            values = [*map(list, zip(*marks, strict=True)), *columns, notify_payloads(self._holder, _topics(parts))]
+            try:
+                return await _fetch_written(connection, "append_marked", values)
+            except asyncpg.UniqueViolationError as error:
+                if error.table_name == "run_log":
+                    return None  # a place in the log is taken; a retry would not change that
+                raise
+
+        written = await retry_collisions(work)
+        if written is not None:
+            return written
+        if len(parts) == 1:  # somebody else holds the run, or an earlier try wrote the slice
+            return set()
+        return {run for part in parts for run in await self._append_marked(connection, [part], rows, ends)}
+
+    async def _add_confirmed(self, connection: Connection, parts: list[Slice], written: set[str]) -> set[str]:
+        """`written`, and the runs whose unconfirmed slice was written by an earlier try. Called before the slices are
+        written again and after: the earlier try may be committed in between."""
+        unsure = [part for part in parts if part.run not in written and _place(part) in self._unconfirmed]
+        full = [part for part in unsure if part.records]
+        bare = [part for part in unsure if not part.records and part.mark is not None]
+        if full:
+            written = written | await _same_records(connection, full)
+        if bare:
+            written = written | await _same_marks(connection, bare)
+        return written
+
+    def _update_ends(self, parts: list[Slice], rows: dict[str, LogRow], written: set[str]) -> None:
+        for part in parts:
+            self._unconfirmed.discard(_place(part))
+            end, row = self.ends.get(part.run), rows.get(part.run)
+            if part.run not in written:
+                if end is not None and row is not None:
+                    del self.ends[part.run]  # somebody else holds the run, or it has ended
+            elif part.mark is not None and (part.mark.ended or part.mark.parked):
+                self.ends.pop(part.run, None)
+            elif end is not None and row is not None:
+                self.ends[part.run] = RunEnd(part.attempt, row.last, row.after, end.size + len(row.data))
+
+    # Reading
+
+    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+        """See Journal.read. Reads that arrive while a statement runs share the next one."""
+        asked = (owner, run, after)
+        answer = self._wanted.get(asked)
+        if answer is None:
+            answer = self._wanted[asked] = asyncio.get_running_loop().create_future()
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_all(), name="journal pages")
+        return list(await asyncio.shield(answer))
+
+    async def _read_all(self) -> None:
+        while self._wanted:
+            batch = dict(list(self._wanted.items())[:PAGES_AT_ONCE])
+            for asked in batch:
+                del self._wanted[asked]
+            try:
+                pages = await retry_while_away(lambda batch=batch: retry_collisions(lambda: self._pages(list(batch))))  # type: ignore[misc]
+            except Exception as error:  # raised in every reader that waits for one of these pages
+                pages = [error] * len(batch)
+            for answer, page in zip(batch.values(), pages, strict=True):
+                if answer.done():
+                    continue
+                if isinstance(page, BaseException):
+                    answer.set_exception(page)
+                    answer.exception()  # marks it as retrieved: a reader that left must cause no warning
+                else:
+                    answer.set_result(page)
+
+    async def _pages(self, batch: list[tuple[str, str, int]]) -> list[list[Record] | Exception]:
+        columns = [list(column) for column in zip(*batch, strict=True)]
+
+        async def work(connection: Connection) -> list[list[Record] | Exception]:
+            rows = await connection.fetch(SQL["pages"], *columns, PAGE_BYTES)
+            found: dict[int, list[Any]] = {i: list(some) for i, some in groupby(rows, key=lambda row: row["i"])}
+            pages = [_page_or_error(run, after, found.get(n, [])) for n, (_, run, after) in enumerate(batch, 1)]
+            unfinished = [
+                run for n, (_, run, _) in enumerate(batch, 1) if n in found and _goes_on(pages[n - 1], found[n][0])
+            ]
+            if unfinished:  # their readers come again, and retention of another process must spare them until then
+                await connection.execute(SQL["being_read"], sorted(set(unfinished)), READ_MS)
+            return pages
+
+        return await self._connections.once(work)
+
+
+def _page_or_error(run: str, after: int, rows: list[Any]) -> list[Record] | Exception:
+    try:
+        return _page(run, after, rows)
+    except Damaged as error:
+        return error
+
+
+def _goes_on(page: list[Record] | Exception, row: Any) -> bool:
+    """Whether a run has ended and has more than this page."""
+    return bool(row["ended"] and isinstance(page, list) and page and page[-1].seq < row["least"])
+
+
+def _page(run: str, after: int, rows: list[Any]) -> list[Record]:
+    """The records after a place, about a page of them. Raises Damaged where there must be some and are none."""
+    if not rows:
+        return []
+    page: list[Record] = []
+    size = 0
+    for record in _verified(run, rows if rows[0]["first_seq"] is not None else []):
+        if record.seq > after and size <= PAGE_BYTES:
+            page.append(record)
+            size += len(record.data)
+    if page and page[0].seq != after + 1:
+        raise Damaged(f"run {run}: entry {after + 1} is missing")
+    if not page and after < rows[0]["least"]:
+        raise Damaged(f"run {run}: entry {after + 1} is missing, up to {rows[0]['least']} were written")
+    return page
+
+
+def _verified(run: str, rows: list[Any]) -> Iterator[Record]:
+    """The records of rows that follow each other. Raises Damaged where the chain of checksums breaks."""
+    crc = None
+    for row in rows:
+        expected = crc if row["first_seq"] else origin(run)
+        if expected is not None and expected != row["crc_before"]:
+            raise Damaged(f"run {run}: the checksum before entry {row['first_seq']} does not match")
+        crc = row["crc_after"]
+        yield from unpacked(run, row)
+
+
+async def _fetch_written(connection: Connection, name: str, values: Sequence[Any]) -> set[str]:
+    """The runs that a statement has written."""
+    if connection.is_in_transaction():  # behind a pooler: a collision must not abort the whole transaction
+        found = await in_transaction(connection, lambda inner: inner.fetch(SQL[name], *values))
+    else:
+        found = await connection.fetch(SQL[name], *values)
+    return {run for (run,) in found if run}
+
+
+async def _same_records(connection: Connection, parts: list[Slice]) -> set[str]:
+    """The runs whose log has the records of these slices at their place."""
+    runs, places = [part.run for part in parts], [part.records[0].seq for part in parts]
+    rows = {tuple(row) for row in await connection.fetch(SQL["written"], runs, places)}
+    return {p.run for p in parts if (p.run, p.records[0].seq, p.attempt, _pack(p.records)) in rows}
+
+
+async def _same_marks(connection: Connection, parts: list[Slice]) -> set[str]:
+    """The runs whose row has the marks of these slices."""
+    rows = {tuple(row) for row in await connection.fetch(SQL["marked"], [part.run for part in parts])}
+    return {p.run for p in parts if p.mark and (p.run, p.attempt, p.mark.status, p.mark.at) in rows}
+
+
+def _place(part: Slice) -> tuple[str, int, int]:
+    return part.run, part.attempt, part.records[0].seq if part.records else -1
+
+
+def _topics(parts: list[Slice]) -> list[str]:
+    work = ["work"] if any(part.mark and part.mark.parked for part in parts) else []
+    return [part.run for part in parts] + work
+
+
+def _mark_values(part: Slice, mark: Mark, row: LogRow | None, end: RunEnd) -> tuple[Any, ...]:
+    """The parameters of append_marked for one slice."""
+    last, size = (row.last, end.size + len(row.data)) if row else (end.seq, end.size)
+    return (
+        part.run,
+        part.attempt,
+        mark.status,
+        mark.at,
+        mark.parked,
+        mark.ended,
+        mark.chains,
+        mark.wake_at,
+        last,
+        size + len(mark.turn),
+        mark.turn or None,
+        mark.session,
+        mark.void,
+        mark.asks,
+        mark.left,
+    )
+
+
+def _columns(parts: list[Slice], rows: dict[str, LogRow]) -> list[list[Any]]:
+    """The parameters of the append statements, one list per column."""
+    chosen = [rows[part.run] for part in parts]
+    return [
+        [part.run for part in parts],
+        [part.attempt for part in parts],
+        [row.first for row in chosen],
+        [row.last for row in chosen],
+        [row.at for row in chosen],
+        [row.before for row in chosen],
+        [row.after for row in chosen],
+        [row.data for row in chosen],
+    ]

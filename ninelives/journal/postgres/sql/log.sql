@@ -1,0 +1,105 @@
+-- name: append
+-- Appends slices without a mark, each only where its attempt holds the run, and notifies other processes. A taken place
+-- fails the whole statement. That is rare, and a check each time would cost half as much again.
+WITH written AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
+    AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  CROSS JOIN LATERAL (
+    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended LIMIT 1
+  ) AS held
+  RETURNING run
+)
+SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($9::text[]) AS p;
+
+-- name: append_contested
+-- The same after a taken place: skips the slice whose place it is, writes all others.
+WITH written AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
+    AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  CROSS JOIN LATERAL (
+    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended LIMIT 1
+  ) AS held
+  ON CONFLICT DO NOTHING RETURNING run
+)
+SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($9::text[]) AS p;
+
+-- name: append_marked
+-- Appends slices with a mark: locks and changes the run's row, then all that depends on it, in one statement. A taken
+-- place fails it as a whole. used_at and ended_at go by the clock of the database, because retention compares them. A
+-- run that was left (s.gone) waits until its request cannot join it any more, unless somebody has joined it already.
+WITH m AS (
+  UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = c.now, parked = s.parked, ended = s.ended,
+    chains = s.chains, asks = s.asks, last_seq = s.last_seq, bytes = s.bytes, turn = s.turn,
+    wake_at = CASE WHEN NOT s.gone THEN s.wake_at WHEN r.waits THEN 0
+      ELSE COALESCE(NULLIF(r.lost_at, 0), c.now) + r.resend_ms END,
+    holder = CASE WHEN s.ended OR s.parked THEN NULL ELSE r.holder END,
+    waits = r.waits AND NOT s.void, lost_at = CASE WHEN s.void THEN 0 ELSE r.lost_at END,
+    ended_at = CASE WHEN s.ended THEN c.now ELSE 0 END, delivered_at = CASE WHEN s.ended AND s.void THEN c.now ELSE 0 END
+  FROM unnest($1::text[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::boolean[],
+      $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[], $14::text[], $15::boolean[])
+    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks, gone),
+    (SELECT ninelives_now() AS now) c
+  WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+  RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, s.turn
+), written AS (
+  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  FROM unnest($16::text[], $17::int[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
+      $23::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  JOIN m ON m.id = s.run
+), freed AS (
+  UPDATE conversations c SET active = NULL, latest = CASE WHEN m.chains THEN m.id ELSE c.latest END
+  FROM m WHERE m.ended AND c.owner = m.owner AND c.id = m.conversation AND c.active = m.id
+), quiet AS (
+  DELETE FROM signals USING m WHERE m.ended AND signals.run = m.id
+), turns AS (
+  INSERT INTO session_turns (owner, session, n, at, run, turn)
+  SELECT m.owner, m.session, row_number() OVER (PARTITION BY m.owner, m.session ORDER BY m.n)
+    + COALESCE((SELECT max(t.n) FROM session_turns t WHERE t.owner = m.owner AND t.session = m.session), 0),
+    m.at, m.id, COALESCE(m.turn, '') FROM m WHERE m.ended AND m.session != ''
+)
+SELECT id FROM m UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($24::text[]) AS p;
+
+-- name: ends
+-- The end of the log and the attempt of runs, where this process does not know them.
+SELECT r.id, r.attempt, l.last_seq, l.crc_after,
+  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE run = r.id)::bigint AS bytes
+FROM runs r CROSS JOIN LATERAL (
+  SELECT last_seq, crc_after FROM run_log WHERE run = r.id ORDER BY first_seq DESC LIMIT 1
+) l WHERE r.id = ANY ($1::text[]) AND r.holder IS NOT NULL AND NOT r.ended;
+
+-- name: written
+-- The rows at the places of slices whose answer was lost.
+SELECT l.run, l.first_seq, l.attempt, l.data FROM unnest($1::text[], $2::bigint[]) AS d (run, first_seq)
+JOIN run_log l ON l.run = d.run AND l.first_seq = d.first_seq;
+
+-- name: marked
+-- The rows of runs whose mark had no answer.
+SELECT id, attempt, status, updated_at FROM runs WHERE id = ANY ($1::text[]) AND holder IS NULL;
+
+-- name: pages
+-- For each (owner, run, place): the last number that the run's row knows of, and about a page of the rows after the
+-- place.
+SELECT q.i, r.last_seq AS least, r.ended, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
+FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS q (owner, run, place, i)
+JOIN runs r ON r.id = q.run AND r.owner = q.owner AND r.hidden = 0
+LEFT JOIN LATERAL (
+  SELECT * FROM (
+    SELECT near.*, sum(octet_length(near.data)) OVER (ORDER BY near.first_seq) - octet_length(near.data) AS ahead
+    FROM (
+      SELECT first_seq, last_seq, crc_before, crc_after, data FROM run_log WHERE run = q.run AND first_seq >= COALESCE(
+        (SELECT first_seq FROM run_log WHERE run = q.run AND first_seq <= q.place + 1 ORDER BY first_seq DESC LIMIT 1), 0)
+      ORDER BY first_seq LIMIT 512
+    ) near
+  ) measured WHERE ahead < $4
+) l ON true
+ORDER BY q.i, l.first_seq;
+
+-- name: being_read
+-- Spares runs from retention while somebody reads them page by page. Written again only after a fifth of the time.
+UPDATE runs SET read_until = ninelives_now() + $2::bigint
+WHERE id = ANY ($1::text[]) AND hidden = 0 AND read_until < ninelives_now() + $2::bigint * 4 / 5;

@@ -1,0 +1,109 @@
+-- name: touch
+-- Records when runs were used.
+UPDATE runs SET used_at = u.at FROM unnest($1::text[], $2::text[], $3::bigint[]) AS u (owner, id, at)
+WHERE runs.owner = u.owner AND runs.id = u.id AND hidden = 0 AND used_at < u.at;
+
+-- name: pin
+-- Protects a run from retention, or no longer.
+UPDATE runs SET pinned = $3 WHERE owner = $1 AND id = $2 AND hidden = 0 RETURNING 1;
+
+-- name: expired
+-- Whether retention took this run.
+SELECT 1 FROM runs WHERE owner = $1 AND id = $2 AND hidden = 2;
+
+-- name: stale
+-- Ended runs beyond a limit (0: no limit), least recently used first: by number (stored runs and others for themselves)
+-- and bytes of each owner, by bytes in all, by age. A run goes as long as the older ones do not add up to the excess. So
+-- the statement reads only the old end of an index, and sums of the rest. It skips runs that somebody reads.
+WITH kept AS MATERIALIZED (
+  SELECT owner, kept = 'stored' AS stored, count(*) AS runs, sum(bytes) AS bytes FROM runs
+  WHERE hidden = 0 AND ended AND NOT pinned AND ($1::bigint > 0 OR $2::bigint > 0 OR $3::bigint > 0)
+  GROUP BY owner, kept = 'stored'
+), beyond AS (
+  SELECT o.owner, o.id, o.n, o.used_at, o.read_until FROM (SELECT * FROM kept WHERE $1 > 0 AND runs > $1) k
+  CROSS JOIN LATERAL (
+    SELECT owner, id, n, used_at, read_until FROM runs
+    WHERE owner = k.owner AND (kept = 'stored') = k.stored AND hidden = 0 AND ended AND NOT pinned
+    ORDER BY used_at, n LIMIT least($5, k.runs - $1)
+  ) o
+  UNION
+  SELECT o.owner, o.id, o.n, o.used_at, o.read_until
+  FROM (SELECT owner, sum(bytes) AS bytes FROM kept WHERE $2 > 0 GROUP BY owner HAVING sum(bytes) > $2) k
+  CROSS JOIN LATERAL (
+    SELECT oldest.*, sum(oldest.bytes) OVER (ORDER BY oldest.used_at, oldest.n) - oldest.bytes AS older_bytes
+    FROM (VALUES (true), (false)) AS part (stored) CROSS JOIN LATERAL (
+      SELECT owner, id, n, used_at, read_until, bytes FROM runs
+      WHERE owner = k.owner AND (kept = 'stored') = part.stored AND hidden = 0 AND ended AND NOT pinned
+      ORDER BY used_at, n LIMIT $5
+    ) oldest
+  ) o WHERE o.older_bytes < k.bytes - $2
+  UNION
+  SELECT o.owner, o.id, o.n, o.used_at, o.read_until FROM (
+    SELECT oldest.*, sum(oldest.bytes) OVER (ORDER BY oldest.used_at, oldest.n) - oldest.bytes AS older_bytes FROM (
+      SELECT owner, id, n, used_at, read_until, bytes FROM runs
+      WHERE hidden = 0 AND ended AND NOT pinned AND $3 > 0 ORDER BY used_at, n LIMIT $5
+    ) oldest
+  ) o WHERE o.older_bytes < (SELECT sum(bytes) FROM kept) - $3
+  UNION
+  (SELECT owner, id, n, used_at, read_until FROM runs
+   WHERE hidden = 0 AND ended AND NOT pinned AND $4::bigint > 0 AND used_at < $4 ORDER BY used_at, n LIMIT $5)
+)
+SELECT owner, id FROM beyond WHERE read_until <= ninelives_now() ORDER BY used_at, n LIMIT $5;
+
+-- name: forgettable
+-- Ended runs that must be forgotten, oldest first. $1: how long runs of the kind "hours" are kept; 0 means until their
+-- delivery. $2: how long a delivered run stays for its other readers. A run whose request may still join it stays.
+SELECT owner, id FROM (
+  (SELECT owner, id, ended_at, n FROM runs, (SELECT ninelives_now() AS now) c
+   WHERE ended AND hidden = 0 AND kept = 'hours' AND $1::bigint > 0 AND ended_at <= c.now - $1
+   ORDER BY ended_at LIMIT $3)
+  UNION ALL
+  (SELECT owner, id, ended_at, n FROM runs, (SELECT ninelives_now() AS now) c
+   WHERE ended AND hidden = 0 AND kept != 'stored'
+     AND kept = ANY (CASE WHEN $1 = 0 THEN '{delivery,hours}'::text[] ELSE '{delivery}' END)
+     AND CASE WHEN delivered_at > 0 THEN delivered_at + $2::bigint <= c.now
+       ELSE NOT waits AND COALESCE(NULLIF(lost_at, 0), ended_at) + resend_ms < c.now END
+   ORDER BY ended_at LIMIT $3)
+) old ORDER BY ended_at, n LIMIT $3;
+
+-- name: youngest
+-- Whether this run may go, and when any of its descendants was last used.
+WITH RECURSIVE down (id) AS (
+  SELECT id FROM runs WHERE owner = $1 AND previous = $2
+  UNION ALL
+  SELECT runs.id FROM down JOIN runs ON runs.owner = $1 AND runs.previous = down.id
+)
+SELECT used_at, (SELECT max(later.used_at) FROM down JOIN runs later ON later.id = down.id WHERE later.hidden = 0) AS later
+FROM runs WHERE owner = $1 AND id = $2 AND hidden = 0 AND ended AND NOT pinned AND read_until <= ninelives_now();
+
+-- name: forget_turns_of_hidden
+-- Deletes the turn of a hidden run, and its edits, once no visible run follows it.
+WITH forgotten AS (
+  UPDATE runs SET turn = NULL, bytes = 0 WHERE n IN (
+    SELECT n FROM runs AS gone WHERE hidden > 0 AND turn IS NOT NULL AND NOT EXISTS (
+      SELECT FROM runs AS later WHERE later.owner = gone.owner AND later.previous = gone.id
+        AND (later.hidden = 0 OR later.turn IS NOT NULL)
+    ) LIMIT 500
+  ) RETURNING owner, id
+)
+DELETE FROM conversation_edits e USING forgotten f WHERE e.owner = f.owner AND e.run = f.id;
+
+-- name: drop_tombstones
+-- Deletes old tombstones that no run refers to, with what an old holder may have left of them.
+WITH gone AS (
+  DELETE FROM runs WHERE n IN (
+    SELECT n FROM runs AS dead WHERE hidden > 0 AND turn IS NULL AND updated_at < $1 AND NOT EXISTS (
+      SELECT FROM runs AS later WHERE later.owner = dead.owner AND later.previous = dead.id
+    ) LIMIT 500
+  ) RETURNING id
+), rest AS (DELETE FROM run_log USING gone WHERE run_log.run = gone.id)
+DELETE FROM signals USING gone WHERE signals.run = gone.id;
+
+-- name: usage
+-- How much each owner stores.
+SELECT owner, count(*), sum(bytes)::bigint, count(*) FILTER (WHERE pinned) FROM runs WHERE hidden = 0
+GROUP BY owner ORDER BY sum(bytes) DESC;
+
+-- name: alone
+-- One process at a time does retention; the lock ends with its transaction.
+SELECT pg_try_advisory_xact_lock(hashtextextended('ninelives upkeep', 0));

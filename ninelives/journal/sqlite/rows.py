@@ -1,0 +1,385 @@
+"""The statements inside a transaction. Owns: the SQL of open, append, claim, signal, delete, forget and of callers who
+wait. Refuses to know: threads, the event loop, tails in memory.
+
+Theory of operation. Each statement keeps the fence of its run (fences.py) in step with the row. Rows get attempt and
+last_seq only at claim, park and end, because an UPDATE per run in each flush cost three times as much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ninelives.core import admission
+from ninelives.core.errors import Damaged
+from ninelives.core.spec import Resolved
+from ninelives.journal import queries
+from ninelives.journal.segments import link, origin
+from ninelives.journal.sqlite.fences import Fence, Fences
+from ninelives.journal.values import (
+    Attached,
+    Claim,
+    Gone,
+    Mark,
+    Opened,
+    Opening,
+    Record,
+    RunRow,
+    Signal,
+    Slice,
+    Verdict,
+)
+
+SQL = queries.load("sqlite", "store")
+_VALUES = "(?,?,?,?,?,?)"
+_INSERT = {
+    # The only statement that is built. Few big inserts make the log fast; powers of two keep the set small.
+    1 << k: "INSERT INTO entries(run,seq,attempt,at,crc,data) VALUES " + ",".join([_VALUES] * (1 << k))
+    for k in range(13)
+}
+
+
+class Written(Struct, frozen=True):
+    """The result of an append. `first_id` is the row of the first new record."""
+
+    verdicts: list[Verdict]
+    first_id: int
+
+
+def _one(db: apsw.Connection, query: str, *values: apsw.SQLiteValue) -> tuple[apsw.SQLiteValue, ...] | None:
+    return db.execute(SQL[query], values).fetchone()
+
+
+def found(db: apsw.Connection, asked: admission.Asked, at: int = 0) -> admission.Found:
+    """What the store knows that decides a request. `at` is its time; 0 means that it cannot take over a lost run."""
+    key = _one(db, "key", asked.owner, asked.key) if asked.key is not None else None
+    previous = _one(db, "previous", asked.owner, asked.previous) if asked.previous else None
+    conversation = _one(db, "conversation", asked.owner, asked.conversation) if asked.conversation else None
+    turns = _one(db, "session_length", asked.owner, asked.session) if asked.session else None
+    return admission.Found(
+        key=admission.KeyFound(*key) if key else None,  # type: ignore[arg-type]
+        previous=admission.RunFound(bool(previous[0]), str(previous[1]), expired=previous[2] == EVICTED)
+        if previous
+        else None,
+        conversation=admission.ConversationFound(*conversation) if conversation else None,  # type: ignore[arg-type]
+        session_turns=int(turns[0]) if turns else 0,  # type: ignore[arg-type]
+        lost=_lost(db, asked, at),
+    )
+
+
+def _lost(db: apsw.Connection, asked: admission.Asked, at: int) -> str | None:
+    if not asked.match or asked.key is not None or not at:
+        return None
+    row = _one(db, "lost_run", asked.owner, asked.match, at)
+    return str(row[0]) if row else None
+
+
+def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Opened, int, int] | Attached:
+    """Journal.open, inside the transaction. Returns the run, its number and the row of its first record."""
+    asked = opening.asked
+    facts = found(db, asked, opening.now or opening.at)
+    decision = admission.decide(asked, facts)
+    if isinstance(decision, admission.Attach):
+        if decision.again:
+            _wait_again(db, fences, asked, decision.run)
+        return Attached(decision.run, decision.again)
+    resolved = decision.resolved
+    data = opening.accept(resolved)
+    attempt = 1 if opening.holder else 0
+    records = opening.first_records(data, attempt)
+    n = fences.next_number()
+    _insert_run(db, n, opening, resolved, len(records) - 1)
+    if asked.key is not None:
+        db.execute(SQL["insert_key"], (asked.owner, asked.key, asked.fingerprint, opening.run))
+    taken = _take_conversation(db, opening, resolved, facts) if asked.kept == "stored" else None
+    values: list[apsw.SQLiteValue] = []
+    fence = Fence(
+        owner=asked.owner,
+        n=n,
+        attempt=attempt,
+        seq=len(records) - 1,
+        crc=_chain(n, origin(opening.run), records, values),
+        parked=not attempt,
+        holder=opening.holder,
+        conversation=taken,
+        kept=asked.kept,
+        resend_ms=asked.resend_ms,
+        waits=bool(asked.credential),
+    )
+    after = fence.after_mark(opening.ended) if opening.ended else fence
+    fences.put(opening.run, after)
+    if opening.ended:
+        _mark(db, opening.run, fence, after, opening.ended)
+    return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
+
+
+def _wait_again(db: apsw.Connection, fences: Fences, asked: admission.Asked, run: str) -> None:
+    """A retried request takes over a lost run."""
+    db.execute(SQL["wait_again"], (asked.owner, run, asked.credential))
+    if fence := fences.get(run):
+        fences.put(run, fence.after_join())
+
+
+def _take_conversation(db: apsw.Connection, opening: Opening, resolved: Resolved, facts: admission.Found) -> str | None:
+    """The run becomes the active run of its conversation, which is created if there is none. Returns its id."""
+    asked, conversation = opening.asked, resolved.conversation
+    if conversation and facts.conversation:
+        db.execute(SQL["take_conversation"], (asked.owner, conversation, opening.run))
+    elif conversation:
+        metadata = opening.metadata if asked.conversation_use == "make" else b"{}"
+        made = (asked.owner, conversation, asked.conversation, opening.run, opening.at, metadata)
+        db.execute(SQL["insert_conversation"], made)
+    return conversation
+
+
+def _insert_run(db: apsw.Connection, n: int, opening: Opening, resolved: Resolved, last_seq: int) -> None:
+    held, asked = opening.holder is not None, opening.asked
+    db.execute(
+        SQL["insert_run"],
+        (
+            n,
+            asked.owner,
+            opening.run,
+            opening.dialect,
+            opening.model,
+            "running" if held else "queued",
+            int(held),
+            int(not held),
+            last_seq,
+            origin(opening.run),
+            opening.at,
+            opening.at,
+            resolved.session or "",
+            resolved.conversation,
+            resolved.previous,
+            asked.key,
+            opening.metadata,
+            asked.match,
+            asked.credential,
+            int(bool(asked.credential)),
+            asked.kept,
+            asked.resend_ms,
+        ),
+    )
+
+
+def _chain(n: int, crc: int, records: Sequence[Record], values: list[apsw.SQLiteValue]) -> int:
+    """Add a row of six values for each record to `values`. Returns the checksum after the last."""
+    for record in records:
+        crc = link(crc, record)
+        values += (n, record.seq, record.attempt, record.at, crc, record.data)
+    return crc
+
+
+def _insert(db: apsw.Connection, fences: Fences, values: list[apsw.SQLiteValue]) -> int:
+    """Insert rows of six values each. Returns the id of the first row."""
+    rows, start, first = len(values) // 6, 0, 0
+    while start < rows:
+        count = min(1 << ((rows - start).bit_length() - 1), 4096)
+        db.execute(_INSERT[count], values[start * 6 : (start + count) * 6])
+        if not start:
+            first = db.last_insert_rowid() - count + 1
+        start += count
+    return fences.wrote(first, rows)
+
+
+def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Written:
+    """Journal.append, inside the transaction."""
+    verdicts: list[Verdict] = []
+    values: list[apsw.SQLiteValue] = []
+    marks: list[tuple[str, Fence, Fence | None, Mark]] = []
+    is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
+    for part in slices:
+        fence = fences.get(part.run)
+        if (
+            fence is None
+            or fence.holder is None
+            or fence.attempt != part.attempt
+            or (part.records and part.records[0].seq != fence.seq + 1)
+            or (part.records and part.records[-1].seq != fence.seq + len(part.records))
+        ):
+            verdicts.append(is_fenced)
+            continue
+        crc = _chain(fence.n, fence.crc, part.records, values)
+        fence = replace(fence, seq=fence.seq + len(part.records), crc=crc)
+        after: Fence | None = fence
+        if part.mark:  # the next slice must find it, even in the same append
+            after = fence.after_mark(part.mark)
+            marks.append((part.run, fence, after, part.mark))
+        fences.put(part.run, after)
+        verdicts.append(is_written)
+    first = _insert(db, fences, values)
+    for run, fence, after, mark in marks:
+        _mark(db, run, fence, after, mark)
+    return Written(verdicts, first)
+
+
+def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark: Mark) -> None:
+    turn = mark.turn or None if fence.kept == "stored" else None  # nothing follows other runs
+    wake_at, asks = (after.wake_at, after.asks) if after else (0, "")
+    flags = int(mark.parked), int(mark.ended), int(mark.chains)
+    db.execute(SQL["mark_run"], (fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks))
+    if not mark.ended:
+        return
+    if fence.signals:
+        db.execute(SQL["drop_signals"], (run,))
+    if mark.void:
+        db.execute(SQL["void"], (fence.n, mark.at))
+    if fence.conversation:
+        db.execute(SQL["free_conversation"], (fence.owner, fence.conversation, run, int(mark.chains)))
+    if mark.session:
+        db.execute(SQL["add_turn"], (fence.owner, mark.session, mark.at, run, mark.turn))
+
+
+def claim(
+    db: apsw.Connection, fences: Fences, run: str, holder: str, first: Callable[[int, bool], bytes], at: int
+) -> tuple[Claim, int] | None:
+    """Journal.claim, inside the transaction. Returns the claim and the row of its record."""
+    fence = fences.get(run)
+    if fence is None or fence.holder is not None:
+        return None
+    attempt, overdue = fence.attempt + 1, fence.is_overdue(at)
+    record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked))
+    values: list[apsw.SQLiteValue] = []
+    crc = _chain(fence.n, fence.crc, [record], values)
+    fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, wake_at=0, asks="")
+    fences.put(run, fence)
+    db.execute(SQL["claim_run"], (fence.n, attempt, record.seq, at))
+    return Claim(fence.owner, run, attempt, record, overdue), _insert(db, fences, values)
+
+
+def signal(db: apsw.Connection, fences: Fences, owner: str, signal: Signal) -> bool:
+    """Journal.signal, inside the transaction."""
+    fence = fences.get(signal.run)
+    if fence is None or fence.owner != owner:
+        return False
+    db.execute(SQL["insert_signal"], (owner, signal.run, signal.kind, signal.key, signal.payload))
+    fences.put(signal.run, replace(fence, signals=fence.signals | {(signal.kind, signal.key)}))
+    return True
+
+
+def answered(db: apsw.Connection, fences: Fences, told: Sequence[Gone], at: int) -> None:
+    """Deliveries.answered, inside the transaction."""
+    for owner, run in told:
+        db.execute(SQL["answered"], (owner, run, at))
+        fence = fences.get(run)
+        if fence is not None and fence.owner == owner and fence.waits:
+            fences.put(run, replace(fence, waits=False, lost_at=0))
+
+
+def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int) -> None:
+    """Deliveries.lost, inside the transaction."""
+    db.execute(SQL["lose"], (owner, run, at))
+    fence = fences.get(run)
+    if fence is None or fence.owner != owner or not fence.waits:
+        return
+    after = fence.after_loss(at)
+    fences.put(run, after)
+    if after.wake_at != fence.wake_at:
+        db.execute(SQL["sleep"], (fence.n, after.wake_at))
+
+
+def strand(db: apsw.Connection, fences: Fences, at: int) -> None:
+    """Deliveries.strand, inside the transaction."""
+    for owner, run in fences.stranded:
+        db.execute(SQL["strand"], (owner, run, at))
+        if fence := fences.get(run):
+            fences.put(run, replace(fence, lost_at=at))
+
+
+def forget(db: apsw.Connection, fences: Fences, gone: Sequence[Gone], since: int) -> list[str]:
+    """Journal.forget, inside the transaction. No run of `gone` has a record below row `since`. Returns the runs that
+    were forgotten."""
+    numbers: list[int] = []
+    forgotten: list[str] = []
+    for owner, run in gone:
+        row: Any = _one(db, "run_to_forget", owner, run)
+        if row is None:
+            continue
+        n, key = row
+        numbers.append(n)
+        forgotten.append(run)
+        for statement, value in (("delete_run", n), ("delete_segments", n), ("drop_signals", run)):
+            db.execute(SQL[statement], (value,))
+        if key is not None:
+            db.execute(SQL["delete_key"], (owner, key))
+    if numbers:
+        db.execute(SQL["forget_records"], (msgspec.json.encode(numbers).decode(), since))
+    return forgotten
+
+
+DELETED, EVICTED = 1, 2
+
+
+def hide(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, how: int) -> bool:
+    """Journal.delete and Upkeep.evict, inside the transaction. The run goes, and references to it with it."""
+    row = _one(db, "run_for_delete", owner, run)
+    if row is None:
+        return False
+    n, conversation, previous, key = row
+    fences.put(run, None)
+    db.execute(SQL["hide_run"], (n, at, how))
+    db.execute(SQL["delete_segments"], (n,))
+    db.execute(SQL["drop_signals"], (run,))
+    if key is not None:
+        db.execute(SQL["delete_key"], (owner, key))
+    if conversation is not None:
+        ancestor = _visible_ancestor(db, owner, previous)
+        db.execute(SQL["move_latest"], (owner, conversation, run, ancestor))
+    return True
+
+
+def _visible_ancestor(db: apsw.Connection, owner: str, run: apsw.SQLiteValue) -> apsw.SQLiteValue:
+    while run is not None:
+        row = _one(db, "ancestor", owner, run)
+        if row is None:
+            return None
+        previous, hidden = row
+        if not hidden:
+            return run
+        run = previous
+    return None
+
+
+def turns(db: apsw.Connection, owner: str, resolved: Resolved) -> list[bytes]:
+    """Catalog.turns."""
+    if resolved.session_turns is not None:
+        rows = db.execute(SQL["session"], (owner, resolved.session, resolved.session_turns))
+        kept = [turn for (turn,) in rows if isinstance(turn, bytes)]
+        if len(kept) < resolved.session_turns:
+            raise Damaged("an earlier turn of this session is gone from the store")
+        return kept
+    if resolved.previous is None:
+        return []
+    line: list[Any] = db.execute(SQL["chain"], (owner, resolved.previous, resolved.conversation)).fetchall()
+    if not line or line[0][1] is not None or any(turn is None for _, _, turn in line):
+        raise Damaged("an earlier turn of this chain is gone from the store")
+    return [bytes(turn) for _, _, turn in line]
+
+
+def rows_of(db: apsw.Connection, query: str, values: tuple[apsw.SQLiteValue, ...]) -> Iterator[RunRow]:
+    """Rows of the catalog."""
+    found: Any = db.execute(SQL[query], values)
+    for owner, run, dialect, model, status, ended, created, updated, session, conv, prev, key, meta, *rest in found:
+        last, kept = rest
+        yield RunRow(
+            owner=owner,
+            run=run,
+            dialect=dialect,
+            model=model,
+            status=status,
+            ended=bool(ended),
+            created_at=created,
+            updated_at=updated,
+            session=session,
+            conversation=conv,
+            previous=prev,
+            key=key,
+            metadata=bytes(meta),
+            last_seq=last,
+            kept=kept,
+        )

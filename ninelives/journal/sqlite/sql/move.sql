@@ -1,0 +1,69 @@
+-- name: runs
+-- All runs and tombstones, oldest first; the last three columns locate the log.
+SELECT owner, id, dialect, model, status, attempt, parked, ended, chains, hidden, last_seq, created_at, updated_at, used_at,
+  session, conversation, previous, idem, metadata, turn, fingerprint, credential, waits, lost_at, pinned,
+  kept, resend_ms, delivered > 0, n, sealed_seq, sealed_crc FROM runs ORDER BY n;
+
+-- name: keys
+-- All idempotency keys.
+SELECT owner, key, fingerprint, run FROM keys ORDER BY owner, key;
+
+-- name: conversations
+-- All conversations.
+SELECT owner, id, name, latest, active, created_at, metadata FROM conversations ORDER BY owner, id;
+
+-- name: edits
+-- All items removed from conversations.
+SELECT owner, conversation, run, removed, turn FROM conversation_edits ORDER BY owner, conversation, run;
+
+-- name: turns
+-- All turns of named sessions.
+SELECT owner, session, n, at, run, turn FROM session_turns ORDER BY owner, session, n;
+
+-- name: titles
+-- All titles of named sessions.
+SELECT owner, session, title FROM session_titles ORDER BY owner, session;
+
+-- name: signals
+-- All pending signals.
+SELECT owner, run, kind, key, payload FROM signals ORDER BY run, kind, key;
+
+-- name: grants
+-- All standing permissions.
+SELECT owner, session, tool FROM grants ORDER BY owner, session, tool;
+
+-- name: put_run
+-- A run from another store; its log follows.
+INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, ended, chains, hidden, last_seq, created_at,
+  updated_at, used_at, session, conversation, previous, idem, metadata, turn, fingerprint, credential, waits, lost_at,
+  pinned, kept, resend_ms, delivered, sealed_seq, sealed_crc, bytes)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25,
+  ?26, ?27, CASE WHEN ?28 THEN MAX(1, ?13) ELSE 0 END, ?29, ?30, ?31) RETURNING n;
+
+-- name: put_key
+-- An idempotency key.
+INSERT INTO keys (owner, key, fingerprint, run) VALUES (?, ?, ?, ?);
+
+-- name: put_conversation
+-- A conversation.
+INSERT INTO conversations (owner, id, name, latest, active, created_at, metadata) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_edit
+-- Items removed from a conversation.
+INSERT INTO conversation_edits (owner, conversation, run, removed, turn) VALUES (?, ?, ?, ?, ?);
+
+-- name: put_turn
+-- A turn of a named session.
+INSERT INTO session_turns (owner, session, n, at, run, turn) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: put_title
+-- The title of a named session.
+INSERT INTO session_titles (owner, session, title) VALUES (?, ?, ?);
+
+-- name: put_signal
+-- A signal.
+INSERT INTO signals (owner, run, kind, key, payload) VALUES (?, ?, ?, ?, ?);
+
+-- name: put_grant
+-- A standing permission.
+INSERT INTO grants (owner, session, tool) VALUES (?, ?, ?);

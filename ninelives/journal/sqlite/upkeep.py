@@ -1,0 +1,93 @@
+"""Retention in a SQLite store. Owns: which runs expire, their removal, the end of their tombstones. Refuses to know:
+why a limit was chosen, and who reads a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from ninelives.journal.sqlite.database import SqliteDatabase
+from ninelives.journal.sqlite.rows import EVICTED, SQL, hide
+from ninelives.journal.values import SETTLE_MS, Gone, Retention, StoredAmount, Use
+
+EVICT_RUNS = 64
+"""Runs per transaction."""
+ROUND = 1024
+
+
+class SqliteUpkeep:
+    """See journal.base.Upkeep."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def short(self) -> str | None:
+        """See Upkeep.short."""
+        return self._database.shortage
+
+    def trouble(self) -> str | None:
+        """See Upkeep.trouble."""
+        return self._database.trouble()
+
+    async def touch(self, uses: Sequence[Use]) -> None:
+        """See Upkeep.touch."""
+        if uses:
+            await self._database.write(lambda db: db.executemany(SQL["touch"], uses).fetchall())
+
+    async def pin(self, owner: str, run: str, pinned: bool) -> bool:
+        """See Upkeep.pin."""
+        return bool(await self._database.execute(SQL["pin"], (owner, run, int(pinned))))
+
+    async def expired(self, owner: str, run: str) -> bool:
+        """See Upkeep.expired."""
+        return bool(await self._database.select(SQL["expired"], (owner, run)))
+
+    async def forgettable(self, now: int, unstored_ms: int, limit: int) -> list[Gone]:
+        """See Upkeep.forgettable."""
+        return await self._database.select(SQL["forgettable"], (now, unstored_ms, SETTLE_MS, limit))
+
+    async def usage(self) -> list[StoredAmount]:
+        """See Upkeep.usage."""
+        return [StoredAmount(*row) for row in await self._database.select(SQL["usage"])]
+
+    async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
+        """See Upkeep.evict."""
+        bounds = (rule.runs, rule.owner_bytes, rule.total_bytes, rule.before, ROUND)
+        stale = [found for found in await self._database.select(SQL["stale"], bounds) if found[1] not in spared]
+        gone: list[Gone] = []
+        for start in range(0, len(stale), EVICT_RUNS):
+            gone += await self._evict(stale[start : start + EVICT_RUNS], rule.at)
+        await self._database.write(lambda db: _bury(db, rule.at - rule.tombstone_ms))
+        return gone
+
+    async def _evict(self, stale: Sequence[Gone], at: int) -> list[Gone]:
+        """Evict these runs, as far as they are still stale."""
+
+        def evict(db: apsw.Connection) -> list[Gone]:
+            gone = []
+            for owner, run in stale:
+                row: Any = db.execute(SQL["youngest"], (owner, run)).fetchone()
+                if row is None:  # pinned, deleted or active again since the query
+                    continue
+                used, later = row
+                if later is not None and later > used:  # a chain ages by its youngest member (R17)
+                    db.execute(SQL["touch"], (owner, run, later))
+                elif hide(db, self._database.fences, owner, run, at, EVICTED):
+                    gone.append((owner, run))
+            return gone
+
+        def evicted(gone: list[Gone]) -> list[Gone]:
+            for _owner, run in gone:
+                self._database.tails.drop(run)
+            return gone
+
+        return await self._database.write(evict, evicted)
+
+
+def _bury(db: apsw.Connection, before: int) -> None:
+    """Drop the turns of hidden runs that nobody follows, then tombstones older than `before`."""
+    forgotten = db.execute(SQL["forget_turns_of_hidden"]).fetchall()
+    db.executemany(SQL["forget_edits_of"], forgotten)
+    db.execute(SQL["drop_tombstones"], (before,))

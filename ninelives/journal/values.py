@@ -1,0 +1,298 @@
+"""The arguments and results of a journal. Owns: their types, and the two errors of a store. Refuses to know: what an
+event means. An entry is a Record of bytes here. A Mark says what changes beside the log in the same transaction:
+status, claim, conversation, session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Literal
+
+from msgspec import Struct
+
+from ninelives.core.admission import Asked
+from ninelives.core.spec import Resolved
+
+SignalKind = Literal["cancel", "approval"]
+
+
+class Record(Struct, frozen=True, gc=False):
+    """A stored entry."""
+
+    seq: int
+    attempt: int
+    at: int
+    data: bytes
+
+
+class Mark(Struct, frozen=True, kw_only=True):
+    """What a slice changes beside the log (docs/architecture.md, R4)."""
+
+    status: str
+    at: int
+    ended: bool = False
+    """The run is over: the claim, the active slot of its conversation and its pending signals are dropped."""
+    parked: bool = False
+    """The claim is given back cleanly. The next attempt is not a strike."""
+    wake_at: int = 0
+    """Without a holder, the run needs not be claimed before this time (in milliseconds), unless a signal is pending."""
+    asks: str = ""
+    """With `wake_at`: the key of the approval that ends the wait; Catalog.asking finds the run by it. Approvals with
+    other keys answered earlier questions and stay until the run ends. A signal of another kind always ends the wait."""
+    left: bool = False
+    """With `parked`: the caller has left. If nobody has joined the run meanwhile, the store sets `wake_at` to the end
+    of the time in which the same request joins it (Asked.resend_ms)."""
+    chains: bool = False
+    """Later runs may follow this one. It becomes the latest_completed of its conversation."""
+    turn: bytes = b""
+    """The messages of the turn, a cache for chains (JSON list)."""
+    session: str = ""
+    """The session that gets the turn, if the caller named one."""
+    void: bool = False
+    """Failed or cancelled. A retried request starts a new run."""
+
+
+class Slice(Struct, frozen=True):
+    """Consecutive records of one run, written by one attempt."""
+
+    run: str
+    attempt: int
+    records: list[Record]
+    mark: Mark | None = None
+
+
+class Verdict(Enum):
+    """The result of a slice. A fenced slice never fails another (R4)."""
+
+    WRITTEN = "written"
+    FENCED = "fenced"
+
+
+class Opening(Struct, frozen=True, kw_only=True):
+    """A request to open a run."""
+
+    run: str
+    at: int
+    dialect: str
+    model: str
+    asked: Asked
+    accept: Callable[[Resolved], list[bytes]]
+    """Makes the data of the first records, inside the transaction: RunAccepted, and AttemptStarted if the run is
+    claimed at once."""
+    now: int = 0
+    """The time by which things expire, which nobody sets; 0: `at`, the wall clock."""
+    holder: str | None = None
+    """Who claims the run at once; None leaves it queued."""
+    metadata: bytes = b"{}"
+    """The metadata of the run, and of a conversation that is created without a name."""
+    ended: Mark | None = None
+    """Ends the run in the transaction that opens it. Its records must say so too. Only with a holder."""
+
+    def first_records(self, data: Sequence[bytes], attempt: int) -> list[Record]:
+        """Records from the data that `accept` made."""
+        return [Record(seq, min(seq, attempt), self.at, item) for seq, item in enumerate(data)]
+
+
+class Opened(Struct, frozen=True):
+    """The run was opened, with these records."""
+
+    run: str
+    resolved: Resolved
+    records: list[Record]
+
+
+class Attached(Struct, frozen=True):
+    """The request belongs to an existing run: by its idempotency key, or (`again`) by taking over a run whose
+    connection was lost."""
+
+    run: str
+    again: bool = False
+
+
+class Claim(Struct, frozen=True):
+    """The right to write to a run until the lease ends. `record` is the AttemptStarted that was committed with it."""
+
+    owner: str
+    run: str
+    attempt: int
+    record: Record
+    overdue: bool = False
+    """The run waited for a person or for its caller, and the time for that is over by the clock of the store."""
+
+
+class HeldRun(Struct, frozen=True):
+    """A run that a process holds, as the store sees it."""
+
+    owner: str
+    run: str
+    attempt: int
+    wished: bool
+    """A signal is pending."""
+    left_ms: int
+    """How long ago its caller left, if the run is not a stored one; 0 if nobody left it."""
+
+
+class Signal(Struct, frozen=True):
+    """A request from somebody who does not hold the run. The holder turns it into entries (R3)."""
+
+    run: str
+    kind: SignalKind
+    key: str
+    payload: bytes = b""
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """A run as the catalog lists it. All but `metadata` is a cache of its journal."""
+
+    owner: str
+    run: str
+    dialect: str
+    model: str
+    status: str
+    ended: bool
+    created_at: int
+    updated_at: int
+    session: str
+    conversation: str | None
+    previous: str | None
+    key: str | None
+    metadata: bytes
+    last_seq: int
+    kept: str = "stored"
+    """See core.spec.Kept."""
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which runs to list, newest first unless `ascending`. `after` is the last run of the page before."""
+
+    owner: str
+    dialect: str | None = None
+    but: str | None = None
+    """A dialect to exclude."""
+    statuses: tuple[str, ...] = ()
+    stored: bool = False
+    """Only runs with `store: true`."""
+    key: str | None = None
+    after: str | None = None
+    limit: int = 20
+    ascending: bool = False
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be used now. `passing` means that the cause may go away (disk space, a database that is down).
+    Then the same batch is retried. That is safe: a batch that was written after all is recognised by its records.
+    `away` means that nobody answered, so it is not known whether something was written."""
+
+    def __init__(self, message: str, *, passing: bool, away: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.away = away
+
+
+class NewerStore(Exception):
+    """This release cannot use the store: a newer release wrote it, or the database server is too old. Nothing was
+    changed."""
+
+
+PAGE_BYTES = 256 * 1024
+"""A replay reads pages of about this many bytes (docs/architecture.md, R10)."""
+
+
+class SessionRow(Struct, frozen=True):
+    """A named session."""
+
+    session: str
+    title: str
+    turns: int
+    created_at: int
+    updated_at: int
+
+
+class ConversationRow(Struct, frozen=True):
+    """A conversation."""
+
+    id: str
+    name: str | None
+    created_at: int
+    metadata: bytes
+    latest: str | None
+    active: str | None
+
+
+class ConversationLink(Struct, frozen=True):
+    """A run in the chain of a conversation. `removed` holds the ids of its removed items."""
+
+    run: str
+    dialect: str
+    deleted: bool
+    removed: frozenset[str] = frozenset()
+
+
+class Removal(Struct, frozen=True):
+    """An item to remove from a conversation. `turn` makes the run's turn for this conversation, given all its removed
+    items. It is called inside the transaction, so that concurrent removals do not lose each other."""
+
+    run: str
+    item: str
+    turn: Callable[[frozenset[str]], bytes]
+
+
+class Replica(Struct, frozen=True):
+    """A process that uses the store."""
+
+    holder: str
+    name: str
+    works: bool
+    """Whether it drives stored runs, or only answers requests."""
+    seen_ms: int
+    """How long ago it was last seen."""
+    runs: int
+    """How many runs it holds."""
+
+
+Use = tuple[str, str, int]
+"""(owner, run, when in milliseconds)."""
+
+SETTLE_MS = 5_000
+"""A delivered run is forgotten this much later, so that other readers of it come to its end."""
+
+Gone = tuple[str, str]
+"""(owner, run)."""
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """The limits of a store. Only ended runs that are not pinned are counted and evicted. 0 means no limit."""
+
+    at: int
+    """Now, in milliseconds."""
+    runs: int = 0
+    """Per owner."""
+    owner_bytes: int = 0
+    total_bytes: int = 0
+    before: int = 0
+    """Evict runs that were last used before this time."""
+    tombstone_ms: int = 30 * 86_400_000
+    """How long an evicted run is reported as expired."""
+
+
+class StoredAmount(Struct, frozen=True):
+    """How much an owner stores."""
+
+    owner: str
+    runs: int
+    bytes: int
+    pinned: int
+
+
+Judge = Callable[[str, Iterable[Record]], object]
+"""Takes the records of a run. Raises Damaged if they are not a legal history."""
+
+
+class Report(Struct):
+    """The result of a check of a store."""
+
+    runs: int = 0
+    entries: int = 0
+    bytes: int = 0
+    schema: int = 0
+    problems: list[str] = []

@@ -1,0 +1,359 @@
+"""A model behind an OpenAI-compatible chat completions endpoint. Owns: the request, the deadlines, and the retries
+before the first part. Refuses to know: what the bytes of an answer mean (chunks.py), HTTP (net/, imported at first
+use), how tools run, runs, and where settings come from."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from ninelives import __version__
+from ninelives.models.base import Ask, Part
+from ninelives.models.chunks import (
+    UNREADABLE,
+    AnswerReader,
+    EventLines,
+    UpstreamFailed,
+    WholeBody,
+    excerpt,
+    garbage_error,
+)
+
+if TYPE_CHECKING:
+    from ninelives.models.feed import Feed, TakeParts
+    from ninelives.models.net.connection import UpstreamConnection
+    from ninelives.models.net.pool import Pool
+
+EXCERPT_BYTES = 4096
+LIST_BYTES = 1_048_576
+BACKOFF_CAP_S = 8.0
+TAIL_S = 0.1
+"""How long to wait for the end of the body after [DONE], so that the connection can be used again."""
+
+
+class Upstream(Struct, frozen=True):
+    """Where a model is, and how long to wait for it."""
+
+    url: str
+    """Base URL, without /chat/completions and /models."""
+    name: str
+    """The name of the model."""
+    api_key: str = ""
+    """Sent as a bearer token. Empty: no token is sent."""
+    connect_s: float = 10.0
+    """Seconds for name lookup, TCP and TLS."""
+    first_byte_s: float = 120.0
+    """Seconds from the start of a try to the first byte of the answer's body."""
+    stall_s: float = 60.0
+    """Seconds between two reads. Comments count as reads."""
+    total_s: float = 1800.0
+    """Seconds for one message, with all retries and waits."""
+    retries: int = 2
+    """Most retries after a failure before the first part."""
+    backoff_s: float = 0.5
+    """Seconds before the first retry. They double each time, up to 8, with jitter."""
+    retry_after_s: float = 60.0
+    """The longest Retry-After in seconds to wait for. A longer one is a failure."""
+    line_bytes: int = 8_388_608
+    """Most bytes of one line of a stream, and of an answer that is not streamed."""
+    probe_s: float = 2.0
+    """Seconds for GET /models, and for each read of the body of an error."""
+
+    def __repr__(self) -> str:
+        return f"Upstream(url={_host(self.url)!r}, name={self.name!r}, api_key={'set' if self.api_key else 'none'})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("url", _host(self.url)), ("name", self.name)]  # rich would show every field, with the key
+
+
+class PendingAnswer:
+    """An answer that streams in. `first_by` is the deadline of the first read, None after it; `by` of the whole."""
+
+    __slots__ = ("by", "connection", "feed", "first_by")
+
+    def __init__(self, connection: UpstreamConnection, feed: Feed, first_by: float, by: float) -> None:
+        self.connection, self.feed, self.by = connection, feed, by
+        self.first_by: float | None = first_by
+
+
+class OpenAIModel:
+    """A Model over HTTP. Clock, sleep and chance are arguments for the tests."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.name = upstream.name
+        self._upstream = upstream
+        self._clock, self._sleep, self._chance = clock, sleep, chance
+        self._pool: Pool | None = None
+        self._head = b""
+        self._tools: tuple[tuple[dict[str, object], ...], msgspec.Raw] = ((), msgspec.Raw(b"[]"))
+
+    async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
+        """See Model.stream."""
+        body = self._body(ask)
+        by = self._clock() + self._upstream.total_s
+        tries = 0
+        told = False
+        while True:
+            reading: PendingAnswer | None = None
+            try:
+                reading = await self._begin(body, by, ask.take_parts)
+                while parts := await self._next(reading):
+                    told = True
+                    yield parts
+                return
+            except UpstreamFailed as failure:
+                told = told or (reading is not None and reading.feed.offered)
+                wait = self._wait(failure, tries)
+                if told or wait is None or self._clock() + wait >= by:
+                    raise
+            finally:
+                if reading is not None:
+                    reading.feed.close()
+                    self._give_back(reading.connection)
+            tries += 1
+            await self._sleep(wait)
+
+    async def probe(self) -> bool:
+        """See Model.probe."""
+        return 0 < (await self._models(self._upstream.probe_s))[0] < 500
+
+    async def names(self, within_s: float) -> list[str]:
+        """The models that the upstream lists; empty where it does not answer in time or does not answer with a list."""
+        status, body = await self._models(within_s)
+        try:
+            listed = msgspec.json.decode(body, type=dict[str, object]).get("data") if status == 200 else None
+        except UNREADABLE:
+            return []
+        models = listed if isinstance(listed, list) else []
+        return [model["id"] for model in models if isinstance(model, dict) and isinstance(model.get("id"), str)]
+
+    async def close(self) -> None:
+        """See Model.close."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def _begin(self, body: bytes, by: float, take_parts: TakeParts | None) -> PendingAnswer:
+        from ninelives.models.feed import Feed
+
+        first_by = min(by, self._clock() + self._upstream.first_byte_s)
+        connection = await self._post(body, first_by)
+        try:
+            answer = AnswerReader(self._upstream.api_key)
+            intake = await self._intake(connection, answer, by)
+            return PendingAnswer(connection, Feed(connection, intake, answer, take_parts), first_by, by)
+        except BaseException:
+            self._give_back(connection)
+            raise
+
+    async def _next(self, reading: PendingAnswer) -> list[Part]:
+        """The parts of the next read; empty at the end of the answer."""
+        upstream, feed = self._upstream, reading.feed
+        while not feed.done:
+            now = self._clock()
+            limit = min(upstream.stall_s, reading.by - now) if reading.first_by is None else reading.first_by - now
+            try:
+                parts = await feed.next(limit, upstream.stall_s, reading.by - now)
+            except TimeoutError as error:
+                raise _timed_out(f"sent nothing more for {max(feed.patience_s, 0):.3g} s") from error
+            reading.first_by = None
+            if parts:
+                return parts
+        feed.close()
+        await self._finish(reading.connection)
+        return []
+
+    async def _post(self, body: bytes, first_by: float) -> UpstreamConnection:
+        if not self._head:
+            self._head = self._request("POST", "/chat/completions")
+        return await self._answered(b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body), first_by)
+
+    async def _answered(self, request: bytes, by: float) -> UpstreamConnection:
+        """Send a request. Returns the connection once the head of the answer is there."""
+        connection = await self._connect(by - self._clock())
+        try:
+            connection.ask(request)
+            await connection.head(by - self._clock())
+        except TimeoutError as error:
+            connection.hang_up()
+            raise _timed_out(f"at {_host(self._upstream.url)} did not begin to answer in time") from error
+        except BaseException:
+            connection.hang_up()
+            raise
+        return connection
+
+    async def _connect(self, limit_s: float) -> UpstreamConnection:
+        host = _host(self._upstream.url)
+        try:
+            return await self._connections().connection(limit_s)
+        except TimeoutError as error:
+            failure = _timed_out(f"at {host} could not be connected to in time")
+            failure.again = True
+            raise failure from error
+        except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError for some of them
+            raise _unreachable(host, error, again=True) from error
+
+    async def _finish(self, connection: UpstreamConnection) -> None:
+        """Wait a moment for the end of the body, so that the connection can be used again."""
+        if not connection.ended:
+            try:
+                await connection.more(TAIL_S)
+            except (TimeoutError, UpstreamFailed):
+                return  # the answer is whole: only the connection is lost
+
+    def _give_back(self, connection: UpstreamConnection) -> None:
+        """Keep the connection, or close it where the answer was not read to its end: the upstream can then stop."""
+        if self._pool is not None:
+            self._pool.give_back(connection)
+        else:
+            connection.hang_up()
+
+    async def _intake(self, connection: UpstreamConnection, answer: AnswerReader, by: float) -> EventLines | WholeBody:
+        if not 200 <= connection.status < 300:
+            raise await self._refused(connection, by)
+        kind = (connection.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if kind == "text/html":
+            raise garbage_error("an HTML page")
+        if kind == "application/json":
+            return WholeBody(answer, self._upstream.line_bytes)
+        return EventLines(answer, self._upstream.line_bytes)
+
+    async def _refused(self, connection: UpstreamConnection, by: float) -> UpstreamFailed:
+        status = connection.status
+        body = await self._first_bytes(connection, EXCERPT_BYTES, by)
+        code, advice = _STATUS.get(status, ("upstream_status", "Try again later."))
+        again = status in (408, 409, 429) or status >= 500
+        return UpstreamFailed(
+            code,
+            f"The model's upstream answered {status}{excerpt(body, self._upstream.api_key)}. {advice}",
+            status=429 if status == 429 else 502,
+            again=again and connection.header(b"x-should-retry") != "false",
+            wait_s=_retry_after(connection.header(b"retry-after"), connection.header(b"date")),
+        )
+
+    async def _models(self, within_s: float) -> tuple[int, bytes]:
+        """Status and body of GET /models. Status 0: no answer."""
+        try:
+            async with asyncio.timeout(within_s):
+                by = self._clock() + within_s
+                connection = await self._answered(self._request("GET", "/models") + b"\r\n", by)
+                try:
+                    return connection.status, await self._first_bytes(connection, LIST_BYTES, by)
+                finally:
+                    self._give_back(connection)
+        except (TimeoutError, UpstreamFailed):
+            return 0, b""
+
+    async def _first_bytes(self, connection: UpstreamConnection, limit: int, by: float) -> bytes:
+        """The beginning of a body; empty where it fails."""
+        body = bytearray()
+        try:
+            while len(body) < limit:
+                data = await connection.more(min(self._upstream.probe_s, by - self._clock()))
+                if not data:
+                    break
+                body += data
+        except (TimeoutError, UpstreamFailed):
+            return b""
+        return bytes(body[:limit])
+
+    def _wait(self, failure: UpstreamFailed, tries: int) -> float | None:
+        """Seconds until the next try; None where there is none."""
+        upstream = self._upstream
+        if not failure.again or tries >= upstream.retries:
+            return None
+        if failure.wait_s:
+            return failure.wait_s if failure.wait_s <= upstream.retry_after_s else None
+        backoff = min(BACKOFF_CAP_S, upstream.backoff_s * 2.0**tries)
+        return backoff * (0.5 + self._chance() / 2)
+
+    def _body(self, ask: Ask) -> bytes:
+        body: dict[str, object] = {**ask.options, "model": self.name, "messages": ask.messages}
+        if ask.tools:
+            body["tools"] = self._encoded(ask.tools)
+        return msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
+
+    def _encoded(self, tools: tuple[dict[str, object], ...]) -> msgspec.Raw:
+        """The tools as JSON, cached: nearly every request has the same tools, and they are most of its bytes."""
+        if tools != self._tools[0]:
+            self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools)))
+        return self._tools[1]
+
+    def _request(self, method: str, place: str) -> bytes:
+        """The head of a request without its empty line."""
+        headers = {
+            "User-Agent": f"ninelives/{__version__}",
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
+            "Accept-Encoding": "identity",  # a compressed stream is held back by proxies, and may unpack to anything
+        }
+        if key := self._upstream.api_key.strip():
+            headers["Authorization"] = f"Bearer {key}"
+        try:
+            return self._connections().origin.request(method, place, headers)
+        except ValueError as error:
+            raise UpstreamFailed("upstream_auth", f"{error}. Check [model] api_key.") from error
+
+    def _connections(self) -> Pool:
+        if self._pool is None:
+            from ninelives.models.net.pool import Origin, Pool
+
+            try:
+                self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s)
+            except ValueError as error:
+                raise _unreachable(_host(self._upstream.url), error, again=False) from error
+        return self._pool
+
+
+_STATUS = {
+    400: ("upstream_rejected", "Change the request, or check [model] name and url."),
+    401: ("upstream_auth", "Check [model] api_key."),
+    403: ("upstream_auth", "Check [model] api_key and what it may use."),
+    404: ("upstream_rejected", "Check [model] name and url."),
+    422: ("upstream_rejected", "Change the request, or check [model] name and url."),
+    429: ("rate_limit_exceeded", "Wait, then try again."),
+}
+
+
+def _host(url: str) -> str:
+    """The host of a URL: the part that may be shown."""
+    return url.partition("://")[2].partition("/")[0].rpartition("@")[2] or "an address that is no URL"
+
+
+def _timed_out(how: str) -> UpstreamFailed:
+    return UpstreamFailed("upstream_timeout", f"The model's upstream {how}. Try again later.", status=504)
+
+
+def _unreachable(host: str, error: Exception, *, again: bool) -> UpstreamFailed:
+    kind = type(error).__name__
+    message = f"The model's upstream at {host} cannot be reached ({kind}). Check that it runs, and [model] url."
+    return UpstreamFailed("upstream_unreachable", message, again=again)
+
+
+def _retry_after(value: str | None, date: str | None) -> float | None:
+    """Seconds to wait, as the upstream asks. A date is compared with the upstream's own clock."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(value) - parsedate_to_datetime(date or "")).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(seconds, 0.0), 86_400.0) if math.isfinite(seconds) else None

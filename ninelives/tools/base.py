@@ -1,0 +1,118 @@
+"""What a tool is. Owns: the Tool Protocol, its effect, and the two steps of a call (prepare, then run). Refuses to
+know: models and runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from ninelives.core.events import Effect, Outcome, Process
+
+Use = Literal["", "workspace", "memory"]
+"""What a tool needs from the disk of this machine: nothing, the files of the workspace, or the notes of its owner."""
+
+
+class Home(Protocol):
+    """The machine that a workspace is on, if the server runs on several. See tools/homes.py."""
+
+    async def refusal(self, use: Use) -> str:
+        """Why it cannot be used on this machine, as a text for the model. Empty if it can."""
+        ...
+
+
+class Here:
+    """The Home of every workspace on a server that is one machine."""
+
+    async def refusal(self, use: Use) -> str:
+        """See Home.refusal."""
+        return ""
+
+
+HERE = Here()
+
+
+class Place(Struct, frozen=True):
+    """Where a call runs, and within which bounds."""
+
+    owner: str
+    session: str
+    call_id: str
+    """Also the idempotency key: it is the same on every attempt at this call."""
+    workspace: Path
+    state: Path = Path("/nonexistent")
+    """A directory of this owner for what tools keep (memory, todo, folder), outside the workspace."""
+    apart: str = ""
+    """The run, where nothing that a shell keeps for the next command may outlast it (B6). The session is only read."""
+    scratch: dict[str, bytes] | None = None
+    """Where that is kept instead, if the run is in memory only: nothing of it may be on the disk."""
+    memory_scope: str = ""
+    """Whose memory it is, if the caller narrows it (X-Hermes-Session-Key)."""
+    timeout_s: float = 60.0
+    output_bytes: int = 1_048_576
+    progress: Callable[[str], None] = lambda text: None
+    home: Home = HERE
+
+
+class Output(Struct, frozen=True):
+    """The result of a call. The model reads an error and can act on it."""
+
+    text: str
+    is_error: bool = False
+    outcome: Outcome = "known"
+    """Whether the call took effect. "unknown" if nobody can say."""
+
+
+class Execution(Protocol):
+    """A call that is ready and has had no effect yet."""
+
+    process: Process | None
+    """The process that waits for permission to begin, if there is one (R8 in docs/architecture.md)."""
+
+    async def run(self) -> Output:
+        """Make the call. Called at most once, after ToolStarted is committed. Cancellation ends what it has started."""
+        ...
+
+    async def abandon(self) -> None:
+        """Release what prepare() made, because run() will not be called."""
+        ...
+
+
+class Tool(Protocol):
+    """A tool of the agent."""
+
+    name: str
+    description: str
+    schema: dict[str, object]
+    """JSON Schema of the arguments object."""
+    effect: Effect
+    label: str
+    emoji: str
+
+    async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
+        """Check the arguments and get ready, without any effect. Raises ToolRefused if they are wrong."""
+        ...
+
+
+@runtime_checkable
+class ForgetfulTool(Protocol):
+    """A tool that keeps something for as long as a run lasts (Place.apart)."""
+
+    async def forget(self, place: Place) -> bool:
+        """Delete it: the run is about to be forgotten. False: it is on another machine."""
+        ...
+
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+def is_name(name: str) -> bool:
+    """Whether model servers accept this as the name of a tool."""
+    return _NAME.match(name) is not None
+
+
+class ToolRefused(Exception):
+    """The call cannot be made as asked. The model reads the text."""

@@ -1,0 +1,252 @@
+"""The file tools: read_file, write_file and search_files, all within one workspace. Owns: their arguments, bounds and
+texts. Refuses to know: how a path is kept inside (workspace.py), how a search works (search.py), and in which thread
+it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ninelives.tools.arguments import as_struct, schema_of
+from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.builtin import search
+from ninelives.tools.function import FunctionTool
+from ninelives.tools.sandbox.child import Collected, spawn
+from ninelives.tools.threads import Threads
+from ninelives.tools.workspace import inside, make_folder, open_file
+
+READ_BYTES = 262_144
+"""The most bytes that one read_file shows."""
+LINE_BYTES = 4_000
+SCAN_BYTES = 64 * 1_048_576
+"""How far into a file read_file looks for a line."""
+SEARCH_S = 10.0
+PATTERN_CHARS = 2_000
+ANSWER_BYTES = 2 * 1_048_576
+
+# Isolated, and without site packages: loading them takes as long as the search.
+_PYTHON = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8")
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+PATH = Meta(description="Path in the workspace.")
+
+
+class _Read(Struct, forbid_unknown_fields=True):
+    path: Annotated[str, PATH]
+    offset: Annotated[int, Meta(ge=1, description="First line, from 1.")] = 1
+    limit: Annotated[int, Meta(ge=1, description="Number of lines; 2000 if left out.")] = 2000
+
+
+class _Write(Struct, forbid_unknown_fields=True):
+    path: Annotated[str, PATH]
+    content: str
+
+
+class _Search(Struct, forbid_unknown_fields=True):
+    pattern: Annotated[str, Meta(description="content: Python regex; names: glob or part of the path.")]
+    path: Annotated[str, Meta(description="Folder or file to search; the workspace if left out.")] = "."
+    kind: Literal["content", "names"] = "content"
+
+
+def ripgrep() -> str:
+    """The path of ripgrep, if it is installed for all users; else empty."""
+    return shutil.which("rg", path="/usr/local/bin:/usr/bin:/bin") or ""
+
+
+def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
+    """The three tools. Blocking work runs in `threads`. `rg` is the path of ripgrep; empty means without it."""
+    rg = ripgrep() if rg is None else rg
+
+    async def read_file(arguments: dict[str, object], place: Place) -> Output:
+        asked = as_struct(_Read, arguments)
+        return await with_os_errors(asked.path, threads.run(_read, asked, place))
+
+    async def write_file(arguments: dict[str, object], place: Place) -> Output:
+        asked = as_struct(_Write, arguments)
+        return await with_os_errors(asked.path, threads.run(_write, asked, place))
+
+    async def search_files(arguments: dict[str, object], place: Place) -> Output:
+        asked = as_struct(_Search, arguments)
+        return await with_os_errors(asked.path, _search(threads, asked, place, rg))
+
+    return [
+        FunctionTool(
+            name="read_file",
+            local="workspace",
+            description="Read a text file. Gives numbered lines.",
+            schema=schema_of(_Read),
+            fn=read_file,
+            effect="read",
+            label="Reading a file",
+            emoji="📄",
+        ),
+        FunctionTool(
+            name="write_file",
+            local="workspace",
+            description="Write a whole text file, replacing what was there. Missing folders are made.",
+            schema=schema_of(_Write),
+            fn=write_file,
+            effect="idempotent",
+            label="Writing a file",
+            emoji="📝",
+        ),
+        FunctionTool(
+            name="search_files",
+            local="workspace",
+            description="Search the lines of files (file:line: text) or the names of files.",
+            schema=schema_of(_Search),
+            fn=search_files,
+            effect="read",
+            label="Searching files",
+            emoji="🔍",
+        ),
+    ]
+
+
+async def with_os_errors(path: str, work: Awaitable[Output]) -> Output:
+    """Await the work. An OSError becomes an error that the model can read."""
+    try:
+        return await work
+    except OSError as error:
+        return Output(f"{path}: {error.strerror or error}", is_error=True)
+
+
+def _read(asked: _Read, place: Place) -> Output:
+    with open_file(place.workspace, inside(place.workspace, asked.path)) as file:
+        size = os.fstat(file.fileno()).st_size
+        if b"\0" in file.read(8192):
+            return Output(f"{asked.path} is a binary file of {size} bytes and is not shown.", is_error=True)
+        file.seek(0)
+        return Output(_shown(file, asked, min(READ_BYTES, place.output_bytes) - 200))
+
+
+def _shown(file: BinaryIO, asked: _Read, room: int) -> str:
+    """The requested lines, as far as there is room, and where to read on."""
+    shown: list[str] = []
+    number = 0
+    for number, line in _lines(file):
+        if number < asked.offset:
+            continue
+        text = f"{number}\t{line}\n"
+        room -= len(text.encode())
+        if len(shown) == asked.limit or (shown and room < 0):
+            return "".join(shown) + f"[more follows: read on with offset {number}]"
+        shown.append(text)
+    if file.read(1):
+        return "".join(shown) + f"[not read further than {SCAN_BYTES} bytes: use the terminal for what follows]"
+    if not shown:
+        return f"[the file has {number} lines]" if number else "[the file is empty]"
+    return "".join(shown)
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Number and text of each line up to SCAN_BYTES. A line that is too long is cut."""
+    number, begins, scanned = 0, True, 0
+    while scanned < SCAN_BYTES and (piece := file.readline(LINE_BYTES)):
+        scanned += len(piece)
+        ends = piece.endswith(b"\n")
+        if begins:
+            number += 1
+            cut = " [line cut]" if not ends and len(piece) == LINE_BYTES else ""
+            yield number, piece.decode("utf-8", "replace").rstrip("\r\n") + cut
+        begins = ends
+
+
+def _write(asked: _Write, place: Place) -> Output:
+    path = inside(place.workspace, asked.path)
+    if asked.path.endswith("/") or path == inside(place.workspace, "."):
+        raise ToolRefused(f"{asked.path!r} names a folder. Give the path of a file.")
+    data = asked.content.encode("utf-8", "replace")
+    put_file(place, path, data)
+    return Output(f"{len(data)} bytes written to {asked.path}")
+
+
+def put_file(place: Place, path: Path, data: bytes, seen: os.stat_result | None = None) -> None:
+    """Replace the file at a path that `inside` returned, in one step. Refused if it has changed since `seen`."""
+    # Named after the call: when the call is repeated after a crash, it replaces the draft that the crash left.
+    draft = f".ninelives-{hashlib.sha256(place.call_id.encode()).hexdigest()[:16]}.tmp"
+    folder = make_folder(place.workspace, path.parent)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)
+        with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
+            try:
+                file.write(data)
+                file.flush()
+                _keep_rights(folder, path.name, file.fileno(), seen)
+                os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except (OSError, ToolRefused):
+                os.unlink(draft, dir_fd=folder)
+                raise
+    finally:
+        os.close(folder)
+
+
+def _keep_rights(folder: int, name: str, draft: int, seen: os.stat_result | None) -> None:
+    """Keep owner and mode of the file. A new file gets the owner of its folder, because commands may run as another
+    user than the server."""
+    try:
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        before = None
+    if before is not None and seen is not None and _mark(before) != _mark(seen):
+        raise ToolRefused(f"{name} was changed by somebody else in the meantime. Read it again; nothing was changed.")
+    owner = before or os.fstat(folder)
+    if os.geteuid() == 0:
+        os.fchown(draft, owner.st_uid, owner.st_gid)
+    if before is not None:
+        os.fchmod(draft, before.st_mode & 0o777)
+
+
+def _mark(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+async def _search(threads: Threads, asked: _Search, place: Place, rg: str) -> Output:
+    if not asked.pattern or len(asked.pattern) > PATTERN_CHARS or "\0" in asked.pattern:
+        raise ToolRefused(f"The pattern must have from 1 to {PATTERN_CHARS} characters and no NUL.")
+    seconds = min(SEARCH_S, place.timeout_s * 0.8)
+    home = await threads.run(inside, place.workspace, ".")
+    top = await threads.run(inside, place.workspace, asked.path)
+    request = search.Request(str(home), str(top.relative_to(home)), asked.pattern, asked.kind, seconds, rg)
+    argv = (*_PYTHON, search.__file__, msgspec.json.encode(request._asdict()).decode())
+    child = spawn(argv, {}, home, subprocess.DEVNULL)
+    return _result(await child.collect(ANSWER_BYTES, seconds * 1.1), seconds)
+
+
+class _Found(Struct):
+    """The answer of search.py."""
+
+    found: list[str]
+    too_big: int
+    folders: int
+    stopped: str
+    error: str
+
+
+def _result(collected: Collected, seconds: float) -> Output:
+    if collected.code != 0 or collected.total > ANSWER_BYTES:
+        last = collected.kept[-200:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+        why = f"took longer than {seconds:g} s" if collected.code is None else f"failed ({last})"
+        return Output(f"The search {why}. Use a simpler pattern or search less.", is_error=True)
+    result = msgspec.json.decode(collected.kept, type=_Found)
+    if result.error:
+        return Output(f"The search was not made: {result.error}.", is_error=True)
+    notes = []
+    if result.stopped:
+        notes.append(f"[stopped: {result.stopped}; there may be more]")
+    if result.too_big:
+        notes.append(f"[{result.too_big} files of more than {search.MAX_FILE_BYTES} bytes were not searched]")
+    if result.folders:
+        notes.append(f"[{result.folders} folders were left out, such as .git and node_modules]")
+    return Output("\n".join([*(result.found or ["[nothing found]"]), *notes]))

@@ -1,0 +1,141 @@
+"""The sandbox of this server. Owns: the choice, the two kinds without bubblewrap (Landlock, none), and the refusal.
+Refuses to know: which tools need one.
+
+| kind     | files                      | network | processes                         | chosen by          |
+| bwrap    | the workspace only         | none    | own ids, counted, die with server | auto, if it works  |
+| landlock | the workspace and programs | no TCP  | seen by each other                | landlock           |
+| off      | all of the server's user   | all     | all of the server's user          | off                |
+| refused  | no shell tool is offered   |         |                                   | auto, if not bwrap |"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ninelives.tools.base import ToolRefused
+from ninelives.tools.sandbox import landlock
+from ninelives.tools.sandbox.base import (
+    READABLE,
+    READABLE_ETC,
+    Bounds,
+    CallFile,
+    Kind,
+    Launch,
+    Sandbox,
+    Start,
+    dropped_uid,
+)
+from ninelives.tools.sandbox.bwrap import find_bwrap
+from ninelives.tools.sandbox.reaper import CALL
+
+__all__ = ["Landlocked", "NoSandbox", "Sandbox", "SandboxOff", "choose"]
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+_SHARED_PROCESSES = 256
+"""For all calls together, because the kernel counts the processes of the user."""
+
+
+def choose(setting: str) -> Sandbox:
+    """The sandbox for `tools.sandbox` = auto, landlock or off. Blocks for about 40 ms, because it runs bubblewrap."""
+    if setting == "off":
+        return SandboxOff()
+    if setting == "landlock":
+        version = landlock.abi()
+        return Landlocked(version) if version else NoSandbox("this kernel has no Landlock")
+    if setting != "auto":
+        raise ValueError(f"tools.sandbox cannot be {setting!r}")
+    found = find_bwrap()
+    return NoSandbox(f"bubblewrap {found}") if isinstance(found, str) else found
+
+
+class SandboxOff:
+    """No sandbox: commands have all rights of the server. Only by explicit setting."""
+
+    kind: Kind = "off"
+    says = "no sandbox: commands have all rights of the server's user, and no bound but time and output"
+    uid: int | None = None
+    bounds: Bounds | None = None
+    contained = False
+
+    def __init__(self) -> None:
+        # After a change of user, /proc/self belongs to root: other processes of the user cannot open its descriptors.
+        self._open = os.stat("/proc/self/fd").st_uid == os.geteuid()
+
+    def path_inside(self, file: CallFile) -> str:
+        """See Sandbox.path_inside. Through the server's descriptor if possible: a killed server then leaves no file."""
+        return file.descriptor_path if self._open else str(file.path)
+
+    def wrap(self, argv: Sequence[str], launch: Launch) -> Start:
+        """See Sandbox.wrap. The environment marks the process for the reaper."""
+        if self._open:
+            for file in launch.files:
+                file.forget_name()
+        return Start(tuple(argv), {CALL: launch.call_id})
+
+
+class NoSandbox:
+    """No sandbox works, and none was turned off by setting: shell tools are not offered."""
+
+    kind: Kind = "refused"
+    uid: int | None = None
+    bounds: Bounds | None = None
+    contained = False
+
+    def __init__(self, why: str) -> None:
+        self.says = (
+            f"shell tools are off: {why}. Make bubblewrap work (it is looked for at start), or set tools.sandbox to "
+            "landlock (partial: no network or process isolation) or off (none)"
+        )
+
+    def path_inside(self, file: CallFile) -> str:
+        """Always refused."""
+        raise ToolRefused(f"{self.says[0].upper()}{self.says[1:]}.")
+
+    def wrap(self, argv: Sequence[str], launch: Launch) -> Start:
+        """Always refused."""
+        raise ToolRefused(f"{self.says[0].upper()}{self.says[1:]}.")
+
+
+class Landlocked:
+    """The sandbox made by Landlock. Partial, and only by explicit setting."""
+
+    kind: Kind = "landlock"
+    contained = False
+
+    def __init__(self, version: int) -> None:
+        self.uid = dropped_uid()
+        self.bounds: Bounds | None = Bounds(processes=_SHARED_PROCESSES if self.uid is not None else None)
+        closed = "files outside of the workspace" + (" and TCP" if version >= 4 else "")
+        self.says = f"Landlock {version}, partial: closes {closed}; not UDP, local sockets and the number of processes"
+
+    def path_inside(self, file: CallFile) -> str:
+        """See Sandbox.path_inside."""
+        return str(file.path)
+
+    def wrap(self, argv: Sequence[str], launch: Launch) -> Start:
+        """See Sandbox.wrap."""
+        _check_reach(launch.workspace, self.uid)
+        files = [str(each.path) for each in launch.files]
+        plan = landlock.Plan([*READABLE, *READABLE_ETC], [str(launch.workspace), *files, *_DEVICES], self.uid)
+        return Start(_closed_in(argv, plan), {CALL: launch.call_id})
+
+
+def _closed_in(argv: Sequence[str], plan: landlock.Plan) -> tuple[str, ...]:
+    words = json.dumps(plan._asdict())
+    return (sys.executable, "-I", "-S", "-X", "utf8", landlock.__file__, words, *argv)
+
+
+def _check_reach(workspace: Path, uid: int | None) -> None:
+    """Without a mount of its own, an unprivileged user needs permission to pass every folder above the workspace."""
+    if uid is None:
+        return
+    for folder in workspace.parents:
+        found = os.stat(folder)
+        if not (found.st_mode & 0o001 or (found.st_mode & 0o010 and found.st_gid == uid)):
+            raise ToolRefused(
+                f"The server is root and Landlock drops that, but user {uid} cannot pass {folder}. Run the server as "
+                f"another user, set server.data_dir, or let it pass: chgrp {uid} {folder} && chmod g+x {folder}"
+            )

@@ -1,0 +1,175 @@
+"""Does the sandbox hold? Owns: the attempts of `ninelives doctor` to get out of it, each of them real and judged from
+outside if possible. Refuses to know: how a sandbox is made, and how findings are shown.
+
+An attempt that succeeds does no harm: its target is bait that was made for it and is removed afterwards."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.sandbox.base import PYTHONS, Launch, Sandbox
+from ninelives.tools.sandbox.launch import SHELL, LaunchExecution, base_environ, ready_workspace, start_launcher
+from ninelives.tools.threads import Threads
+
+_SECONDS = 15.0
+_FORKS = 300
+_BASH = Path("/usr/bin/bash")
+
+
+class Finding(Struct, frozen=True):
+    """The result of one attempt. ok: the sandbox held."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+Run = Callable[[str], Awaitable[Output]]
+"""Runs a shell script in the sandbox."""
+
+
+async def prove(sandbox: Sandbox, place: Place) -> list[Finding]:
+    """Try to get out. `place` needs its own workspace, and its own state directory for the bait."""
+    if sandbox.kind in ("off", "refused"):
+        return [Finding("sandbox", False, sandbox.says)]
+    threads = Threads(1)
+
+    async def run(script: str) -> Output:
+        workspace = await threads.run(ready_workspace, sandbox, place)
+        launch = Launch(
+            argv=(SHELL, "-c", "--", script),
+            environ=base_environ(sandbox, place),
+            workspace=workspace,
+            folder=workspace,
+            call_id=place.call_id,
+            cpu_s=30,
+        )
+        bounded = msgspec.structs.replace(place, output_bytes=65_536)
+        return await LaunchExecution(start_launcher(sandbox, launch), bounded, _SECONDS, threads).run()
+
+    try:
+        return [
+            await _works(run),
+            *await _files(run, place),
+            await _environments(run),
+            await _network(run, "TCP", socket.SOCK_STREAM),
+            await _network(run, "UDP", socket.SOCK_DGRAM),
+            await _forks(run),
+            await _outlives(run),
+        ]
+    except ToolRefused as refused:
+        return [Finding("sandbox", False, str(refused))]
+    finally:
+        threads.close()
+
+
+async def _works(run: Run) -> Finding:
+    output = await run("echo one >proof && cat proof && rm proof")
+    return Finding("run a command in the workspace", output.text == "one\n", output.text.strip()[:200])
+
+
+async def _files(run: Run, place: Place) -> list[Finding]:
+    with _bait(place.state) as (bait, secret):
+        said = (await run(f"cat {shlex.quote(str(bait))}")).text
+        read = Finding("read a file of the server", secret not in said, _last(said) or "it could be read")
+        away = [bait, bait.with_suffix(".new"), Path(f"/usr/ninelives-{secret}"), Path(f"/etc/ninelives-{secret}")]
+        said = (await run("; ".join(f"echo x >{shlex.quote(str(path))}" for path in away))).text
+        done = [str(path) for path in away[1:] if path.exists()]
+        if secret not in bait.read_text():
+            done.append(str(bait))
+        for path in away[1:]:
+            path.unlink(missing_ok=True)
+    wrote = Finding("write outside of the workspace", not done, f"written: {', '.join(done)}" if done else _last(said))
+    return [read, wrote]
+
+
+@contextmanager
+def _bait(folder: Path) -> Iterator[tuple[Path, str]]:
+    """A file of the server with a secret in it, such as its key file."""
+    secret = secrets.token_hex(16)
+    bait = folder / f"proof-{secrets.token_hex(4)}"
+    with open(os.open(bait, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secret)
+    try:
+        yield bait, secret
+    finally:
+        bait.unlink(missing_ok=True)
+
+
+async def _environments(run: Run) -> Finding:
+    """Those of this process, where the server's keys would be, of the first process and of the parent."""
+    said = (await run(f"cat /proc/{os.getpid()}/environ /proc/1/environ /proc/$PPID/environ | tr '\\0' '\\n'")).text
+    known = {*_proc(str(os.getpid()), "environ").split(b"\0"), *_proc("1", "environ").split(b"\0")}
+    leaked = sorted(line.partition("=")[0] for line in said.splitlines() if len(line) > 12 and line.encode() in known)
+    names = ", ".join(leaked[:5])
+    return Finding("read the server's environment", not leaked, f"read: {names}" if leaked else "nothing of it is seen")
+
+
+async def _network(run: Run, name: str, kind: socket.SocketKind) -> Finding:
+    title = f"reach this machine by {name}"
+    with socket.socket(socket.AF_INET, kind) as server:
+        server.bind(("127.0.0.1", 0))
+        if kind is socket.SOCK_STREAM:
+            server.listen(1)
+        server.setblocking(False)
+        script = _knock(name, server.getsockname()[1])
+        if script is None:
+            return Finding(title, False, "not tried: there is neither Python nor bash below /usr")
+        said = (await run(script)).text
+        try:
+            if kind is socket.SOCK_STREAM:
+                server.accept()[0].close()
+            else:
+                server.recv(16)
+        except BlockingIOError:
+            return Finding(title, True, _last(said) or "nothing arrived")
+    return Finding(title, False, "it arrived")
+
+
+def _knock(name: str, port: int) -> str | None:
+    if python := next((path for path in PYTHONS if os.access(path, os.X_OK)), None):
+        kind = "SOCK_STREAM" if name == "TCP" else "SOCK_DGRAM"
+        code = f"import socket as s; k = s.socket(s.AF_INET, s.{kind}); k.settimeout(3); "
+        code += f"k.connect(('127.0.0.1', {port})); k.send(b'x')"
+        return f"{python} -I -c {shlex.quote(code)}"
+    if _BASH.exists():
+        return f"{_BASH} -c 'echo x >/dev/{name.lower()}/127.0.0.1/{port}'"
+    return None
+
+
+async def _forks(run: Run) -> Finding:
+    script = f"i=0; while [ $i -lt {_FORKS} ]; do sleep 9 & i=$((i+1)); echo $i; done"
+    numbers = [int(word) for word in (await run(script)).text.split() if word.isdigit()]
+    count = max(numbers, default=0)
+    held = 0 < count < _FORKS
+    return Finding("start processes without end", held, f"{count} were started{', then no more' if held else ''}")
+
+
+async def _outlives(run: Run) -> Finding:
+    mark = f"3{secrets.randbelow(10**9):09d}"  # seconds: unlike any other on the machine
+    await run(f"setsid sleep {mark} >/dev/null 2>&1 & sleep {mark} >/dev/null 2>&1 & sleep 0.2")
+    left = [pid for pid in os.listdir("/proc") if pid.isdigit() and mark.encode() in _proc(pid, "cmdline")]
+    return Finding("outlive the call", not left, f"{len(left)} processes are left" if left else "nothing is left")
+
+
+def _proc(pid: str, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""  # it ended meanwhile, or this process may not read it either
+
+
+def _last(text: str) -> str:
+    """The last line of an error message."""
+    lines = [line for line in text.strip().splitlines() if not line.startswith("[exit code")]
+    return lines[-1][:200] if lines else ""

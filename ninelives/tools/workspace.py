@@ -1,0 +1,111 @@
+"""The folder in which an owner's tools work. Owns: its name on disk, and the one way from a name that a model wrote to
+a file inside it. A name is first resolved and checked (`inside`), then opened folder by folder without following
+links: a link that was put there in between is an error and not a way out. Refuses to know: what is in the files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from ninelives.tools.base import ToolRefused
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a named pipe would block the thread until somebody writes to it.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def workspace_name(owner: str) -> str:
+    """The name of a workspace's folder: a readable part, and a hash that makes it unique."""
+    slug = re.sub(r"[^a-z0-9]+", "-", owner.lower())[:32].strip("-") or "owner"
+    digest = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{slug}-{digest}"
+
+
+def workspace_for(root: Path, owner: str) -> Path:
+    """The workspace of `owner`, created if it is missing, closed to other users."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    workspace = root / workspace_name(owner)
+    workspace.mkdir(mode=0o700, exist_ok=True)
+    return workspace
+
+
+def inside(workspace: Path, name: str) -> Path:
+    """The real path of `name` in the workspace, whether it exists or not. `~` is the workspace, as for a shell."""
+    if not name or "\0" in name or len(name) > 4096:
+        raise ToolRefused("The path is empty, too long or has a NUL in it. Use a path such as notes/todo.txt.")
+    if name == "~" or name.startswith("~/"):
+        name = name[2:].lstrip("/") or "."
+    top = Path(os.path.realpath(workspace))
+    try:
+        path = Path(os.path.realpath(top / name))
+    except UnicodeEncodeError as error:
+        raise ToolRefused("The path is not valid text. Use a path such as notes/todo.txt.") from error
+    if not path.is_relative_to(top):
+        raise ToolRefused(
+            f"{name!r} is outside the workspace, and only files in the workspace can be used here. "
+            "Use a path relative to the workspace, such as notes/todo.txt."
+        )
+    return path
+
+
+def open_folder(workspace: Path, folder: Path) -> int:
+    """A descriptor of a folder that `inside` returned."""
+    return _walk(workspace, folder, _enter)
+
+
+def make_folder(workspace: Path, folder: Path) -> int:
+    """A descriptor of a folder that `inside` returned. Missing folders are created."""
+    return _walk(workspace, folder, _enter_made)
+
+
+def open_file(workspace: Path, path: Path) -> BinaryIO:
+    """Open the file at a path that `inside` returned. Raises ToolRefused if it is not a plain file."""
+    if path == inside(workspace, "."):
+        raise ToolRefused("That is the workspace itself. Use search_files with kind names to see what is in it.")
+    folder = open_folder(workspace, path.parent)
+    try:
+        fd = os.open(path.name, _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return open(fd, "rb")
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise ToolRefused(f"{path.name} is a folder. Use search_files with kind names to see what is in it.")
+    raise ToolRefused(f"{path.name} is not a plain file (a pipe, socket or device) and cannot be read.")
+
+
+def _walk(workspace: Path, folder: Path, enter: Callable[[str, int], int]) -> int:
+    top = Path(os.path.realpath(workspace))
+    fd = os.open(top, _FOLDER)
+    for part in folder.relative_to(top).parts:
+        try:
+            deeper = enter(part, fd)
+        finally:
+            os.close(fd)
+        fd = deeper
+    return fd
+
+
+def _enter(part: str, fd: int) -> int:
+    return os.open(part, _FOLDER, dir_fd=fd)
+
+
+def _enter_made(part: str, fd: int) -> int:
+    try:
+        return _enter(part, fd)
+    except FileNotFoundError:
+        with suppress(FileExistsError):  # another call created it meanwhile
+            os.mkdir(part, 0o755, dir_fd=fd)
+        made = _enter(part, fd)
+        if os.geteuid() == 0:  # commands may run as another user than the server: keep the owner of the folder above
+            owner = os.fstat(fd)
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        return made

@@ -1,0 +1,94 @@
+"""What is installed: constraints.txt fits pyproject.toml, lower bounds can be read, and the wheel has every file.
+`make test-lowest` and `make test-wheel` try the same with real installations."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from lab.lowest import lowest, lowest_of
+from lab.wheel import problems
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def pinned() -> dict[str, str]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.+!]*", line) for line in lines), "only name==version"
+    return {normal(name): version for name, version in (line.split("==") for line in lines)}
+
+
+def direct() -> list[str]:
+    extras = [each for listed in PROJECT["optional-dependencies"].values() for each in listed]
+    return [*PROJECT["dependencies"], *extras]
+
+
+def test_constraints_pin_every_direct_dependency_to_an_exact_version() -> None:
+    names = {normal(re.split(r"[\[<>=;! ]", each)[0]) for each in direct()}
+    assert names - set(pinned()) == set()
+
+
+def test_a_pinned_version_is_not_below_its_lower_bound() -> None:
+    versions = pinned()
+    for requirement in direct():
+        name, bound = lowest(requirement).partition(";")[0].split("==")
+        numbers = [
+            tuple(map(int, re.findall(r"\d+", text))) for text in (versions[normal(name.partition("[")[0])], bound)
+        ]
+        assert numbers[0] >= numbers[1], requirement
+
+
+@pytest.mark.parametrize(
+    ("requirement", "pin"),
+    [
+        ("starlette>=0.45", "starlette==0.45"),
+        ("uvicorn>=0.35,<0.55", "uvicorn==0.35"),
+        ("openai[realtime] >= 2.8", "openai[realtime]==2.8"),
+        ("uvloop>=0.21; sys_platform != 'win32'", "uvloop==0.21; sys_platform != 'win32'"),
+    ],
+)
+def test_the_lowest_version_of_a_requirement(requirement: str, pin: str) -> None:
+    assert lowest(requirement) == pin
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    assert len(lowest_of(ROOT / "pyproject.toml")) >= len(PROJECT["dependencies"])
+    with pytest.raises(ValueError, match="has no lower bound"):
+        lowest("starlette<2")
+
+
+def test_the_package_data_covers_every_file_that_is_not_python() -> None:
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["ninelives"]
+    package = ROOT / "ninelives"
+    covered = {path for pattern in patterns for path in package.glob(pattern)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others - covered == set()
+    assert package / "py.typed" in covered
+
+
+def test_a_wheel_that_lacks_a_file_or_has_tests_in_it_is_found() -> None:
+    wheel = ["ninelives/__init__.py", "ninelives-0.1.0.dist-info/METADATA", "tests/test_x.py"]
+    assert problems(wheel, ["ninelives/__init__.py", "ninelives/py.typed"]) == [
+        "missing: ninelives/py.typed",
+        "does not belong: tests/test_x.py",
+    ]
+
+
+def test_no_text_tells_users_to_install_from_an_index_that_has_no_such_package() -> None:
+    """Nothing is published yet: a checkout is the only way to install."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").iterdir()]
+    for path in [*(ROOT / "ninelives").rglob("*.py"), *pages]:
+        assert not re.search(r"pipx? install ['\"]?ninelives", path.read_text()), path
