@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.story.server import KEY, start_demo
 
 INTERPRETER_BUG = "SystemError: AST constructor recursion depth mismatch"
-"""CPython 3.11 counts the depth of ast.parse per process, so two threads of schemathesis (or a collection in one) can break
-it (gh-106905). It says nothing about the server: the run is made again."""
+"""CPython 3.11 counts the depth of ast.parse per process, so two threads of schemathesis, or a collection in one,
+can break the count (gh-106905). This says nothing about the server: the run is made again."""
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
