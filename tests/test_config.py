@@ -117,6 +117,15 @@ def test_the_data_directory_knows_home() -> None:
     assert Settings().server.data_path == Path.home() / ".local/share/ninelives"
 
 
+@pytest.mark.parametrize("pattern", ["(", "[a", "a{99999999999}", "(?P<n>a)(?P<n>b)", "(" * 5000 + ")" * 5000])
+def test_a_bad_pattern_of_an_approval_is_refused_in_one_line_that_names_it(pattern: str) -> None:
+    words = refusal(f"[[approvals]]\ntool = 'terminal'\nask = 'always'\nmatch = '{pattern}'\n")
+    assert "[[approvals]] tool terminal" in words
+    assert "given.toml" in words
+    assert "\n" not in words
+    assert len(words) < 400
+
+
 # Where values come from
 
 

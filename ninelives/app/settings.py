@@ -383,8 +383,7 @@ def load_given(settings: Settings | None) -> LoadedSettings:
         value = getattr(getattr(settings, option.section), option.name)
         origins[key] = "default" if value == option.default else "the program"
         values[option.section][option.name] = _convert(option, value, "the program")
-    for client in settings.tables.clients:
-        _check_patterns(client, "the program")
+    _check_patterns(settings.tables, "the program")
     sections: dict[str, Any] = {section: cls(**values[section]) for section, cls in _SECTIONS.items()}
     checked = Settings(**sections, tables=settings.tables)
     check_settings(checked, origins)
@@ -406,17 +405,21 @@ def _read_tables(found: dict[str, Any], origin: str) -> Tables:
         tables = msgspec.convert(found, Tables)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{error} (from {origin}).") from error
-    for client in tables.clients:
-        _check_patterns(client, origin)
+    _check_patterns(tables, origin)
     return tables
 
 
-def _check_patterns(client: Client, origin: str) -> None:
-    for pattern in (client.agent, *client.headers.values()):
+def _check_patterns(tables: Tables, origin: str) -> None:
+    """Refuse what is not a regular expression. Raises ConfigError."""
+    asked = [(f"[[approvals]] tool {rule.tool}: match", rule.match) for rule in tables.approvals]
+    named = [(row.name, each) for row in tables.clients for each in (row.agent, *row.headers.values())]
+    known = [(f"[[clients]] {name}:", each) for name, each in named]
+    for where, pattern in (*asked, *known):
         try:
             re.compile(pattern)
-        except re.error as error:
-            words = f"[[clients]] {client.name}: {pattern!r} is not a regular expression: {error}"
+        except (re.error, OverflowError, RecursionError) as error:
+            shown = repr(pattern if len(pattern) <= 80 else f"{pattern[:79]}…")
+            words = f"{where} {shown} is not a regular expression: {error}"
             raise ConfigError(f"{words} (from {origin}).") from error
 
 
