@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ninelives.app.config_file import TrustList
 from ninelives.app.keys import ConfigError, ensure_key, weakness
 from ninelives.app.settings import OPTIONS, LoadedSettings, Settings, is_loopback, load
 
@@ -220,10 +221,14 @@ def write(path: str, port: int) -> Path:
     return place
 
 
-def test_the_file_is_the_named_one_then_that_of_the_directory_then_that_of_home() -> None:
+def trusted(file: Path) -> None:
+    TrustList({"HOME": str(Path("home").absolute())}).add(file, file.read_bytes())
+
+
+def test_the_file_is_the_named_one_then_the_trusted_one_of_the_directory_then_that_of_home() -> None:
     write("home/.config/ninelives/ninelives.toml", 1)
     assert value(given(), "server.port") == 1
-    write("ninelives.toml", 2)
+    trusted(write("ninelives.toml", 2))
     assert value(given(), "server.port") == 2
     named = write("named.toml", 3)
     assert value(given(env={"NINELIVES_CONFIG": str(named)}), "server.port") == 3
@@ -328,6 +333,7 @@ def test_a_wrong_secret_is_not_told() -> None:
 @pytest.mark.parametrize("content", [b"[server", b"[server]\nport = 1\nport = 2", b"\xff\xfe"])
 def test_a_file_that_is_not_toml_is_refused_by_name(content: bytes) -> None:
     Path("ninelives.toml").write_bytes(content)
+    trusted(Path("ninelives.toml"))
     assert "ninelives.toml cannot be read" in refusal()
 
 

@@ -43,7 +43,7 @@ class Approvals:
         now_ms: Callable[[], int],
         ttl_s: float,
     ) -> None:
-        self._mode: Mode = mode
+        self.mode: Mode = mode
         self._rules = [(rule, re.compile(rule.match)) for rule in rules]
         self._granted = granted
         self._new_code = new_code
@@ -55,7 +55,7 @@ class Approvals:
         for rule, pattern in self._rules:
             if rule.tool in ("*", call.name) and pattern.search(call.arguments):
                 return rule.ask
-        return self._mode
+        return self.mode
 
     async def question(self, state: RunState, call: Call, effect: Effect) -> ApprovalRequested | None:
         """The question to ask before this call; None where none is needed."""

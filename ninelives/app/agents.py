@@ -103,6 +103,14 @@ class Agents(Struct, kw_only=True):
         loop = self.by_profile[model].loop
         return loop.window if loop is not None else 0
 
+    def describe_rules(self) -> str:
+        """The sandbox, the approvals of the default profile, and whether programs can be run: for the start."""
+        made = self.by_profile[self.default.name]
+        if made.approvals is None or made.toolbox is None:
+            return f"sandbox {self.sandbox.kind}; the agent has its own tools and approvals"
+        shell = "offered" if made.toolbox.get("terminal") is not None else "not offered"
+        return f"sandbox {self.sandbox.kind}, approval {made.approvals.mode}, shell tools {shell}"
+
     def toolsets(self) -> dict[str, list[dict[str, object]]]:
         """The tools of each profile, for GET /v1/toolsets."""
         return {name: list(_described(made)) for name, made in self.by_profile.items()}

@@ -8,14 +8,17 @@ import asyncio
 import errno
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from socket import gethostname
 from typing import TYPE_CHECKING
 
 from ninelives import __version__
+from ninelives.app.address import local_url, publish_address, server_url, withdraw_address
 from ninelives.app.errors import StartError
 from ninelives.app.settings import LoadedSettings, Settings, load_given, without_password
 from ninelives.core.hosts import is_loopback
+from ninelives.observe.log import printable
 
 if TYPE_CHECKING:
     import socket
@@ -128,7 +131,20 @@ class Foreground:
             raise
         drains.append(built.assembled.engine.drain)
         starting.hand_over(built.assembled.app)
-        return await self._until_stopped(serving, running, built, log, f"http://{host}:{port}", name)
+        with self._published(local_url(host, port), log):
+            return await self._until_stopped(serving, running, built, log, server_url(host, port), name)
+
+    @contextmanager
+    def _published(self, url: str, log: Log) -> Iterator[None]:
+        """The data directory names this server while it runs, so that commands find it."""
+        data = self._loaded.settings.server.data_path
+        try:
+            if self._serves:
+                publish_address(data, url)
+        except OSError as error:
+            log.warning("address_not_published", why=str(error), note="commands need --url to find this server")
+        yield
+        withdraw_address(data, url)
 
     async def _until_stopped(
         self, serving: Serving, running: asyncio.Task[None], built: BuiltServer, log: Log, url: str, name: str
@@ -167,6 +183,7 @@ class Foreground:
         """What a start prints: all that a newcomer needs."""
         if not self._serves:
             yield f"ninelives {__version__} worker {name}, health on {url}/health"
+            yield from self._rules(built)
             return
         settings = self._loaded.settings
         model, key_file = settings.server.model_name, settings.server.data_path / "key"
@@ -184,6 +201,7 @@ class Foreground:
         else:
             shown = "$API_SERVER_KEY"
             yield "  key       the configured one"
+        yield from self._rules(built)
         if "demo model" in built.model:
             yield "  note      this is a demo: name a real model with --model-url URL --model NAME"
         yield "Try it:"
@@ -193,6 +211,12 @@ class Foreground:
         yield f"  OpenAI clients: base_url {url}/v1, the key above, model {model}"
         if not is_loopback(settings.server.host):
             yield "  warning   the server can be reached from other machines: put TLS in front of it"
+
+    def _rules(self, built: BuiltServer) -> Iterator[str]:
+        """Whose configuration this is, and what its tools may do."""
+        file = self._loaded.file
+        yield f"  config    {printable(str(file.absolute())) if file else 'no file: defaults, environment and flags'}"
+        yield f"  tools     {built.assembled.agents.describe_rules()}"
 
 
 def _give_memory_back() -> None:

@@ -1,6 +1,7 @@
 """Settings. Owns: every option with its default, unit and one line of documentation; the tables of the configuration
-file; the order in which values win (argument, environment, file, default); and what is refused. With keys.py the only
-reader of the environment and of the configuration and key files. Refuses to know: what the options are used for.
+file; the order in which values win (argument, environment, file, default); and what is refused. With keys.py and
+config_file.py the only reader of the environment and of the configuration and key files. Refuses to know: what the
+options are used for.
 
 An empty environment variable counts as not set, so `KEY=${KEY:-}` in a compose file does no harm."""
 
@@ -10,6 +11,7 @@ import difflib
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -17,6 +19,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
+from ninelives.app.config_file import FILE_ENV, FoundConfig, find_config
 from ninelives.app.errors import ConfigError
 from ninelives.app.keys import MAKE_KEY, weakness
 from ninelives.core.hosts import is_loopback
@@ -235,9 +238,9 @@ class Settings(Struct, frozen=True):
         """Read settings as `ninelives serve` does: `options` win over the environment, which wins over the file.
 
         `options` have dotted names: {"server.port": 0}. `config` is the configuration file (default: the usual
-        places). `env` replaces the process environment. Raises ConfigError."""
+        places). `env` replaces the process environment. Warns of a file that is not trusted. Raises ConfigError."""
         path = None if config is None else Path(config)
-        return load(path, os.environ if env is None else env, options or {}, "the program").settings
+        return _warned(load(path, os.environ if env is None else env, options or {}, "the program")).settings
 
 
 class Option(Struct, frozen=True):
@@ -284,6 +287,10 @@ class LoadedSettings(Struct, frozen=True):
 
     settings: Settings
     origins: dict[str, str]
+    file: Path | None = None
+    """The configuration file that was read."""
+    ignored: str = ""
+    """Which file was passed over, why, and what to do; empty for none."""
 
     @property
     def tables(self) -> Tables:
@@ -346,7 +353,6 @@ _LEGACY_ENV = {
     "API_SERVER_CORS_ORIGINS": "server.cors_origins",
     "API_SERVER_MODEL_NAME": "server.model_name",
 }
-_FILE_ENV = "NINELIVES_CONFIG"
 Given = tuple[str, object, str]
 """A dotted key, its raw value and where it was found."""
 
@@ -357,7 +363,8 @@ def load(
     """Settings from defaults, file, environment and flags. `flags` have the names in OPTIONS; None means not given."""
     values: dict[str, object] = {key: option.default for key, option in OPTIONS.items()}
     origins = dict.fromkeys(OPTIONS, "default")
-    document, found = _read_file(_find_file(path, env))
+    file = find_config(path, env)
+    document, found = _read_file(file)
     tables = _read_tables({name: document.pop(name) for name in _TABLES if name in document}, found)
     for key, raw, origin in (*_from_file(document, found), *_from_env(env), *_from_flags(flags, flags_from)):
         if key not in OPTIONS:
@@ -370,13 +377,13 @@ def load(
     }
     settings = Settings(**sections, tables=tables)
     check_settings(settings, origins)
-    return LoadedSettings(settings, origins)
+    return LoadedSettings(settings, origins, file.path, file.ignored)
 
 
 def load_given(settings: Settings | None) -> LoadedSettings:
     """Settings that a program made, checked; None: those of the environment and the file."""
     if settings is None:
-        return load(None, os.environ, {})
+        return _warned(load(None, os.environ, {}))
     origins: dict[str, str] = {}
     values: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
     for key, option in OPTIONS.items():
@@ -423,25 +430,21 @@ def _check_patterns(tables: Tables, origin: str) -> None:
             raise ConfigError(f"{words} (from {origin}).") from error
 
 
-def _find_file(path: Path | None, env: Mapping[str, str]) -> Path | None:
-    named = path or (Path(env[_FILE_ENV]).expanduser() if env.get(_FILE_ENV) else None)
-    if named is not None:
-        if not named.exists() or named.is_dir():  # a pipe will do: --config <(command)
-            raise ConfigError(f"There is no configuration file {named}: check --config and {_FILE_ENV}.")
-        return named
-    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
-    usual = (Path("ninelives.toml"), home / ".config" / "ninelives" / "ninelives.toml")
-    return next((place for place in usual if place.is_file()), None)
+def _warned(loaded: LoadedSettings) -> LoadedSettings:
+    """Warn a program of a file that was passed over. A command prints the same line itself."""
+    if loaded.ignored:
+        warnings.warn(loaded.ignored, stacklevel=3)
+    return loaded
 
 
-def _read_file(path: Path | None) -> tuple[dict[str, Any], str]:
+def _read_file(file: FoundConfig) -> tuple[dict[str, Any], str]:
     """The document, and its name in errors."""
-    if path is None:
+    if file.path is None:
         return {}, ""
-    origin = f"file {path}"
+    origin = f"file {file.path}"
     try:
-        return tomllib.loads(path.read_text("utf-8")), origin
-    except (OSError, ValueError) as error:
+        return tomllib.loads(file.content.decode("utf-8")), origin
+    except ValueError as error:
         raise ConfigError(f"The configuration {origin} cannot be read: {error}") from error
 
 
@@ -455,7 +458,7 @@ def _from_file(document: dict[str, Any], origin: str) -> Iterator[Given]:
 
 def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
     for name in sorted(env):
-        if name.startswith("NINELIVES_") and name not in _ENV and name != _FILE_ENV:
+        if name.startswith("NINELIVES_") and name not in _ENV and name != FILE_ENV:
             yield name, env[name], "the environment"
     for known in (_LEGACY_ENV, _ENV):
         for name, key in known.items():

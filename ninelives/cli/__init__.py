@@ -13,6 +13,7 @@ from ninelives.cli.runs import runs
 from ninelives.cli.serve import serve
 from ninelives.cli.status import status
 from ninelives.cli.store import store
+from ninelives.cli.trust import trust
 from ninelives.cli.worker import worker
 
 
@@ -25,5 +26,5 @@ def main() -> None:
     Anthropic's Messages."""
 
 
-for _command in (serve, worker, status, runs, config, doctor, drill, store, migrate):
+for _command in (serve, worker, status, runs, config, trust, doctor, drill, store, migrate):
     main.add_command(_command)

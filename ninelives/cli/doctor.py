@@ -15,6 +15,7 @@ from msgspec import Struct
 from ninelives.app.errors import ConfigError
 from ninelives.app.settings import LoadedSettings, load
 from ninelives.cli.shared import config_option, json_option
+from ninelives.observe.log import printable
 
 
 class Check(Struct, frozen=True):
@@ -46,7 +47,9 @@ async def _all(config: str | None) -> list[Check]:
         loaded = load(Path(config) if config else None, os.environ, {})
     except ConfigError as error:
         return [Check("configuration", False, str(error))]
-    checks = [Check("configuration", True, "all options are valid"), _data(loaded)]
+    file = f"{loaded.file}, " if loaded.file else ""
+    says = f"{file}all options are valid" + (f". {loaded.ignored}" if loaded.ignored else "")
+    checks = [Check("configuration", True, printable(says)), _data(loaded)]
     if loaded.settings.store.shared:
         checks.append(await _database(loaded))
     checks += [await _model(loaded), *await _sandbox(loaded)]

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import click
 
-from ninelives.cli.shared import Answer, Remote, json_option, print_fields, remote_options
+from ninelives.cli.shared import Answer, Remote, echo_text, json_option, print_fields, remote_options
 
 
 @click.group()
@@ -31,7 +31,7 @@ def ls(url: str | None, key: str | None, as_json: bool, wanted: str | None, limi
         return
     for run in answer["data"]:
         first = (run["output"] or run["error"] or "").replace("\n", " ")[:60]
-        click.echo(f"{run['run_id']}  {run['status']:11}  {run['model']:14}  {first}")
+        echo_text(f"{run['run_id']}  {run['status']:11}  {run['model']:14}  {first}")
     if not answer["data"]:
         click.echo("no runs")
 
@@ -74,13 +74,13 @@ def _events(remote: Remote, path: str) -> Iterator[Answer]:
 def _print_event(event: Answer) -> None:
     match event.get("event"):
         case "message.delta":
-            click.echo(event["delta"], nl=False)
+            echo_text(event["delta"], nl=False)
         case "tool.started":
-            click.echo(f"\n[{event['tool']}] {event['preview']}")
+            echo_text(f"\n[{event['tool']}] {event['preview']}")
         case "tool.completed":
-            click.echo(f"[{event['tool']}] {'failed' if event['error'] else 'done'} in {event['duration']:.2f} s")
+            echo_text(f"[{event['tool']}] {'failed' if event['error'] else 'done'} in {event['duration']:.2f} s")
         case name:
-            click.echo(f"\n{name} {event.get('error') or event.get('reason') or ''}".rstrip())
+            echo_text(f"\n{name} {event.get('error') or event.get('reason') or ''}".rstrip())
 
 
 @runs.command("cancel")
@@ -116,14 +116,14 @@ def receipt(run: str, url: str | None, key: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer))
         return
-    click.echo(f"{answer['run_id']}  {answer['status']}  {answer['recoveries']} recoveries")
+    echo_text(f"{answer['run_id']}  {answer['status']}  {answer['recoveries']} recoveries")
     for step in answer["steps"]:
         repeated = f", started {step['starts']} times" if step["starts"] > 1 else ""
-        click.echo(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
+        echo_text(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
     for approval in answer["approvals"]:
-        click.echo(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
+        echo_text(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
     spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
     more = " (a model call was cut off: the upstream may have counted more)" if answer["usage_incomplete"] else ""
-    click.echo(f"  tokens: {spent} spent{more}, {saved} saved by recovery")
+    echo_text(f"  tokens: {spent} spent{more}, {saved} saved by recovery")
     if answer["error"]:
-        click.echo(f"  error: {answer['error']['message']} ({answer['error']['reason']})")
+        echo_text(f"  error: {answer['error']['message']} ({answer['error']['reason']})")

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 import click
 
+from ninelives.app.address import local_url, published_address
 from ninelives.app.errors import ConfigError
 from ninelives.app.settings import LoadedSettings, load
+from ninelives.core.hosts import is_loopback
+from ninelives.observe.log import printable
 
 Answer = dict[str, Any]
 BAR_S = 0.1
@@ -28,15 +31,20 @@ BAR_S = 0.1
 def settings_from(config: str | None, **flags: object) -> LoadedSettings:
     """Settings of the flags, the environment and the file. Raises ClickException."""
     try:
-        return load(Path(config) if config else None, os.environ, flags)
+        loaded = load(Path(config) if config else None, os.environ, flags)
     except ConfigError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
+    if loaded.ignored:
+        click.echo(f"ninelives: {printable(loaded.ignored)}", err=True)
+    return loaded
 
 
 def config_option(command: Any) -> Any:
     """--config."""
     return click.option(
-        "--config", type=click.Path(dir_okay=False), help="Configuration file (default: ./ninelives.toml)."
+        "--config",
+        type=click.Path(dir_okay=False),
+        help="Configuration file (default: ./ninelives.toml if it is trusted, then ~/.config/ninelives).",
     )(command)
 
 
@@ -50,7 +58,7 @@ def remote_options(command: Any) -> Any:
     command = click.option("--key", envvar="API_SERVER_KEY", help="Key (default: the one in the data directory).")(
         command
     )
-    return click.option("--url", help="URL of the server (default: the configured host and port).")(command)
+    return click.option("--url", help="URL of the server (default: the one that the data directory names).")(command)
 
 
 def progress_line(what: str) -> Callable[[int, int | None], None]:
@@ -66,40 +74,58 @@ def progress_line(what: str) -> Callable[[int, int | None], None]:
     return show
 
 
+def echo_text(text: str, *, nl: bool = True) -> None:
+    """Print a text of a server, a model or a file. It cannot control the terminal."""
+    click.echo(printable(text, keep="\n\t"), nl=nl)
+
+
 def print_fields(answer: Answer, indent: str = "") -> None:
     """A JSON object as lines of text."""
     for name, value in answer.items():
         if isinstance(value, dict):
-            click.echo(f"{indent}{name}:")
+            echo_text(f"{indent}{name}:")
             print_fields(value, indent + "  ")
         elif name == "replicas" and isinstance(value, list):
-            click.echo(f"{indent}replicas:")
+            echo_text(f"{indent}replicas:")
             for each in value:
                 does = "works" if each["works"] else "answers only"
                 seen = f"seen {each['seen_ms'] / 1000:.1f} s ago"
-                click.echo(f"{indent}  {each['name']:28}  {does:12}  {each['runs']} runs  {seen}")
+                echo_text(f"{indent}  {each['name']:28}  {does:12}  {each['runs']} runs  {seen}")
         else:
-            click.echo(f"{indent}{name}: {value}")
+            echo_text(f"{indent}{name}: {value}")
 
 
 class Remote:
-    """A running server, reached over HTTP."""
+    """A running server, reached over HTTP. The key in the data directory goes only to the server that this directory
+    names, or to the one that the user named."""
 
     def __init__(self, url: str | None, key: str | None) -> None:
-        settings = settings_from(None).settings
-        self.url = (url or f"http://{settings.server.host}:{settings.server.port}").rstrip("/")
+        server = settings_from(None).settings.server
+        named = url or published_address(server.data_path)
+        self.url = (named or local_url(server.host, server.port)).rstrip("/")
         if not _is_url(self.url):
             raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
-        self._key = key or settings.server.key or _key_file(settings.server.data_path / "key")
+        given, stored = key or server.key, _key_file(server.data_path / "key")
+        self._key = given or (stored if named else "")
+        self._held_back = str(server.data_path / "key") if stored and not self._key else ""
+        self._opener = _opener(self.url)
 
     def open(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
         """The open response. Raises ClickException with the message of the server, or with why there is none."""
         try:
-            return urlopen(self.request(path, method), timeout=timeout)
+            return self.send(path, method, timeout)
         except HTTPError as error:
-            _fail(error)
+            self._fail(error)
         except (OSError, HTTPException) as error:
             raise self.away(error) from error
+
+    def send(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
+        """The open response. Raises HTTPError, OSError and HTTPException. Redirects are errors: they would carry the
+        key to another server."""
+        request = Request(self.url + path, method=method)
+        if self._key:
+            request.add_header("Authorization", f"Bearer {self._key}")
+        return self._opener.open(request, timeout=timeout)
 
     def away(self, error: OSError | HTTPException) -> click.ClickException:
         """The error for a server that does not answer."""
@@ -108,13 +134,6 @@ class Remote:
         reason = getattr(error, "reason", error)
         start = "Start it with `ninelives serve`, or name another with --url."
         return click.ClickException(f"{self.url} does not answer ({reason}). {start}")
-
-    def request(self, path: str, method: str = "GET") -> Request:
-        """A request with the key, if there is one."""
-        request = Request(self.url + path, method=method)
-        if self._key:
-            request.add_header("Authorization", f"Bearer {self._key}")
-        return request
 
     def get(self, path: str, method: str = "GET") -> Answer:
         """A JSON answer."""
@@ -128,6 +147,28 @@ class Remote:
         except ValueError as error:
             raise click.ClickException(f"{self.url} is another server: its answer is not JSON. Check --url.") from error
         return answer
+
+    def _fail(self, error: HTTPError) -> NoReturn:
+        try:
+            message = str(json.loads(error.read())["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            message = f"HTTP {error.code}"
+        if error.code == 401 and self._held_back:
+            message += f" {self._held_back} was not sent: no server runs on that directory. Name yours with --url."
+        raise click.ClickException(printable(message)) from error
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Treats a redirect as an error."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+def _opener(url: str) -> OpenerDirector:
+    """Proxies of the environment are used for other machines only."""
+    here = is_loopback(urlsplit(url).hostname or "")
+    return build_opener(_NoRedirect, *([ProxyHandler({})] if here else []))
 
 
 def _is_url(text: str) -> bool:
@@ -143,11 +184,3 @@ def _key_file(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _fail(error: HTTPError) -> NoReturn:
-    try:
-        message = json.loads(error.read())["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = f"HTTP {error.code}"
-    raise click.ClickException(message) from error

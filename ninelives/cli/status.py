@@ -6,7 +6,6 @@ import json
 import sys
 from http.client import HTTPException
 from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import click
 
@@ -22,7 +21,7 @@ def status(url: str | None, key: str | None, as_json: bool) -> None:
     Exit code: 0 when the server is healthy, 1 otherwise."""
     remote = Remote(url, key)
     try:
-        with urlopen(remote.request("/health/detailed"), timeout=5) as response:
+        with remote.send("/health/detailed", timeout=5) as response:
             answer = remote.read(response)
     except HTTPError as error:
         answer = remote.read(error) if error.code == 503 else remote.get("/health")

@@ -10,6 +10,18 @@ from typing import TextIO
 import msgspec
 
 
+def printable(text: str, keep: str = "") -> str:
+    """A text that cannot move the cursor, change colours, reorder what is read or begin a new line: every character
+    that is not printable, except those of `keep`, is written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in keep else _escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("unicode_escape").decode("ascii")
+
+
 class Log:
     """Writes one line per event; none where `stream` is None. `secrets` are replaced wherever they occur in a line."""
 

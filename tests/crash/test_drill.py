@@ -73,7 +73,7 @@ def home(tmp_path: Path) -> Path:
 
 async def ninelives_drill(home: Path, *arguments: str) -> Said:
     """The command, to its end."""
-    environ = {**ENVIRON, "PYTHONPATH": str(ROOT), "TMPDIR": str(home)}
+    environ = {**ENVIRON, "PYTHONPATH": str(ROOT), "TMPDIR": str(home), "NINELIVES_CONFIG": "ninelives.toml"}
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ninelives", "drill", *arguments, cwd=home, env=environ, stdout=pipe, stderr=pipe
@@ -144,7 +144,8 @@ def own(home: Path, monkeypatch: pytest.MonkeyPatch, **wish: Any) -> Own:
     monkeypatch.chdir(home)
     for name in set(os.environ) - set(ENVIRON):
         monkeypatch.delenv(name)
-    return own_server(Wish(**wish), load(None, {"HOME": str(home)}, {}), home)
+    file = home / "ninelives.toml"
+    return own_server(Wish(config=str(file), **wish), load(file, {"HOME": str(home)}, {}), home)
 
 
 async def test_P1_to_P5_hold_before_and_after_the_writes_of_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
