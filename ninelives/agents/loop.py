@@ -30,7 +30,7 @@ from ninelives.core.state import Called, Due, RunState
 from ninelives.core.table import DELTAS
 from ninelives.models.base import Ask, Model, Part
 from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, ToolRefused
-from ninelives.tools.output import forget_whole, keep_whole
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 
 UNKNOWN = (
@@ -53,6 +53,16 @@ class LoopSettings(Struct, frozen=True):
     """The model's window in tokens. 0: unknown, and nothing is left out."""
     on_unknown: Literal["tell", "ask"] = "tell"
     """What happens to a write that a crash interrupted: the model is told, or a person decides whether to repeat it."""
+
+
+class CallEnvironment(Struct, frozen=True):
+    """What tool calls take from outside of the loop."""
+
+    place: Callable[[RunState, str], Place]
+    """Where a call of a run works."""
+    end_leftover: Callable[[e.Process, str], Awaitable[bool]]
+    """Ends the process that a call of an earlier attempt left running."""
+    outputs: OutputFiles
 
 
 class PreparedCall(Struct):
@@ -102,15 +112,15 @@ class LoopAgent:
         model: Model,
         toolbox: Toolbox,
         settings: LoopSettings,
-        place: Callable[[RunState, str], Place],
-        end_leftover: Callable[[e.Process, str], Awaitable[bool]],
+        environment: CallEnvironment,
         approvals: Approvals,
     ) -> None:
         self._model = model
         self._toolbox = toolbox
         self._settings = settings
-        self._place = place
-        self._end_leftover = end_leftover
+        self._place = environment.place
+        self._end_leftover = environment.end_leftover
+        self._outputs = environment.outputs
         self._approvals = approvals
 
     @property
@@ -132,7 +142,9 @@ class LoopAgent:
 
     async def forget(self, state: RunState) -> bool:
         """See RunForgetter.forget: the files of long outputs go, and what tools kept for the run."""
-        here = [await forget_whole(self._place(state, call_id), output_path(call_id)) for call_id in _laid(state)]
+        here = [
+            await self._outputs.forget(self._place(state, call_id), output_path(call_id)) for call_id in _laid(state)
+        ]
         for call_id, name in _called(state).items():
             tool: object = self._toolbox.get(name)
             if isinstance(tool, ForgetfulTool):
@@ -252,7 +264,8 @@ class LoopAgent:
                 prepared.append(await self._prepare(state, call, progress))
                 yield prepared[-1].started
             for each in prepared:
-                tasks[asyncio.create_task(_execute(each, state.holds_claim))] = (each.started.call.id, time.monotonic())
+                task = asyncio.create_task(self._execute_one(each, state.holds_claim))
+                tasks[task] = each.started.call.id, time.monotonic()
             while tasks:
                 done, _ = await asyncio.wait((*tasks, reported), return_when=asyncio.FIRST_COMPLETED)
                 for news in progress.drain():
@@ -282,6 +295,32 @@ class LoopAgent:
             return PreparedCall(started, None, str(refused))
         started = e.ToolStarted(call=call, effect=tool.effect, label=label, emoji=tool.emoji, process=execution.process)
         return PreparedCall(started, execution, place=place, in_memory=state.spec.kept == "memory")
+
+    async def _execute_one(self, prepared: PreparedCall, holds_claim: Callable[[], bool]) -> Output:
+        if not holds_claim():
+            await asyncio.get_running_loop().create_future()  # another process has the run: wait to be closed
+        if prepared.execution is None:
+            return Output(prepared.refusal, is_error=True)
+        execution, prepared.execution = prepared.execution, None
+        try:
+            return await self._with_whole_file(prepared, await execution.run())
+        except ToolRefused as refused:
+            return Output(str(refused), is_error=True)
+        except Exception as error:  # the bug of a tool is a result: the model can read it, and the journal keeps it
+            return Output(f"The tool failed: {type(error).__name__}: {error}", is_error=True)
+
+    async def _with_whole_file(self, prepared: PreparedCall, output: Output) -> Output:
+        """The output. A long one is also written to a file in the workspace, where the model can read all of it."""
+        if not is_long(output.text) or prepared.place is None:
+            return output
+        if prepared.in_memory:
+            return Output(shortened(output.text), output.is_error, output.outcome)
+        try:
+            await self._outputs.keep(prepared.place, output_path(prepared.started.call.id), output.text)
+        except (OSError, ToolRefused) as error:
+            words = f"{output.text}\n[This output could not be laid in the workspace: {error}]"
+            return Output(words, output.is_error, output.outcome)
+        return output
 
 
 def _called(state: RunState) -> dict[str, str]:
@@ -317,34 +356,6 @@ def _finished(call_id: str, output: Output, began: float) -> e.ToolFinished:
         outcome=output.outcome,
         duration_ms=int((time.monotonic() - began) * 1000),
     )
-
-
-async def _execute(prepared: PreparedCall, holds_claim: Callable[[], bool]) -> Output:
-    if not holds_claim():
-        await asyncio.get_running_loop().create_future()  # another process has the run: wait to be closed
-    if prepared.execution is None:
-        return Output(prepared.refusal, is_error=True)
-    execution, prepared.execution = prepared.execution, None
-    try:
-        return await _with_whole_file(prepared, await execution.run())
-    except ToolRefused as refused:
-        return Output(str(refused), is_error=True)
-    except Exception as error:  # the bug of a tool is a result: the model can read it, and the journal keeps it
-        return Output(f"The tool failed: {type(error).__name__}: {error}", is_error=True)
-
-
-async def _with_whole_file(prepared: PreparedCall, output: Output) -> Output:
-    """The output. A long one is also written to a file in the workspace, where the model can read all of it."""
-    if not is_long(output.text) or prepared.place is None:
-        return output
-    if prepared.in_memory:
-        return Output(shortened(output.text), output.is_error, output.outcome)
-    try:
-        await keep_whole(prepared.place, output_path(prepared.started.call.id), output.text)
-    except (OSError, ToolRefused) as error:
-        words = f"{output.text}\n[This output could not be laid in the workspace: {error}]"
-        return Output(words, output.is_error, output.outcome)
-    return output
 
 
 def _taking(deltas: DeltaSink | None, incoming: Incoming) -> Callable[[list[Part]], bool] | None:

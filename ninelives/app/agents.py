@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ninelives.agents.approval import Approvals, Mode, Rule
 from ninelives.agents.base import Agent
-from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions, installed_agents, installed_model, model_scheme
@@ -32,6 +32,7 @@ from ninelives.tools.builtin.process import Processes
 from ninelives.tools.decorator import ToolsError, load_tools, tool_of
 from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox, builtin_tools
 from ninelives.tools.sandbox.kinds import Sandbox
 from ninelives.tools.sandbox.reaper import end_leftover
@@ -74,6 +75,7 @@ class Agents(Struct, kw_only=True):
     secrets: set[str]
     models: list[Model]
     threads: Threads
+    outputs: OutputFiles
     processes: Processes
     mcp: McpTools
 
@@ -91,6 +93,7 @@ class Agents(Struct, kw_only=True):
         await self.mcp.close()
         for model in self.models:
             await model.close()
+        self.outputs.close()
         self.threads.close()
 
     def tokens(self, spec: Spec, history: Sequence[Message]) -> int:
@@ -190,6 +193,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     tools: list[Tool]
     mcp: McpTools
     threads: Threads
+    outputs: OutputFiles
     sandbox: Sandbox
 
     def agent(self, table: ProfileTable, model: Model) -> ProfileAgent:
@@ -204,7 +208,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             on_unknown=agent.on_unknown,
         )
         place = self.places(table.workspace or self.settings.tools.workspace)
-        loop = LoopAgent(model, toolbox, settings, place, self.end_leftover, approvals)
+        environment = CallEnvironment(place, self.end_leftover, self.outputs)
+        loop = LoopAgent(model, toolbox, settings, environment, approvals)
         return ProfileAgent(loop, loop, toolbox, approvals)
 
     def toolbox(self, wanted: tuple[str, ...] | None) -> Toolbox:
@@ -268,7 +273,7 @@ def build_agents(
 ) -> Agents:
     """The agents of the default profile, of the configured profiles and of extensions. Raises ConfigError."""
     tables = settings.tables
-    threads = Threads()
+    threads, outputs = Threads(), OutputFiles()
     processes = Processes(threads)
     mcp = McpTools([_mcp_server(name, table) for name, table in tables.mcp.items()], threads)
     factory = AgentFactory(
@@ -278,6 +283,7 @@ def build_agents(
         tools=_all_tools(builtin_tools(sandbox, threads, processes), settings, extensions, threads),
         mcp=mcp,
         threads=threads,
+        outputs=outputs,
         sandbox=sandbox,
     )
     name = settings.server.model_name
@@ -293,6 +299,7 @@ def build_agents(
         secrets=_secrets(settings),
         models=models,
         threads=threads,
+        outputs=outputs,
         processes=processes,
         mcp=mcp,
     )

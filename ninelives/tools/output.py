@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ninelives.tools.base import Place, ToolRefused
-from ninelives.tools.workspace import make_folder, open_folder
+from ninelives.tools.threads import Threads
+from ninelives.tools.workspace import open_folder, put_file
 
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f]")
 """Control characters that mean nothing in text. Each takes six bytes in JSON, and SQL text cannot hold a NUL."""
@@ -27,19 +28,32 @@ def bounded(data: bytes, limit: int, total: int | None = None) -> str:
     return f"{text}\n[output cut: the first {limit} bytes of {total} are shown]"
 
 
-async def keep_whole(place: Place, path: str, text: str) -> None:
-    """Write an output to `path` in the workspace, where the model can read on."""
-    if refusal := await place.home.refusal("workspace"):
-        raise ToolRefused(refusal)
-    await asyncio.to_thread(_write, place, path, text)
+class OutputFiles:
+    """The files of long outputs. It has threads of its own: a disk that hangs holds up no other work of tools."""
 
+    def __init__(self) -> None:
+        self._threads = Threads(2)
 
-async def forget_whole(place: Place, path: str) -> bool:
-    """Delete that file. False if the workspace is on another machine."""
-    if await place.home.refusal("workspace"):
-        return False
-    await asyncio.to_thread(_delete, place, path)
-    return True
+    async def keep(self, place: Place, path: str, text: str) -> None:
+        """Write an output to `path` in the workspace, where the model can read on, within the time of a call."""
+        if refusal := await place.home.refusal("workspace"):
+            raise ToolRefused(refusal)
+        try:
+            async with asyncio.timeout(place.timeout_s):
+                await self._threads.run(_write, place, path, text)
+        except TimeoutError as error:
+            raise ToolRefused(f"the disk took longer than {place.timeout_s:g} s.") from error
+
+    async def forget(self, place: Place, path: str) -> bool:
+        """Delete that file. False if the workspace is on another machine."""
+        if await place.home.refusal("workspace"):
+            return False
+        await self._threads.run(_delete, place, path)
+        return True
+
+    def close(self) -> None:
+        """Accept no more work."""
+        self._threads.close()
 
 
 def _top(place: Place) -> Path:
@@ -59,11 +73,4 @@ def _delete(place: Place, path: str) -> None:
 
 
 def _write(place: Place, path: str, text: str) -> None:
-    folder, _, name = path.rpartition("/")
-    fd = make_folder(place.workspace, _top(place) / folder)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(name, flags, 0o600, dir_fd=fd), "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-    finally:
-        os.close(fd)
+    put_file(place, _top(place) / path, text.encode("utf-8", "replace"))

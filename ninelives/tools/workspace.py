@@ -1,23 +1,27 @@
 """The folder in which an owner's tools work. Owns: its name on disk, and the one way from a name that a model wrote to
 a file inside it. A name is first resolved and checked (`inside`), then opened folder by folder without following
-links: a link that was put there in between is an error and not a way out. Refuses to know: what is in the files."""
+links: a link that was put there in between is an error and not a way out. What is written goes to a new file, which
+then takes the name: whatever has the name already (a pipe, a link) is never opened. Refuses to know: what is in the
+files."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ninelives.tools.base import ToolRefused
+from ninelives.tools.base import Place, ToolRefused
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would block the thread until somebody writes to it.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def workspace_name(owner: str) -> str:
@@ -80,6 +84,58 @@ def open_file(workspace: Path, path: Path) -> BinaryIO:
     if stat.S_ISDIR(mode):
         raise ToolRefused(f"{path.name} is a folder. Use search_files with kind names to see what is in it.")
     raise ToolRefused(f"{path.name} is not a plain file (a pipe, socket or device) and cannot be read.")
+
+
+def put_file(place: Place, path: Path, data: bytes, seen: os.stat_result | None = None) -> None:
+    """Replace the file at a path that `inside` returned, in one step. Refused if it has changed since `seen`."""
+    folder = make_folder(place.workspace, path.parent)
+    try:
+        draft = _free_draft(folder, place.call_id)
+        with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
+            try:
+                file.write(data)
+                file.flush()
+                _keep_rights(folder, path.name, file.fileno(), seen)
+                os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except (OSError, ToolRefused):
+                os.unlink(draft, dir_fd=folder)
+                raise
+    finally:
+        os.close(folder)
+
+
+def _free_draft(folder: int, call_id: str) -> str:
+    """The name of the draft. It is named after the call: a call that is repeated after a crash replaces the draft that
+    the crash left. Where a command has put a folder there, another name is taken."""
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    draft = f".ninelives-{digest}.tmp"
+    try:
+        os.unlink(draft, dir_fd=folder)
+    except FileNotFoundError:
+        return draft
+    except OSError:
+        return f".ninelives-{digest}-{secrets.token_hex(8)}.tmp"
+    return draft
+
+
+def _keep_rights(folder: int, name: str, draft: int, seen: os.stat_result | None) -> None:
+    """Keep owner and mode of the file. A new file gets the owner of its folder, because commands may run as another
+    user than the server."""
+    try:
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        before = None
+    if before is not None and seen is not None and _mark(before) != _mark(seen):
+        raise ToolRefused(f"{name} was changed by somebody else in the meantime. Read it again; nothing was changed.")
+    owner = before or os.fstat(folder)
+    if os.geteuid() == 0:
+        os.fchown(draft, owner.st_uid, owner.st_gid)
+    if before is not None and stat.S_ISREG(before.st_mode):
+        os.fchmod(draft, before.st_mode & 0o777)
+
+
+def _mark(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _walk(workspace: Path, folder: Path, enter: Callable[[str, int], int]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ninelives.agents.base import Turn
-from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.core import events as e
 from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
 from ninelives.tools.registry import Toolbox
@@ -46,7 +46,7 @@ class Taker:
 
 async def run(model: Says, ahead: Taker | None) -> list[e.AnyEvent]:
     unused: Any = None
-    agent = LoopAgent(model, Toolbox([]), LoopSettings(), unused, unused, unused)  # type: ignore[arg-type]
+    agent = LoopAgent(model, Toolbox([]), LoopSettings(), CallEnvironment(unused, unused, unused), unused)  # type: ignore[arg-type]
     events = []
     async for event in agent.run(Turn(Pen().attempt().state, (), deltas=ahead)):
         events.append(event)

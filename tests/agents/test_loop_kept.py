@@ -10,7 +10,7 @@ import pytest
 
 from ninelives.agents.approval import Approvals, Mode
 from ninelives.agents.base import Turn
-from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile, agent_for
 from ninelives.core import events as e
 from ninelives.core.context import HEAD, TAIL, is_long, output_path
@@ -20,7 +20,7 @@ from ninelives.core.state import RunState
 from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
 from ninelives.tools.base import HERE, Home, Place, Use
 from ninelives.tools.decorator import tool_of
-from ninelives.tools.output import keep_whole
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 from ninelives.tools.threads import Threads
 from tests.journals import Pen, spec_of
@@ -66,7 +66,8 @@ def agent_at(
 
     unused: Any = None
     approvals = Approvals(ask, (), not_granted, lambda: "CODE", lambda: 0, 60.0)
-    return LoopAgent(CallsOnce(), Toolbox([tool_of(note, Threads())]), LoopSettings(), place, unused, approvals)  # type: ignore[arg-type]
+    environment, toolbox = CallEnvironment(place, unused, OutputFiles()), Toolbox([tool_of(note, Threads())])
+    return LoopAgent(CallsOnce(), toolbox, LoopSettings(), environment, approvals)  # type: ignore[arg-type]
 
 
 async def finish(agent: LoopAgent, kept: Kept) -> Pen:
@@ -122,7 +123,7 @@ def ended(*outputs: str) -> tuple[RunState, list[str]]:
 async def test_b6_forgetting_a_run_deletes_the_files_of_its_long_outputs_and_no_others(tmp_path: Path) -> None:
     agent, (state, (short, one, two)) = agent_at(tmp_path), ended("short", LONG, LONG)
     for path in (short, one, two):
-        await keep_whole(Place("alice", "s", "c", tmp_path), path, LONG)
+        await OutputFiles().keep(Place("alice", "s", "c", tmp_path), path, LONG)
     (tmp_path / "notes.txt").write_text("a file that a tool was asked to write")
     assert await agent.forget(state)
     assert [(tmp_path / path).exists() for path in (short, one, two, "notes.txt")] == [True, False, False, True]
@@ -141,14 +142,14 @@ async def test_b6_forgetting_looks_for_files_of_attempts_that_died_before_they_c
     cut.settle(call).start(call).write(e.CancelRequested("cancel")).finish(call, "stopped").write(e.RunCancelled())
     for state in (died, cut.state):
         (called,) = state.facts.results
-        await keep_whole(Place("alice", "s", "c", tmp_path), output_path(called), LONG)
+        await OutputFiles().keep(Place("alice", "s", "c", tmp_path), output_path(called), LONG)
         assert await agent_at(tmp_path).forget(state)
         assert not (tmp_path / output_path(called)).exists()
 
 
 async def test_b6_forgetting_is_left_to_the_machine_that_has_the_workspace(tmp_path: Path) -> None:
     state, (path,) = ended(LONG)
-    await keep_whole(Place("alice", "s", "c", tmp_path), path, LONG)
+    await OutputFiles().keep(Place("alice", "s", "c", tmp_path), path, LONG)
     assert not await agent_at(tmp_path, Elsewhere()).forget(state)
     assert (tmp_path / path).exists()
     nothing, _ = ended("short")
@@ -178,7 +179,7 @@ async def test_long_outputs_work_wherever_the_data_directory_is(
     monkeypatch.chdir(tmp_path)
     workspace = Path("real") if relative else tmp_path / "link"
     state, (path,) = ended(LONG)
-    await keep_whole(Place("alice", "s", "c", workspace), path, LONG)
+    await OutputFiles().keep(Place("alice", "s", "c", workspace), path, LONG)
     assert (tmp_path / "real" / path).read_text() == LONG
     assert await agent_at(workspace).forget(state)
     assert not (tmp_path / "real" / path).exists()

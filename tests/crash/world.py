@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ninelives.agents.approval import Approvals
-from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.core import codec
 from ninelives.core.admission import Asked
 from ninelives.core.events import Effect, ToolFinished
@@ -36,6 +36,7 @@ from ninelives.models.scripted import since_user
 from ninelives.testing.playbook import PlaybookModel, Step, said
 from ninelives.tools.base import Output, Place, Tool
 from ninelives.tools.function import FunctionTool
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 
 OWNER = "owner"
@@ -230,7 +231,8 @@ class World:
         self.store = self.model.store = MortalStore(inner, crash, mark)
         toolbox = Toolbox([*(self._tool(name) for name in self.tool_effects), *self.tools])
         approvals = Approvals("never", (), self.store.granted, self.new_id, self._now_ms, 3600.0)
-        agent = self.make_agent(self.model, toolbox, LoopSettings(), self._place, self._end_leftover, approvals)
+        environment = CallEnvironment(self._place, self._end_leftover, OutputFiles())
+        agent = self.make_agent(self.model, toolbox, LoopSettings(), environment, approvals)
         parts: Any = (self.store, MemoryStore(lambda: self.now), LocalNotifier(), agent)
         engine = self.make_engine(EngineParts(*parts, self.limits, self.log, self._now_ms, self.new_id))
         await engine.start()

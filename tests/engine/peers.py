@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ninelives.agents.approval import Approvals, Rule
-from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.core.admission import Asked
 from ninelives.core.events import Effect
 from ninelives.core.spec import Kept, Spec
@@ -29,6 +29,7 @@ from ninelives.testing.playbook import PlaybookModel, Step
 from ninelives.testing.shared import SharedMemory
 from ninelives.tools.base import Output, Place
 from ninelives.tools.function import FunctionTool
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 from tests.pg import killed, opened, server
 
@@ -185,7 +186,8 @@ class House:
         box = Toolbox([self._tool(name) for name in EFFECTS])
         rules = [Rule("*", "always", '"ask": true')]
         asks = Approvals("never", rules, valve.granted, self.new_id, self.now_ms, 60.0)
-        agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), _place, _no_leftover, asks)
+        environment = CallEnvironment(_place, _no_leftover, OutputFiles())
+        agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), environment, asks)
         memory: Any = MemoryStore(time.monotonic)
         parts = EngineParts(valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder)
         engine = Engine(parts)

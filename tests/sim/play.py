@@ -69,21 +69,15 @@ def _in(loop: SimLoop, work: Any) -> Any:
     return loop.run_until_complete(work)
 
 
-async def _no_files(place: Any, path: str) -> bool:
-    return True
-
-
 @contextmanager
 def _agent_clock(loop: SimLoop) -> Iterator[None]:
-    """The built-in agent measures how long a tool took: here that is virtual too, or replays would differ. It has no
-    files to forget: there are no threads in virtual time."""
-    real = agent_loop.time, agent_loop.forget_whole
+    """The built-in agent measures how long a tool took: here that is virtual too, or replays would differ."""
+    real = agent_loop.time
     agent_loop.time = types.SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
-    agent_loop.forget_whole = _no_files
     try:
         yield
     finally:
-        agent_loop.time, agent_loop.forget_whole = real
+        agent_loop.time = real
 
 
 def _unhandled(world: World, context: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ninelives.agents.approval import Approvals, Rule
-from ninelives.agents.loop import LoopAgent, LoopSettings
+from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS
 from ninelives.drill.checks import Told
@@ -31,6 +31,7 @@ from ninelives.testing.playbook import PlaybookModel, Step, said
 from ninelives.testing.shared import SharedMemory
 from ninelives.tools.base import Output, Place
 from ninelives.tools.function import FunctionTool
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 from tests.sim.dice import EFFECTS, Plan, Reading
 from tests.sim.loop import SimLoop, SimTask
@@ -274,6 +275,13 @@ def _tag(task: SimTask) -> None:
             task.cancel()
 
 
+class NoFiles(OutputFiles):
+    """The agent has no files to forget: there are no threads in virtual time."""
+
+    async def forget(self, place: Place, path: str) -> bool:
+        return True
+
+
 class Life:
     """One engine, from its start to its death."""
 
@@ -305,7 +313,8 @@ class Life:
         rules = [Rule("*", "always", '"ask": true')]
         approvals = Approvals("never", rules, self.door.granted, world.new_id, world.steady_ms, plan.ttl_s)
         settings = LoopSettings(max_rounds=6, on_unknown=plan.on_unknown)
-        agent = world.make_agent(world.model, world.toolbox, settings, _place, _no_leftover, approvals)
+        environment = CallEnvironment(_place, _no_leftover, NoFiles())
+        agent = world.make_agent(world.model, world.toolbox, settings, environment, approvals)
         parts: Any = (self.door, Side(self, self.side), self.bell, agent)
         clocks: Any = (world.now_ms, world.new_id, world.steady_ms)
         self.parts = EngineParts(*parts, limits, SimLog(world.watch), *clocks, self.holder)

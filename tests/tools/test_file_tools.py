@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import stat
@@ -11,7 +12,7 @@ import time
 import msgspec
 import pytest
 
-from ninelives.tools.base import Place
+from ninelives.tools.base import Place, ToolRefused
 from ninelives.tools.builtin import files, search
 from ninelives.tools.registry import Toolbox
 from tests.tools.conftest import Caller, children, open_files
@@ -217,3 +218,43 @@ async def test_a_cancelled_search_leaves_no_process_and_no_open_file(
 async def test_names_that_are_not_text_do_not_break_a_search(call: Caller, place: Place) -> None:
     (place.workspace / os.fsdecode(b"caf\xe9.txt")).write_text("hit")
     assert "hit" in (await call("search_files", pattern="hit")).text
+
+
+# What is not a plain file
+
+SOCKET = "import socket; socket.socket(socket.AF_UNIX).bind('it')"
+
+
+STRANGE = ["mkfifo it", f'python3 -c "{SOCKET}"', "mkdir it", "ln -s it it", "mkfifo p; ln -s p it"]
+READERS = {"read_file": {}, "patch": {"search": "a", "replace": "b"}, "search_files": {"pattern": "a"}}
+
+
+@pytest.mark.parametrize("made", STRANGE)
+async def test_no_file_tool_waits_for_what_is_not_a_plain_file(call: Caller, place: Place, made: str) -> None:
+    assert not (await call("terminal", command=made)).is_error
+    for name, more in READERS.items():
+        before = sorted(entry.name for entry in place.workspace.iterdir())
+        async with asyncio.timeout(60):
+            try:
+                output = await call(name, path="it", **more)
+            except ToolRefused:
+                continue
+        assert output.is_error or name == "search_files"
+        assert sorted(entry.name for entry in place.workspace.iterdir()) == before
+
+
+@pytest.mark.parametrize("made", ["mkfifo it", f'python3 -c "{SOCKET}"'])
+async def test_write_file_takes_the_name_of_a_pipe_or_socket(call: Caller, place: Place, made: str) -> None:
+    assert not (await call("terminal", command=made)).is_error
+    async with asyncio.timeout(60):
+        assert not (await call("write_file", path="it", content="text")).is_error
+    assert (place.workspace / "it").read_text() == "text"
+
+
+async def test_write_file_works_where_a_folder_has_the_name_of_its_draft(call: Caller, place: Place) -> None:
+    await call("write_file", path="first", content="1")
+    digest = hashlib.sha256(place.call_id.encode()).hexdigest()[:16]
+    (place.workspace / f".ninelives-{digest}.tmp").mkdir()
+    assert not (await call("write_file", path="second", content="2")).is_error
+    assert (place.workspace / "second").read_text() == "2"
+    assert len(list(place.workspace.iterdir())) == 3, "no draft is left"

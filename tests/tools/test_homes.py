@@ -10,7 +10,7 @@ import pytest
 from ninelives.tools.base import Place, Tool, ToolRefused
 from ninelives.tools.decorator import tool_of
 from ninelives.tools.homes import NOWHERE, Homes, home_of
-from ninelives.tools.output import keep_whole
+from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox, builtin_tools
 from ninelives.tools.threads import Threads
 
@@ -118,9 +118,9 @@ async def test_a_function_of_somebody_elses_gets_no_files_where_they_are_elsewhe
 
 async def test_a_long_output_is_not_laid_in_a_workspace_that_is_elsewhere(two: tuple[Machine, Machine]) -> None:
     here, there = two
-    await keep_whole(here.place(), "out/1.txt", "long")
+    await OutputFiles().keep(here.place(), "out/1.txt", "long")
     with pytest.raises(ToolRefused):
-        await keep_whole(there.place(), "out/1.txt", "long")
+        await OutputFiles().keep(there.place(), "out/1.txt", "long")
 
 
 async def test_sessions_of_one_owner_may_live_on_different_machines_but_the_owners_notes_may_not(

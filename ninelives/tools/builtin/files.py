@@ -4,14 +4,11 @@ it runs."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
 import msgspec
@@ -23,7 +20,7 @@ from ninelives.tools.builtin import search
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.sandbox.child import Collected, spawn
 from ninelives.tools.threads import Threads
-from ninelives.tools.workspace import inside, make_folder, open_file
+from ninelives.tools.workspace import inside, open_file, put_file
 
 READ_BYTES = 262_144
 """The most bytes that one read_file shows."""
@@ -37,7 +34,6 @@ ANSWER_BYTES = 2 * 1_048_576
 # Isolated, and without site packages: loading them takes as long as the search.
 _PYTHON = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8")
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 PATH = Meta(description="Path in the workspace.")
 
 
@@ -169,47 +165,6 @@ def _write(asked: _Write, place: Place) -> Output:
     data = asked.content.encode("utf-8", "replace")
     put_file(place, path, data)
     return Output(f"{len(data)} bytes written to {asked.path}")
-
-
-def put_file(place: Place, path: Path, data: bytes, seen: os.stat_result | None = None) -> None:
-    """Replace the file at a path that `inside` returned, in one step. Refused if it has changed since `seen`."""
-    # Named after the call: when the call is repeated after a crash, it replaces the draft that the crash left.
-    draft = f".ninelives-{hashlib.sha256(place.call_id.encode()).hexdigest()[:16]}.tmp"
-    folder = make_folder(place.workspace, path.parent)
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=folder)
-        with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
-            try:
-                file.write(data)
-                file.flush()
-                _keep_rights(folder, path.name, file.fileno(), seen)
-                os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except (OSError, ToolRefused):
-                os.unlink(draft, dir_fd=folder)
-                raise
-    finally:
-        os.close(folder)
-
-
-def _keep_rights(folder: int, name: str, draft: int, seen: os.stat_result | None) -> None:
-    """Keep owner and mode of the file. A new file gets the owner of its folder, because commands may run as another
-    user than the server."""
-    try:
-        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        before = None
-    if before is not None and seen is not None and _mark(before) != _mark(seen):
-        raise ToolRefused(f"{name} was changed by somebody else in the meantime. Read it again; nothing was changed.")
-    owner = before or os.fstat(folder)
-    if os.geteuid() == 0:
-        os.fchown(draft, owner.st_uid, owner.st_gid)
-    if before is not None:
-        os.fchmod(draft, before.st_mode & 0o777)
-
-
-def _mark(stat: os.stat_result) -> tuple[int, int, int]:
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 async def _search(threads: Threads, asked: _Search, place: Place, rg: str) -> Output:
