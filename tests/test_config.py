@@ -85,6 +85,7 @@ DEFAULTS: dict[str, object] = {
     "limits.queue": 1024,
     "limits.body_bytes": 10_000_000,
     "limits.json_depth": 64,
+    "limits.json_values": 100_000,
     "limits.parts": 2048,
     "limits.keepalive_s": 15.0,
     "limits.drain_s": 10.0,

@@ -23,6 +23,8 @@ from ninelives.engine.base import EngineLimits, EngineParts, Keep
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
+from ninelives.http.aside import Aside
+from ninelives.http.body import BodyLimits
 from ninelives.http.edge.gate import Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.routes import DialectsError
@@ -134,9 +136,11 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         profile=agents.default,
         token_counts=agents,
         secret=opened.secret,
-        max_body=settings.limits.body_bytes,
-        max_depth=settings.limits.json_depth,
+        body=BodyLimits(
+            bytes=settings.limits.body_bytes, depth=settings.limits.json_depth, values=settings.limits.json_values
+        ),
         max_parts=settings.limits.parts,
+        aside=Aside(),
         others=agents.others,
         clients=Rows((*settings.tables.clients, *TABLE)),
         websocket_s=settings.limits.websocket_s,

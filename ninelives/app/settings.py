@@ -164,6 +164,7 @@ class LimitSettings(Section, frozen=True):
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64
+    json_values: Annotated[Count, _doc("Values in a JSON body: members and elements; then 400.")] = 100_000
     parts: Annotated[Count, _doc("Messages, items and content parts in one request; then 400.")] = 2048
     keepalive_s: Annotated[Seconds, _doc("Silence on a stream before a keepalive comment.")] = 15.0
     drain_s: Annotated[Seconds, _doc("Time for running work to reach a safe point on SIGTERM.")] = 10.0

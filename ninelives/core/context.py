@@ -59,9 +59,10 @@ def _cost(message: Message) -> int:
     content = message.get("content")
     if not isinstance(content, list):
         return len(msgspec.json.encode(message)) // 4 + 4
-    images = [part for part in content if isinstance(part, dict) and part.get("type") == "image_url"]
-    rest = {**message, "content": [part for part in content if part not in images]} if images else message
-    return len(msgspec.json.encode(rest)) // 4 + 4 + IMAGE_TOKENS * len(images)
+    texts = [part for part in content if not (isinstance(part, dict) and part.get("type") == "image_url")]
+    images = len(content) - len(texts)
+    rest = {**message, "content": texts} if images else message
+    return len(msgspec.json.encode(rest)) // 4 + 4 + IMAGE_TOKENS * images
 
 
 def fit(messages: Sequence[Message], budget: int, truncation: str) -> tuple[Message, ...]:

@@ -15,9 +15,11 @@ from ninelives.core.events import ApprovalGiven, ApprovalRequested, Entry
 from ninelives.core.history import text_of
 from ninelives.core.spec import Message
 
-_ANSWER = re.compile(r"\s*(approve|deny)\s+([A-Z0-9]{4,16})\s*\.?\s*\Z", re.IGNORECASE)
+_ANSWER = re.compile(r"(approve|deny)\s+([A-Z0-9]{4,16})\s*\.?\Z", re.IGNORECASE)
+LONGEST_ANSWER = 100
+"""A longer message is no answer. So the time of the expression above is bounded, whatever is sent."""
 MARK = "Approval needed"
-_QUESTION = re.compile(r"\n*\*\*" + MARK + r"\*\*.*\Z", re.DOTALL)
+_QUESTION = f"**{MARK}**"
 
 
 class Continued:
@@ -74,7 +76,8 @@ def question(asked: ApprovalRequested) -> str:
 def reply_in(messages: list[Message]) -> Reply | None:
     """The answer in the last message, if there is one."""
     last = messages[-1] if messages else {}
-    found = _ANSWER.match(text_of(last.get("content"))) if last.get("role") == "user" else None
+    said = text_of(last.get("content")).strip() if last.get("role") == "user" else ""
+    found = _ANSWER.match(said) if len(said) <= LONGEST_ANSWER else None
     if found is None:
         return None
     choice: Literal["once", "deny"] = "once" if found.group(1).lower() == "approve" else "deny"
@@ -90,7 +93,8 @@ def without_questions(messages: list[Message]) -> list[Message]:
     for message in messages:
         content = message.get("content")
         if message.get("role") == "user" and kept and reply_in([message]) and _asks(kept[-1]):
-            kept[-1] = {**kept[-1], "content": _QUESTION.sub("", text_of(kept[-1].get("content")))}
+            before, _, _ = text_of(kept[-1].get("content")).partition(_QUESTION)
+            kept[-1] = {**kept[-1], "content": before.rstrip("\n")}
             torn = bool(kept[-1]["content"])
             if not torn:
                 kept.pop()
@@ -104,7 +108,7 @@ def without_questions(messages: list[Message]) -> list[Message]:
 
 
 def _asks(message: Message) -> bool:
-    return message.get("role") == "assistant" and bool(_QUESTION.search(text_of(message.get("content"))))
+    return message.get("role") == "assistant" and _QUESTION in text_of(message.get("content"))
 
 
 def _joins(before: Message, message: Message) -> bool:

@@ -27,6 +27,10 @@ Input = Annotated[str, Meta(max_length=10_485_760)]
 CacheKey = Annotated[str, Meta(max_length=64)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)]
 Json = dict[str, object]
+MAX_TOOLS = 1024
+Tools = Annotated[list[Json], Meta(max_length=MAX_TOOLS)]
+LogitBias = Annotated[dict[str, float], Meta(max_length=1024)]
+Stops = Annotated[list[str], Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(description="Seconds since 1970.")]
 NOT_IN_FINGERPRINT = frozenset({"stream", "stream_options"})
@@ -48,12 +52,14 @@ def decode(raw: bytes, kind: type[T]) -> T:
 
 
 def known_fields(request: msgspec.Struct, defaults: Mapping[str, object]) -> dict[str, object]:
-    """The sent fields that differ from the documented default of the API, without those that only concern delivery."""
-    fields: dict[str, object] = msgspec.to_builtins(request)
+    """The sent fields that differ from the documented default of the API, without those that only concern delivery.
+    The values are those of the request: a conversation is not copied."""
     return {
         name: value
-        for name, value in fields.items()
-        if value is not None and name not in NOT_IN_FINGERPRINT and value != defaults.get(name)
+        for name in request.__struct_fields__
+        if name not in NOT_IN_FINGERPRINT
+        and (value := getattr(request, name)) is not None
+        and value != defaults.get(name)
     }
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ninelives.core import codec
 from ninelives.core.admission import Asked, resolve_without_store
 from ninelives.core.errors import ClientError, ServerError, store_not_asked, store_unavailable
-from ninelives.core.events import AttemptStarted, RunAccepted
+from ninelives.core.events import AttemptStarted, Entry, RunAccepted
 from ninelives.core.spec import Resolved
 from ninelives.core.state import fold
 from ninelives.engine.base import EngineParts, Order, Ticket
@@ -122,7 +122,7 @@ class Admission:
                 self._finder.seek()
             return await self._ticket(order.owner, opened)
         if slot and span.held() and not self._finder.takes(opened.run):
-            self._tasks.spawn(self._drive(self._start(opened, span)))
+            self._tasks.spawn(self._drive(self._start(opened, order, span)))
         elif slot:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
             self._writers[in_memory].give_back(opened.run, 1, None)
             self._return_slot(slot)
@@ -140,8 +140,13 @@ class Admission:
             raise self._too_many()
         return True
 
-    def _start(self, opened: Opened, span: LeaseSpan) -> ClaimedRun:
-        state = fold(entry_of(opened.run, record) for record in opened.records)
+    def _start(self, opened: Opened, order: Order, span: LeaseSpan) -> ClaimedRun:
+        """The run that was just opened. Its first event is made again from the order, because to decode it would take
+        as long as to parse the request."""
+        accepted = RunAccepted(spec=order.spec, resolved=opened.resolved, owner=order.owner)
+        first, *rest = opened.records
+        began = Entry(opened.run, first.seq, first.at, first.attempt, accepted)
+        state = fold([began, *(entry_of(opened.run, record) for record in rest)])
         run = ClaimedRun(state, 1, ClaimPhase.OPENED, span)
         self._workers.start(run)
         return run
@@ -164,7 +169,7 @@ class Admission:
             raise
         if not isinstance(opened, Opened):
             raise TypeError("a chore has no idempotency key")
-        self._tasks.spawn(self._do_chore(self._start(opened, Unleased())))
+        self._tasks.spawn(self._do_chore(self._start(opened, order, Unleased())))
         return Ticket(opened.run, opened.resolved.session or "")
 
     async def _do_chore(self, run: ClaimedRun) -> None:

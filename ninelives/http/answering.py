@@ -24,7 +24,8 @@ from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import broken_frame
 from ninelives.engine.base import Cut, CutOff, Idle, Order, Projection, StreamEnded, Ticket
 from ninelives.engine.engine import Engine
-from ninelives.http.body import read_json, read_json_optional
+from ninelives.http.aside import Aside
+from ninelives.http.body import BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
 from ninelives.journal.base import Sessions
@@ -55,9 +56,9 @@ class RouteParts(Struct, frozen=True):
     profile: Profile
     token_counts: TokenCounts
     secret: bytes
-    max_body: int
-    max_depth: int
+    body: BodyLimits
     max_parts: int
+    aside: Aside
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
     clients: tuple[Client, ...] = TABLE
@@ -104,12 +105,12 @@ async def submit(parts: RouteParts, context: Context, parsed: ParsedRequest) -> 
 
 async def body_of(request: Request, parts: RouteParts) -> bytes:
     """The request's JSON."""
-    return await read_json(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+    return await read_json(request, parts.body, parts.aside)
 
 
 async def optional_body_of(request: Request, parts: RouteParts) -> bytes:
     """The request's JSON, or an empty object where there is no body."""
-    return await read_json_optional(request, max_bytes=parts.max_body, max_depth=parts.max_depth)
+    return await read_json_optional(request, parts.body, parts.aside)
 
 
 def checked_session_id(named: str) -> str:

@@ -1,6 +1,6 @@
-"""The body of a request. Owns: reading it within its limits (bytes, time, depth), and checking that it is one JSON
-object, so that a dialect can decode it safely later. The check skips values instead of building them: ten megabytes
-cost milliseconds and no objects. Refuses to know: what the object means."""
+"""The body of a request. Owns: reading it within its limits (bytes, time, depth, values), and checking that it is one
+JSON object, so that a dialect can decode it safely later. The check skips values instead of building them: ten
+megabytes cost milliseconds and no objects. Refuses to know: what the object means."""
 
 from __future__ import annotations
 
@@ -14,35 +14,60 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ninelives.core.errors import ClientError
+from ninelives.http.aside import Aside
 
 BODY_S = 120.0
 """The deadline for a whole body, in seconds."""
 
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+MAX_VALUES = 100_000
+"""How many values a body may have, where nothing else is set."""
+LONG_FIELDS = (
+    *("messages", "input", "items", "tools", "logit_bias", "response_format", "text", "stop", "stop_sequences"),
+    *("system", "conversation_history", "metadata", "include", "prediction", "modalities", "tool_choice"),
+)
+"""Fields that can be long, in any API. One of them is named when a body has too many values."""
+
+
+class _Object(msgspec.Struct):
+    """Any object. Its values are skipped, not built."""
+
+
+_object = msgspec.json.Decoder(_Object)
+_fields = msgspec.json.Decoder(
+    msgspec.defstruct("_Fields", [(name, msgspec.Raw, msgspec.Raw()) for name in LONG_FIELDS])
+)
 _JSON_TYPE = re.compile(
     r"application/(?:[\w.+-]+\+)?json\s*(?:;(?!.*charset)|;.*charset=\"?utf-?8\b|\Z)", re.IGNORECASE
 )
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
-_NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'",[]{}')
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
-async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> bytes:
-    """Read the body and check that it is one JSON object in UTF-8 of at most `max_depth` levels."""
+class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of a body."""
+
+    bytes: int
+    depth: int
+    values: int = MAX_VALUES
+
+
+async def read_json(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
+    """Read the body and check that it is one JSON object in UTF-8 within the limits."""
     _check_type(request)
-    body = await _read(request, max_bytes)
-    check_object(body, max_depth)
+    body = await _read(request, limits.bytes)
+    await aside.run(len(body), check_object, body, limits)
     return body
 
 
-async def read_json_optional(request: Request, *, max_bytes: int, max_depth: int) -> bytes:
+async def read_json_optional(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """Like read_json(), for routes that work without a body. No body counts as an empty object."""
-    body = await _read(request, max_bytes)
+    body = await _read(request, limits.bytes)
     if not body:
         return b"{}"
     _check_type(request)
-    check_object(body, max_depth)
+    await aside.run(len(body), check_object, body, limits)
     return body
 
 
@@ -90,21 +115,28 @@ def too_large(max_bytes: int) -> ClientError:
     return ClientError("payload_too_large", words, status=413)
 
 
-def check_object(body: bytes, max_depth: int) -> None:
-    """Raise unless `body` is one JSON object of at most `max_depth` levels."""
+def check_object(body: bytes, limits: BodyLimits) -> None:
+    """Raise unless `body` is one JSON object within the limits. The cost is a few passes in C over its bytes: what
+    takes a step in Python is counted before."""
     try:
         body.decode("utf-8")
         _object.decode(body)
     except UnicodeDecodeError as error:
         raise _invalid(f"The body is not UTF-8 (byte {error.start}): encode it as UTF-8.") from error
     except RecursionError as error:
-        raise _too_deep(max_depth) from error
+        raise _too_deep(limits.depth) from error
     except msgspec.ValidationError as error:
         raise _invalid(f"The body must be a JSON object. {error}.") from error
     except msgspec.DecodeError as error:
         raise _invalid(_reason(body, str(error))) from error
-    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
-        raise _too_deep(max_depth)
+    opened = body.count(b"[") + body.count(b"{")
+    if opened <= limits.depth and opened + body.count(b",") < limits.values:
+        return  # most bodies: no need to tell what is inside of a text
+    marks = _marks(body, limits.values)
+    if marks is None or marks.count(b",") + marks.count(b"[") + marks.count(b"{") > limits.values:
+        raise _too_many_values(body, limits.values)
+    if _depth(marks) > limits.depth:
+        raise _too_deep(limits.depth)
 
 
 def _reason(body: bytes, error: str) -> str:
@@ -122,13 +154,29 @@ def _reason(body: bytes, error: str) -> str:
     return f"The body is not valid JSON: {error}."
 
 
-def _depth(body: bytes) -> int:
-    """How deep a valid document nests, without a loop in Python: drop escapes, keep quotes and brackets, drop strings,
-    add up. (`""` is a string without brackets, or the end of one string and the start of the next. Both may go.)"""
+def _marks(body: bytes, max_values: int) -> bytes | None:
+    """The commas and brackets of a valid document that are not inside of a text, without a loop in Python: drop
+    escapes, keep the marks and quotes, drop the texts. None: there are more texts than keys and values may be.
+    (`""` is a text without marks, or the end of one text and the start of the next. Both may go.)"""
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * max_values:
+        return None
     marks = plain.translate(None, _NOT_MARKS).replace(b'""', b"")
-    steps = array("b", b"".join(marks.split(b'"')[::2]).translate(_STEPS))
-    return max(accumulate(steps), default=0)
+    return b"".join(marks.split(b'"')[::2])
+
+
+def _depth(marks: bytes) -> int:
+    """How deep a document with these marks nests."""
+    return max(accumulate(array("b", marks.translate(_STEPS, b","))), default=0)
+
+
+def _too_many_values(body: bytes, most: int) -> ClientError:
+    fields = _fields.decode(body)
+    sizes = {name: len(bytes(getattr(fields, name))) for name in LONG_FIELDS}
+    longest = max(sizes, key=sizes.__getitem__)
+    where = longest if sizes[longest] > len(body) // 2 else None
+    words = f"The body has more than {most} values{f', most of them in {where}' if where else ''}."
+    return ClientError("too_many_values", f"{words} Send less, or raise limits.json_values.", param=where)
 
 
 def _too_deep(max_depth: int) -> ClientError:

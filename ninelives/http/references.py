@@ -46,15 +46,16 @@ async def _items_of(parts: RouteParts, owner: str, run: str) -> dict[str, Item]:
 
 async def parse_resolved(parts: RouteParts, context: Context, raw: bytes) -> ParsedRequest:
     """A create request, with the items that it names."""
-    request = parse.read(raw)
+    aside, size = parts.aside, len(raw)
+    request = await aside.run(size, parse.read, raw)
     wanted = references(request.input)
     known = await named_items(parts, context.owner, wanted, request.previous_response_id)
     if len(known) < len(wanted) and await _key_known(parts, context):
         known = {**{shown: {"type": "gone"} for shown in wanted}, **known}
-    parsed = parse.parse_request(request, context, parts.max_parts, known)
+    parsed = await aside.run(size, parse.parse_request, request, context, parts.max_parts, known)
     bounded = parsed.spec.echo.get("truncation") != "auto" and parts.token_counts.window(parsed.spec.model) > 0
     if bounded and not await _key_known(parts, context):
-        await _check_window(parts, parsed)
+        await _check_window(parts, parsed, size)
     return parsed
 
 
@@ -64,11 +65,12 @@ async def _key_known(parts: RouteParts, context: Context) -> bool:
     return key is not None and bool(await parts.engine.durable.rows(Query(owner=context.owner, key=key, limit=1)))
 
 
-async def _check_window(parts: RouteParts, parsed: ParsedRequest) -> None:
-    """Refuse what does not fit, unless the caller lets it be truncated."""
+async def _check_window(parts: RouteParts, parsed: ParsedRequest, size: int) -> None:
+    """Refuse what does not fit, unless the caller lets it be truncated. The request has `size` bytes."""
     asked, window = parsed.asked, parts.token_counts.window(parsed.spec.model)
     joins = asked.previous or asked.conversation or asked.session
-    tokens = parts.token_counts.tokens(parsed.spec, await would_follow(parts.engine.durable, asked) if joins else ())
+    earlier = await would_follow(parts.engine.durable, asked) if joins else ()
+    tokens = await parts.aside.run(size, parts.token_counts.tokens, parsed.spec, earlier)
     if tokens > window:
         message = f"The conversation is about {tokens} tokens long; {window} fit. Send less, or truncation=auto."
         raise ClientError("context_length_exceeded", message, param="input")

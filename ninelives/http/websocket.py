@@ -151,11 +151,11 @@ class Connection:
 
     async def _receive_frame(self, text: str | None) -> None:
         """Queue a frame. One that cannot be queued is refused at once."""
-        frame = self._frame(text)
+        frame = await self._frame(text)
         size = len(frame.raw) if isinstance(frame, Create) else 0
         if isinstance(frame, FrameRefused) and frame.at_once:
             await self._refuse(frame.error, frame.stream_id)
-        elif len(self._waiting) >= QUEUE or self._waiting_bytes + size > max(self._parts.max_body, size):
+        elif len(self._waiting) >= QUEUE or self._waiting_bytes + size > max(self._parts.body.bytes, size):
             words = f"{len(self._waiting)} frames wait on this connection. Wait for their responses, or open another."
             error = ClientError("too_many_queued", words, status=429, retry_after=1)
             await self._refuse(error, frame.stream_id)
@@ -164,18 +164,18 @@ class Connection:
             self._waiting_bytes += size
             self._news.set()
 
-    def _frame(self, text: str | None) -> Create | FrameRefused:
+    async def _frame(self, text: str | None) -> Create | FrameRefused:
         if text is None:
             words = "Send text frames: one JSON object each, with type response.create."
             return FrameRefused(ClientError("unsupported_frame", words))
         try:
             raw = text.encode()
-            if len(raw) > self._parts.max_body:
-                raise too_large(self._parts.max_body)
-            check_object(raw, self._parts.max_depth)
+            if len(raw) > self._parts.body.bytes:
+                raise too_large(self._parts.body.bytes)
+            await self._parts.aside.run(len(raw), check_object, raw, self._parts.body)
         except ClientError as error:
             return FrameRefused(error)
-        return socket.read_frame(raw)
+        return await self._parts.aside.run(len(raw), socket.read_frame, raw)
 
     # the work
 
@@ -219,7 +219,8 @@ class Connection:
         try:
             held = self._memory.find(run_of("responses", frame.previous) if frame.previous else None)
             if held is not None and frame.previous is not None:
-                parsed = parse.parse(frame.raw, self._context, self._parts.max_parts)
+                size, limit = len(frame.raw), self._parts.max_parts
+                parsed = await self._parts.aside.run(size, parse.parse, frame.raw, self._context, limit)
                 parsed = socket.continued(parsed, held, frame.previous)
             else:
                 parsed = await parse_resolved(self._parts, self._context, frame.raw)

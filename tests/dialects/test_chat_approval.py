@@ -8,6 +8,7 @@ import pytest
 
 from ninelives.core import events as e
 from ninelives.core.spec import Message
+from ninelives.dialects import approval
 from ninelives.dialects.approval import Reply, question, reply_in, without_questions
 from ninelives.dialects.chat import body
 from ninelives.dialects.chat.frames import ChatProjection, ContinuedChat
@@ -181,3 +182,23 @@ def test_a_conversation_without_questions_is_not_touched() -> None:
         user("deny THAT"),
     ]
     assert without_questions(talk) == talk
+
+
+@pytest.mark.parametrize("fill", [" ", "\n", "a", "\n\n*"])
+def test_no_expression_runs_over_a_message_that_is_too_long_to_be_an_answer(
+    fill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of 40,000 spaces kept the process for ten seconds."""
+
+    class Noting:
+        read = 0
+
+        def match(self, text: str) -> None:
+            Noting.read += len(text)
+
+    monkeypatch.setattr(approval, "_ANSWER", Noting())
+    long = "approve ABCD" + fill * 40_000 + "x"
+    talk: list[dict[str, object]] = [{"role": "assistant", "content": long}, {"role": "user", "content": long}] * 2
+    assert reply_in(talk) is None
+    assert without_questions(talk) == talk
+    assert Noting.read <= 400

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -73,3 +75,17 @@ def test_pictures_and_files_of_the_user_are_kept_in_their_form() -> None:
         {"type": "input_file", "filename": "a.pdf", "file_data": "data:,x"},
     ]
     assert unseal(ALICE, sealed["encrypted_content"]) == "They looked."
+
+
+def test_a_compaction_of_another_server_is_refused_by_its_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten megabytes of something else are neither decoded nor hashed."""
+    read: list[int] = []
+    decode = base64.b64decode
+
+    def noting(text: bytes, *args: Any, **named: Any) -> bytes:
+        read.append(len(text))
+        return decode(text, *args, **named)
+
+    monkeypatch.setattr(base64, "b64decode", noting)
+    assert unseal(ALICE, "gAAA" * 100_000) is None
+    assert sum(read) <= 4

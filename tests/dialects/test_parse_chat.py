@@ -10,7 +10,8 @@ import pytest
 
 from ninelives.core.errors import ClientError
 from ninelives.dialects.asking import Context, Profile
-from ninelives.dialects.chat.parse import parse
+from ninelives.dialects.chat.parse import ChatRequest, parse
+from ninelives.dialects.fields import known_fields
 from ninelives.dialects.parsed import ParsedRequest
 
 USER = {"role": "user", "content": "Hi"}
@@ -391,3 +392,25 @@ def test_a_long_conversation_is_no_chore() -> None:
     """B7."""
     task = {"role": "user", "content": "### Task: x"}
     assert not parsed(messages=[USER, {"role": "assistant", "content": "Hello"}, task]).spec.chore
+
+
+CAPPED: list[tuple[str, Any]] = [
+    ("logit_bias", {str(n): 1 for n in range(1025)}),
+    ("tools", [{"type": "function", "function": {"name": f"f{n}"}} for n in range(1025)]),
+    ("stop", [str(n) for n in range(1025)]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), CAPPED, ids=[name for name, _ in CAPPED])
+def test_maps_and_lists_of_options_are_capped_with_the_field_and_the_limit(name: str, value: Any) -> None:
+    assert parsed(**{name: dict(list(value.items())[1:]) if isinstance(value, dict) else value[1:]})
+    error = refused(**{name: value})
+    assert (error.status, error.param) == (400, name)
+    assert "1024" in error.message
+
+
+def test_a_fingerprint_copies_no_conversation() -> None:
+    request = ChatRequest(messages=[USER], temperature=1, stream=True)
+    fields = known_fields(request, {"temperature": 1})
+    assert fields == {"messages": [USER]}
+    assert fields["messages"] is request.messages

@@ -14,6 +14,8 @@ from ninelives.dialects.chat.frames import ChatProjection
 from ninelives.engine.base import Ticket
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import Answering, RouteParts, answer_run
+from ninelives.http.aside import Aside
+from ninelives.http.body import BodyLimits
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke
 from ninelives.testing.playbook import said
@@ -40,7 +42,7 @@ def posted() -> Request:
 def parts_of(engine: Engine) -> RouteParts:
     """No more than it takes to answer a run that is there."""
     absent: Any = None
-    return RouteParts(engine, absent, absent, absent, b"", 0, 0, 0)
+    return RouteParts(engine, absent, absent, absent, b"", BodyLimits(bytes=0, depth=0), 0, Aside())
 
 
 @pytest.mark.parametrize("stream", [False, True])

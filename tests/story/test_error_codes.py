@@ -30,6 +30,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 SETTINGS = {
     "NINELIVES_LIMITS_BODY_BYTES": "100000",
     "NINELIVES_LIMITS_PARTS": "20",
+    "NINELIVES_LIMITS_JSON_VALUES": "5000",
     "NINELIVES_AGENT_CONTEXT_TOKENS": "5000",
 }
 UNKNOWN = "chatcmpl-0123456789abcdef01234567"
@@ -100,6 +101,12 @@ def test_unsupported_parameter(client: Client) -> None:
 def test_too_many_parts(client: Client) -> None:
     parts = [{"type": "text", "text": "x"}] * 21
     refused(post(client, messages=[{"role": "user", "content": parts}]), 400, "too_many_parts", "messages")
+
+
+def test_too_many_values(client: Client) -> None:
+    body = b'{"messages":[{"role":"user","content":"x"}],"logit_bias":{' + b",".join([b'"1":1'] * 5001) + b"}}"
+    answer = client.post(PATH, body, {"content-type": "application/json"})
+    assert "limits.json_values" in refused(answer, 400, "too_many_values", "logit_bias")["message"]
 
 
 def test_context_length_exceeded(client: Client) -> None:

@@ -15,7 +15,7 @@ from tests.story.responses import HANGS, PATH, create, started
 from tests.story.server import ROOT, Answer, Client, Server, Upstream, start_server
 
 pytestmark = pytest.mark.xdist_group("processes")
-SETTINGS = {"NINELIVES_LIMITS_PARTS": "20"}
+SETTINGS = {"NINELIVES_LIMITS_PARTS": "20", "NINELIVES_LIMITS_JSON_VALUES": "5000"}
 UNKNOWN = "resp_0123456789abcdef01234567"
 
 
@@ -136,6 +136,12 @@ def test_400_mutually_exclusive_parameters(client: Client) -> None:
 def test_400_too_many_parts(client: Client) -> None:
     parts = [{"type": "input_text", "text": "x"}] * 21
     refused(post(client, input=[{"role": "user", "content": parts}]), 400, "too_many_parts", "input")
+
+
+def test_400_too_many_values(client: Client) -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"enum": list(range(5001))}}
+    error = refused(post(client, input="x", tools=[tool]), 400, "too_many_values", "tools")
+    assert "limits.json_values" in error["message"]
 
 
 def test_400_invalid_compaction(client: Client) -> None:

@@ -78,13 +78,13 @@ class ChatRequest(Struct):
     top_p: f.Share | None = None
     frequency_penalty: f.Penalty | None = None
     presence_penalty: f.Penalty | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: f.LogitBias | None = None
     logprobs: bool | None = None
     top_logprobs: f.TopLogprobs | None = None
     max_tokens: f.Positive | None = None
     max_completion_tokens: f.Positive | None = None
     seed: f.Seed | None = None
-    stop: str | list[str] | None = None
+    stop: str | f.Stops | None = None
     response_format: dict[str, object] | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
@@ -96,7 +96,7 @@ class ChatRequest(Struct):
     web_search_options: dict[str, object] | None = None
     audio: dict[str, object] | None = None
     user: str | None = None
-    tools: list[dict[str, object]] | None = None
+    tools: f.Tools | None = None
     tool_choice: str | dict[str, object] | None = None
     parallel_tool_calls: bool | None = None
     functions: list[dict[str, object]] | None = None

@@ -52,7 +52,7 @@ class CountRequest(Struct):
     messages: list[dict[str, object]] | None = None
     model: str | None = None
     system: str | list[dict[str, object]] | None = None
-    tools: list[dict[str, object]] | None = None
+    tools: f.Tools | None = None
     tool_choice: dict[str, object] | None = None
     thinking: ThinkingConfig | None = None
 
@@ -62,7 +62,7 @@ class MessagesRequest(CountRequest):
 
     max_tokens: f.Positive | None = None
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: f.Stops | None = None
     temperature: f.Share | None = None
     top_p: f.Share | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None

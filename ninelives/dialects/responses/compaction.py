@@ -183,6 +183,8 @@ def seal(context: Context, run: str, summary: str) -> str:
 def unseal(context: Context, sealed: str) -> str | None:
     """The summary; None when this server did not seal it for this owner."""
     try:
+        if base64.b64decode(sealed[:4].encode(), b"-_", validate=True)[:1] != _VERSION:
+            return None  # another server's: cheap to refuse, however long it is
         raw = base64.b64decode(sealed.encode(), b"-_", validate=True)
     except (binascii.Error, ValueError):
         return None

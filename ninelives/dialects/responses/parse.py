@@ -58,7 +58,7 @@ class ResponsesRequest(Struct):
     stream: bool | None = None
     stream_options: dict[str, object] | None = None
     background: bool | None = None
-    tools: list[dict[str, object]] | None = None
+    tools: f.Tools | None = None
     tool_choice: str | dict[str, object] | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: Annotated[int, Meta(ge=16, le=2**31)] | None = None

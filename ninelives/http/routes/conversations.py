@@ -57,9 +57,8 @@ class ConversationRoutes(DialectRoutes):
     async def create(self, request: Request) -> Response:
         """POST: a new one, with its first items."""
         context = self.context(request)
-        addition = parse.parse_create(
-            await answering.optional_body_of(request, self.parts), context, self.parts.max_parts
-        )
+        raw, parts = await answering.optional_body_of(request, self.parts), self.parts
+        addition = await parts.aside.run(len(raw), parse.parse_create, raw, context, parts.max_parts)
         ticket = await self._add_items(context, addition)
         row = await self.parts.engine.find(context.owner, ticket.run)
         made = _body(await self._edits.find(context.owner, (row and row.conversation) or ""))
@@ -101,7 +100,8 @@ class ConversationRoutes(DialectRoutes):
     async def add(self, request: Request) -> Response:
         """POST items: they are added at the end."""
         context, named = self.context(request), request.path_params["id"]
-        addition = parse.parse_items(await self.read_body(request), context, named, self.parts.max_parts)
+        raw, parts = await self.read_body(request), self.parts
+        addition = await parts.aside.run(len(raw), parse.parse_items, raw, context, named, parts.max_parts)
         ticket = await self._add_items(context, addition)
         links = [link for link in await self._edits.line(context.owner, named) if link.run == ticket.run]
         shown = [item for link in links for item in await self._items_of(context.owner, link)]

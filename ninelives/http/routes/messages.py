@@ -36,7 +36,7 @@ class MessagesRoutes(RunRoutes):
 
     async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
         """See RunRoutes.parse."""
-        return parse.parse(raw, context, self.parts.max_parts)
+        return await self.parts.aside.run(len(raw), parse.parse, raw, context, self.parts.max_parts)
 
     def body(self, state: RunState, metadata: dict[str, str] | None) -> shapes.AnthropicMessage:
         """See RunRoutes.body: a message shows no metadata."""
@@ -62,7 +62,8 @@ class MessagesRoutes(RunRoutes):
         """POST count_tokens: an estimate."""
         context = self.context(request)
         raw = await self.read_body(request)
-        return answering.answer(shapes.AnthropicCount(parse.count(raw, context, self.parts.max_parts)))
+        count = await self.parts.aside.run(len(raw), parse.count, raw, context, self.parts.max_parts)
+        return answering.answer(shapes.AnthropicCount(count))
 
 
 CREATE = Operation(

@@ -86,19 +86,21 @@ class ResponsesRoutes(RunRoutes):
     async def input_tokens(self, request: Request) -> Response:
         """POST: about how many tokens a request would send to the model."""
         context = self.context(request)
-        given = parse.read(await self.read_body(request))
+        raw, aside = await self.read_body(request), self.parts.aside
+        given = await aside.run(len(raw), parse.read, raw)
         known = await named_items(self.parts, context.owner, references(given.input), given.previous_response_id)
-        parsed = parse.parse_counted(given, context, self.parts.max_parts, known)
+        parsed = await aside.run(len(raw), parse.parse_counted, given, context, self.parts.max_parts, known)
         earlier = await would_follow(self.parts.engine.durable, parsed.asked)
-        tokens = self.parts.token_counts.tokens(parsed.spec, earlier)
+        tokens = await aside.run(len(raw), self.parts.token_counts.tokens, parsed.spec, earlier)
         return answering.answer(shapes.InputTokens("response.input_tokens", tokens))
 
     async def compact(self, request: Request) -> ASGIApp:
         """POST: a conversation as a sealed summary, made by one plain model call."""
         context = self.context(request)
-        given = fields.decode(await self.read_body(request), compaction.CompactRequest)
+        raw, aside = await self.read_body(request), self.parts.aside
+        given = await aside.run(len(raw), fields.decode, raw, compaction.CompactRequest)
         known = await named_items(self.parts, context.owner, references(given.input), given.previous_response_id)
-        parsed = compaction.parse(given, context, self.parts.max_parts, known)
+        parsed = await aside.run(len(raw), compaction.parse, given, context, self.parts.max_parts, known)
         earlier = (*await would_follow(self.parts.engine.durable, parsed.asked), *parsed.messages)
         ticket = await self.parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
 

@@ -70,7 +70,7 @@ class RunsRoutes(RunRoutes):
 
     async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
         """See RunRoutes.parse."""
-        return parse.parse(raw, context, self.parts.max_parts)
+        return await self.parts.aside.run(len(raw), parse.parse, raw, context, self.parts.max_parts)
 
     def body(self, state: RunState, metadata: dict[str, str] | None) -> shapes.RunObject:
         """See RunRoutes.body: a run shows no metadata."""

@@ -103,7 +103,6 @@ class Terminal:
             raise
         return LaunchExecution(waiting, place, seconds, self._threads, launch.files, after)
 
-
     async def forget(self, place: Place) -> bool:
         """See ForgetfulTool.forget: the state of the run's shell goes."""
         if await place.home.refusal(self.local):
