@@ -66,3 +66,8 @@ def handed_id(call: str) -> str:
 def call_id(run: str, n: int) -> str:
     """Call ids are ours: upstreams repeat theirs (E3)."""
     return f"call_{run}{n:04x}"
+
+
+def is_call_of(call: str, run: str) -> bool:
+    """Was this id of a call made for this run?"""
+    return call.startswith(f"call_{run}")

@@ -22,16 +22,15 @@ MARK = "Approval needed"
 _QUESTION = f"**{MARK}**"
 
 
-class Continued:
-    """The rest of a run after a question was answered, as an answer of its own (G11). It is silent until then. A mixin
-    for a projection whose views have `muted`, `asked`, `over` and `held`."""
+class RestOfRun:
+    """The rest of a run from some entry on, as an answer of its own. It is silent until then. A mixin for a projection
+    whose views have `muted`, `asked`, `over` and `held`."""
 
     name: str
 
-    def __init__(self, code: str, shown_id: str) -> None:
-        self.name = f"{self.name} after {code}"
+    def __init__(self, after: str, shown_id: str) -> None:
+        self.name = f"{self.name} after {after} as {shown_id}"
         self.shown_id = shown_id
-        self._code = code
 
     def view0(self, after: int) -> Any:
         """See Projection.view0."""
@@ -39,18 +38,33 @@ class Continued:
 
     def step(self, view: Any, entry: Entry) -> tuple[Any, list[bytes]]:
         """See Projection.step."""
-        event = entry.event
-        if view.muted and isinstance(event, ApprovalGiven) and view.asked == self._code:
-            return self._view_after_answer(view), []
         after, frames = super().step(view, entry)  # type: ignore[misc]
         if not view.muted:
             return after, frames
-        asked = event.code if isinstance(event, ApprovalRequested) else view.asked
+        if self.begins_after(view, entry):
+            return self.first_view(after), []
+        asked = entry.event.code if isinstance(entry.event, ApprovalRequested) else view.asked
         return replace(after, over=False, held=None, asked=asked), []
 
-    def _view_after_answer(self, view: Any) -> Any:
+    def begins_after(self, view: Any, entry: Entry) -> bool:
+        """Is this the last entry before the rest?"""
+        raise NotImplementedError
+
+    def first_view(self, view: Any) -> Any:
         """The view with which the rest begins."""
         raise NotImplementedError
+
+
+class Continued(RestOfRun):
+    """The rest of a run after a question was answered (G11)."""
+
+    def __init__(self, code: str, shown_id: str) -> None:
+        super().__init__(code, shown_id)
+        self._code = code
+
+    def begins_after(self, view: Any, entry: Entry) -> bool:
+        """See RestOfRun.begins_after."""
+        return isinstance(entry.event, ApprovalGiven) and bool(view.asked == self._code)
 
 
 class Reply(Struct, frozen=True):

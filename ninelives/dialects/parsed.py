@@ -18,3 +18,6 @@ class ParsedRequest(Struct, frozen=True):
     stream: bool = False
     reply: Reply | None = None
     """The last message answers a question (G11)."""
+    got: tuple[str, bool] = ("", False)
+    """The caller sends back the beginning of an answer that broke off: the last call in it, and whether its result is
+    there too (B8)."""

@@ -26,8 +26,6 @@ ONCE = '[[tools=terminal:{"command":"echo x >> once.txt"}]] [[hang=3 times=1 at=
 """One tool, then a text that hangs after three words the first time."""
 BEGINNING = "Step 0: calling terminal. "
 LAST = "".join(f"tok{n} " for n in range(TOKENS)) + "done after 1 results"
-NEW = "Hello from the fake upstream."
-"""What the model says to a question without directives: to one that is not ours."""
 ROUNDS = 3
 """Requests to the model: the call, the text that hung, the text again. A second run would ask for the call again."""
 RETRIES = 20
@@ -36,7 +34,7 @@ ASKED_S = 90.0
 ENDED = ("completed", "failed", "cancelled", "incomplete")
 MID, FIRST = "in mid-answer", "before the first byte"
 ITSELF, USER = "the client", "its user"
-WHOLE, REPEATED, RESUMED = "whole", "whole, after the part that broke off", "a new one that goes on after the tool"
+WHOLE, REPEATED = "whole", "whole, after the part that broke off"
 
 
 @dataclass(frozen=True)
@@ -136,9 +134,7 @@ def answer_of(seen: dict[str, Any]) -> str:
         return ""
     if text.endswith(BEGINNING + LAST):
         return WHOLE
-    if text.endswith(LAST) and BEGINNING in text:
-        return REPEATED
-    return RESUMED if text == BEGINNING + NEW else ""
+    return REPEATED if text.endswith(LAST) and BEGINNING in text else ""
 
 
 def complaints(case: Killed, lines: int, runs: int, rounds: int, answer: str, ran: list[str]) -> list[str]:
@@ -259,19 +255,7 @@ def _commands() -> Iterator[Killed]:
         yield Killed(AIDER, "chat.stream", when, ITSELF, "retries")
     yield Killed(AIDER, "chat", MID, ITSELF, "retries")
     yield Killed(CLAUDE, "messages.stream", FIRST, ITSELF, "retries")
-    yield Killed(
-        CLAUDE,
-        "messages.stream",
-        MID,
-        ITSELF,
-        "sends back what it got and asks to resume from there",
-        answer=RESUMED,
-        runs=2,
-        rounds=ROUNDS + 1,
-        gap="Claude Code does not ask the same again. It sends what it got back as history, calls and results "
-        "included, and asks to resume: a second run. The first goes on without a reader, so tools that are still to "
-        "come may run in both",
-    )
+    yield Killed(CLAUDE, "messages.stream", MID, ITSELF, "sends back what it got and asks to resume from there")
 
 
 KILLED: tuple[Killed, ...] = (

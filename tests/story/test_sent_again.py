@@ -13,6 +13,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from ninelives.dialects.messages.input import RESUME
 from tests.story.chat import PATH, ask, check_whole, create, text_of, told
 from tests.story.responses import SLOW, counted
 from tests.story.server import KEY, Client, Json, Upstream, start_server, wait_until
@@ -23,6 +24,7 @@ RESPONSES, RUNS, MESSAGES = "/v1/responses", "/v1/runs", "/v1/messages"
 DURABLE = {"NINELIVES_LIMITS_LEAVE_GRACE_S": "0.3"}
 RETRY = {"x-stainless-retry-count": "1", "x-stainless-lang": "python"}
 WEBUI = {"x-openwebui-chat-id": "chat-1"}
+CLAUDE = {"user-agent": "claude-cli/2.1.326 (external, sdk-cli)"}
 ONCE = '[[tools=terminal:{"command":"echo x >> once.txt"}]] [[hang=3 times=1 at=1]] [[tokens=20]]'
 """One tool, then a text that hangs after three tokens the first time."""
 DONE = f"Step 0: calling terminal. {counted(20)}done after 1 results"
@@ -250,18 +252,19 @@ def test_b8_messages_that_broke_off_go_on_when_they_are_sent_again(house: House,
     assert _id_of(again) != _id_of(run), "an answer that was delivered is not given twice"
 
 
-@pytest.mark.xfail(strict=True, reason="the first run goes on although its caller took its answer back (Claude Code)")
-def test_b8_who_sends_the_beginning_back_and_asks_to_resume_runs_no_tool_twice(
-    house: House, upstream: Upstream, mark: str
+@pytest.mark.parametrize("stream", [True, False])
+def test_b8_who_sends_the_beginning_back_and_asks_to_resume_gets_the_rest_of_the_same_run(
+    house: House, upstream: Upstream, mark: str, stream: bool
 ) -> None:
-    """Claude Code does so after a broken answer; what it got has the ids of the calls of the first run."""
+    """Claude Code does so after a broken answer. It also moves its marks for caching, and turns blocks into text."""
     first, second = (f'terminal:{{"command":"echo {word} >> once.txt"}}' for word in ("one", "two"))
-    question = {"role": "user", "content": f"{mark} [[tools={first}|{second}]] [[hang=2 times=1 at=1]]"}
-    body = {"model": "hermes-agent", "messages": [question], "max_tokens": 2000, "stream": True}
+    text = f"{mark} [[tools={first}|{second}]] [[hang=2 times=1 at=1]]"
+    cached = {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
+    body = {**ask([cached]), "max_tokens": 2000, "stream": True}
     got: list[Json] = []
-    with house.client.stream(MESSAGES, body, {"user-agent": "claude-cli/2.1.326 (external, sdk-cli)"}) as stream:
+    with house.client.stream(MESSAGES, body, CLAUDE) as broken:
         while not got or got[-1]["type"] != "mcp_tool_result":
-            frame = stream.next()
+            frame = broken.next()
             assert frame is not None
             if frame.name == "content_block_start":
                 got.append(frame.data["content_block"])
@@ -270,11 +273,28 @@ def test_b8_who_sends_the_beginning_back_and_asks_to_resume_runs_no_tool_twice(
         wait_until(lambda: len(upstream.asked(mark)) == 2, "the second call is asked for")
         house.kill()
     house.restart()
-    resume = {"role": "user", "content": f"({mark}) Resume directly from where it stops. [[tools={second}]]"}
-    messages = [question, {"role": "assistant", "content": got}, resume]
-    assert house.client.post(MESSAGES, {**body, "messages": messages, "stream": False}).status == 200
-    wait_until(lambda: all(run["status"] == "completed" for run in house.runs()), "every run ends")
-    assert house.deeds() == 2, "each tool once"
+    resume = {"role": "user", "content": f"{RESUME} — no apology, no recap."}
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": got}, resume]
+    again = {**body, "messages": messages, "stream": stream}
+    if stream:
+        with house.client.stream(MESSAGES, again, CLAUDE) as rest:
+            blocks = [frame.data["content_block"] for frame in rest.rest() if frame.name == "content_block_start"]
+        assert {block.get("id") or block.get("tool_use_id") for block in blocks}.isdisjoint(
+            {block["id"] for block in got if "id" in block}
+        ), "what the caller has is not shown again"
+        assert [block["type"] for block in blocks] == ["text", "mcp_tool_use", "mcp_tool_result", "text"]
+    else:
+        assert house.client.post(MESSAGES, again, CLAUDE).json()["content"][-1]["text"].endswith("done after 2 results")
+    (run,) = house.runs()
+    assert run["status"] == "completed" and house.deeds() == 2, "one run, each tool once"
+
+
+def test_b8_a_new_question_after_a_broken_answer_is_a_new_run(house: House, upstream: Upstream, mark: str) -> None:
+    body = {**ask(f"{mark} {ONCE}"), "max_tokens": 2000, "stream": True}
+    hanging(house, upstream, mark, MESSAGES, body)
+    words = [*body["messages"], {"role": "assistant", "content": "Step 0"}, {"role": "user", "content": "never mind"}]
+    assert house.client.post(MESSAGES, {**body, "messages": words, "stream": False}).status == 200
+    assert len(house.runs()) == 2
 
 
 # Retries of SDKs (G13)

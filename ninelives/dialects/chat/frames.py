@@ -132,7 +132,8 @@ def _tool_event(view: ChatView, entry: e.Entry, event: e.AnyEvent) -> tuple[Chat
 class ContinuedChat(Continued, ChatProjection):
     """The rest of a run as a completion of its own."""
 
-    def _view_after_answer(self, view: ChatView) -> ChatView:
+    def first_view(self, view: ChatView) -> ChatView:
+        """See RestOfRun.first_view."""
         fixed = _known(view)
         identity = {**fixed.identity, "id": self.shown_id}
         fixed = Fixed(fixed.spec, _head(identity), fixed.tail, identity)

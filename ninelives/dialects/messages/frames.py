@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.core import events as e
-from ninelives.core.ids import wire_id
+from ninelives.core.ids import is_call_of, wire_id
 from ninelives.core.rope import Rope, grow, join
 from ninelives.core.spec import Spec
-from ninelives.dialects.approval import Continued, question
+from ninelives.dialects.approval import Continued, RestOfRun, question
 from ninelives.dialects.messages import blocks
 from ninelives.dialects.messages.errors import error_frame, failure_frame
 from ninelives.dialects.messages.shapes import StopReason
@@ -123,11 +123,49 @@ class MessagesProjection:
 
 
 class ContinuedMessages(Continued, MessagesProjection):
-    """The rest of a run as a message of its own."""
+    """The rest of a run after a question was answered, as a message of its own."""
 
-    def _view_after_answer(self, view: MessagesView) -> MessagesView:
-        fresh = MessagesView(view.spec, view.run, self.shown_id, view.replaying)
-        return replace(fresh, calls=view.calls, client_calls=view.client_calls)
+    def first_view(self, view: MessagesView) -> MessagesView:
+        """See RestOfRun.first_view."""
+        return _first_view(view, self.shown_id)
+
+
+class ResumedMessages(RestOfRun, MessagesProjection):
+    """The rest of a run for a caller who has the blocks up to some call, or up to its result (B8). Where the call is of
+    an earlier run, which can no longer be joined, all of this run is shown."""
+
+    def __init__(self, call: str, shown_id: str, *, finished: bool) -> None:
+        super().__init__(call, shown_id)
+        self._call = call
+        self._finished = finished
+
+    def first_view(self, view: MessagesView) -> MessagesView:
+        """See RestOfRun.first_view."""
+        return _first_view(view, self.shown_id)
+
+    def begins_after(self, view: MessagesView, entry: e.Entry) -> bool:
+        """See RestOfRun.begins_after."""
+        match entry.event:
+            case e.RunAccepted():
+                return not is_call_of(self._call, entry.run)
+            case e.ToolStarted(call=call):
+                return not self._finished and call.id == self._call
+            case e.ToolFinished(call_id=finished):
+                return finished == self._call
+            case _:
+                return False
+
+    def step(self, view: MessagesView, entry: e.Entry) -> Shown:
+        """See Projection.step. A run that ends without that call, which a caller may have made up, shows its end."""
+        if view.muted and isinstance(entry.event, e.Terminal):
+            view = self.first_view(view)
+        return super().step(view, entry)
+
+
+def _first_view(view: MessagesView, shown_id: str) -> MessagesView:
+    """The view with which the rest of a run begins."""
+    fresh = MessagesView(view.spec, view.run, shown_id, view.replaying)
+    return replace(fresh, calls=view.calls, client_calls=view.client_calls)
 
 
 def _known(view: MessagesView) -> Spec:

@@ -6,12 +6,16 @@ send new kinds every month. Refuses to know: the rest of the request."""
 from __future__ import annotations
 
 import msgspec
+from msgspec import Struct
 
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import Message
 from ninelives.dialects.messages.blocks import Block
 
 ROLES = ("user", "assistant", "system")
+RESUME = "Your response above was cut off mid-stream. Resume directly from where it stops"
+"""How Claude Code asks for the rest of an answer that broke off. It does not repeat its request: it appends the blocks
+that it got whole, and this sentence."""
 _SERVER_CALLS = ("mcp_tool_use", "server_tool_use")
 _RESULT = "_tool_result"
 
@@ -34,6 +38,31 @@ def checked_messages(messages: list[Message], max_parts: int) -> list[Message]:
         words = f"There are {parts} blocks; the limit is {max_parts}: send less, or raise limits.parts."
         raise ClientError("too_many_parts", words, param="messages")
     return messages
+
+
+class Resumed(Struct, frozen=True):
+    """A request for the rest of an answer that broke off."""
+
+    messages: list[Message]
+    """Those of the first try."""
+    call: str = ""
+    """The last server call that the caller has; empty if it has none."""
+    finished: bool = False
+    """It has the result of that call too."""
+
+
+def resumed(messages: list[Message]) -> Resumed | None:
+    """The first try of a conversation that only asks for the rest of its last answer, or None."""
+    if messages[-1]["role"] != "user" or not _texts(_blocks(messages[-1])).startswith(RESUME):
+        return None
+    if len(messages) < 3 or messages[-2]["role"] != "assistant":
+        return Resumed(messages[:-1])
+    for block in reversed(_blocks(messages[-2])):
+        if block["type"] in _SERVER_CALLS:
+            return Resumed(messages[:-2], str(block["id"]))
+        if str(block["type"]).endswith(_RESULT):
+            return Resumed(messages[:-2], str(block["tool_use_id"]), finished=True)
+    return Resumed(messages[:-2])
 
 
 def _wrong(words: str) -> ClientError:

@@ -17,7 +17,7 @@ from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
 from ninelives.dialects.approval import reply_in, without_questions
 from ninelives.dialects.asking import Context
-from ninelives.dialects.messages.input import checked_messages, messages_of, system_text
+from ninelives.dialects.messages.input import checked_messages, messages_of, resumed, system_text
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import PROJECTION
 
@@ -75,7 +75,9 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     request = f.decode(raw, MessagesRequest)
     context = context.under(request.model)
     f.required(request.max_tokens, "max_tokens")
-    given = messages_of(checked_messages(f.required(request.messages, "messages"), max_parts))
+    sent = checked_messages(f.required(request.messages, "messages"), max_parts)
+    again, given = resumed(sent), messages_of(sent)
+    first = given if again is None else messages_of(again.messages)
     reply, messages = reply_in(given), without_questions(given)
     if not messages:
         raise ClientError("invalid_value", "messages has nothing that a model could read.", param="messages")
@@ -105,14 +107,22 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     derived = context.derived_session(system, _first_user(messages))
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("messages", f.known_fields(request, _DEFAULTS), session),
+        fingerprint=fingerprint("messages", _fields(request, key, first), session),
         key=key,
         session=session,
         derived_session=derived,
         kept=kept,
         resend_ms=context.resend_ms(user="user_id" in spec.metadata),
     )
-    return ParsedRequest(spec, asked, bool(request.stream), reply)
+    got = ("", False) if again is None else (again.call, again.finished)
+    return ParsedRequest(spec, asked, bool(request.stream), reply, got)
+
+
+def _fields(request: MessagesRequest, key: str | None, first: list[Message]) -> dict[str, object]:
+    """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then marks of
+    caching do not count: Claude Code moves them from one try to the next."""
+    fields = f.known_fields(request, _DEFAULTS)
+    return fields if key is not None else {**fields, "messages": first, "system": system_text(request.system)}
 
 
 def count(raw: bytes, context: Context, max_parts: int) -> int:

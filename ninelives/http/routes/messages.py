@@ -5,15 +5,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from ninelives.core.errors import NinelivesError
+from ninelives.core.ids import wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects.approval import Reply
 from ninelives.dialects.asking import Context
 from ninelives.dialects.messages import body, errors, frames, parse, shapes
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import refusal
-from ninelives.engine.base import Projection
+from ninelives.engine.base import Projection, Ticket
 from ninelives.http import answering
 from ninelives.http.answering import Body
 from ninelives.http.describe.operations import KEY, SESSION, SESSION_KEY, TOOL_PROGRESS, Endpoint, Operation
@@ -57,6 +59,15 @@ class MessagesRoutes(RunRoutes):
             return replace(body.body(later, asking), id=shown_id)
 
         return frames.ContinuedMessages(reply.code, shown_id), rest
+
+    async def answer_created(self, request: Request, parsed: ParsedRequest, ticket: Ticket) -> ASGIApp:
+        """See RunRoutes.answer_created. A caller who has the beginning gets the rest."""
+        call, finished = parsed.got
+        if not call or not parsed.stream:
+            return await super().answer_created(request, parsed, ticket)
+        shown_id = wire_id(self.dialect.name, self.parts.engine.new_id())
+        how = replace(self.how, projection=frames.ResumedMessages(call, shown_id, finished=finished))
+        return await answering.answer_run(request, self.parts, ticket, how, stream=True)
 
     async def count(self, request: Request) -> Response:
         """POST count_tokens: an estimate."""
