@@ -185,9 +185,10 @@ def test_b8_a_client_that_leaves_at_the_end_mark_had_the_whole_answer(home: Hous
 
 
 def test_b8_an_answer_that_ended_in_the_meantime_is_given_at_once_and_only_once(home: House, mark: str) -> None:
-    body, headers = ask(f"{mark} {SLOW}", stream=True), {"x-on-disconnect": "detach"}
+    body, headers = ask(f"{mark} [[tokens=40 pace=0.05]]", stream=True), {"x-on-disconnect": "detach"}
     with home.client.stream(PATH, body, headers) as stream:
         first = stream.take(6)[0].data["id"]
+    home.lost(first)
     wait_until(lambda: home.client.get(f"{RUNS}/{first}").json()["status"] == "completed", "it ends without a reader")
     with home.client.stream(PATH, body) as stream:
         frames = stream.rest()
