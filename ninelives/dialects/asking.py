@@ -27,6 +27,7 @@ CALLER_IDS = (
     "x-end-user-id",
 )
 """Headers that tell people and chats behind one key apart. Those that are sent are part of the match (B8)."""
+SESSION_HEADERS = frozenset({"x-hermes-session-id", "x-hermes-session-key"})
 _KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 
 
@@ -189,9 +190,13 @@ class Context(Struct, frozen=True):
         """How the tools of the caller are treated (B5)."""
         return self.known().client_tools or "pass"
 
-    def chores(self) -> bool:
-        """May a request be a chore of a front end (B7)?"""
-        return self.known().chores is not False
+    def is_chore(self, text: str) -> bool:
+        """Is a request with this one text a chore of a front end (B7)? Its text must begin like one, and the caller
+        must be a front end, or the text must quote a chat as front ends do. A request that names a session is not."""
+        if SESSION_HEADERS & self.headers.keys() or not text.lstrip().startswith("### Task:"):
+            return False
+        chores = self.known().chores
+        return "<chat_history>" in text if chores is None else chores
 
     def resend_ms(self, *, user: bool) -> int:
         """How long the same request joins its run. `user`: the body names the end user."""

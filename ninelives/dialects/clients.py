@@ -30,7 +30,7 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     client_tools: ClientTools | None = None
     """Tools in the request: handed back, ignored, or ignored where they are the front end's built-in ones (B5)."""
     chores: bool | None = None
-    """Chores ("### Task:") are answered by one plain model call (B7)."""
+    """Chores ("### Task:") are answered by one plain model call (B7). Not set: only those with a quoted chat."""
     store_false: StoreFalse | None = None
     """Where runs with `store: false` are (B6)."""
 
@@ -121,6 +121,7 @@ _ROWS = (
     Client(
         name="Open WebUI (with ENABLE_FORWARD_USER_INFO_HEADERS)",
         headers={"x-openwebui-*": ""},
+        chores=True,
         on_disconnect="cancel",
         client_tools="ignore",
         tool_items="function_call",
@@ -157,7 +158,6 @@ _ROWS = (
         tool_items="function_call",
         on_disconnect="detach",
         client_tools="pass",
-        chores=True,
     ),
 )
 TABLE = Rows(_ROWS)

@@ -43,10 +43,10 @@ SEEN: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     (
         "Open WebUI without its headers",
         AIOHTTP,
-        {"tool_items": "function_call", "on_disconnect": "detach", "client_tools": "ignore-built-in", "chores": True},
+        {"tool_items": "function_call", "on_disconnect": "detach", "client_tools": "ignore-built-in", "chores": None},
     ),
-    ("curl", {"user-agent": "curl/8.5"}, {"tool_items": "function_call", "client_tools": "pass", "chores": True}),
-    ("nobody", {}, {"tool_items": "function_call", "on_disconnect": "detach", "chores": True, "store_false": None}),
+    ("curl", {"user-agent": "curl/8.5"}, {"tool_items": "function_call", "client_tools": "pass", "chores": None}),
+    ("nobody", {}, {"tool_items": "function_call", "on_disconnect": "detach", "chores": None, "store_false": None}),
 ]
 
 
@@ -103,7 +103,7 @@ def test_b6_store_false_is_said_by_the_key_then_the_client_then_the_profile() ->
 
 
 def test_b7_a_client_may_be_taken_out_of_chores() -> None:
-    task = b'{"messages":[{"role":"user","content":"### Task: make a title"}]}'
+    task = b'{"messages":[{"role":"user","content":"### Task: make a title <chat_history>"}]}'
     row = Client(name="robot", agent="robot", chores=False)
     assert parse(task, caller({}), 10).spec.chore
     assert not parse(task, caller({"user-agent": "robot"}, clients=(row, *TABLE)), 10).spec.chore

@@ -369,6 +369,7 @@ def test_client_tools_are_taken_unless_a_front_end_added_them_by_itself(
     assert len(parsed(caller, tools=tools).spec.client_tools) == count
 
 
+QUOTED = "### Task:\nMake a title\n<chat_history>\nUSER: Hi\n</chat_history>"
 CHORES = [
     ("### Task:\nMake a title", {}, True),
     ("  ### Task: tags", {}, True),
@@ -382,15 +383,37 @@ CHORES = [
 @pytest.mark.parametrize(("text", "fields", "chore"), CHORES)
 def test_a_front_ends_chore_is_recognised(text: str, fields: dict[str, Any], chore: bool) -> None:
     """B7: one user message, not streamed, no tools."""
-    made = parsed(context(x_hermes_session_id="s"), messages=[{"role": "user", "content": text}], **fields)
+    made = parsed(context(x_openwebui_chat_id="c"), messages=[{"role": "user", "content": text}], **fields)
     assert made.spec.chore is chore
-    assert (made.asked.session is None) is chore
     assert (made.spec.kept == "memory") is chore
+
+
+@pytest.mark.parametrize(
+    ("text", "headers", "chore"),
+    [
+        ("### Task:\nMake a title", {}, False),
+        ("### Task:\nMake a title", {"user_agent": "Python/3.11 aiohttp/3.9"}, False),
+        ("### Task:\nMake a title", {"x_openwebui_user_id": "u"}, True),
+        (QUOTED, {}, True),
+        (QUOTED, {"user_agent": "Python/3.11 aiohttp/3.9"}, True),
+        (QUOTED, {"x_hermes_session_id": "s"}, False),
+        (QUOTED, {"x_hermes_session_key": "s"}, False),
+        (QUOTED, {"x_openwebui_user_id": "u", "x_hermes_session_id": "s"}, False),
+        (QUOTED[4:], {"x_openwebui_user_id": "u"}, False),
+    ],
+)
+def test_b7_a_chore_comes_from_open_webui_or_quotes_a_chat_and_never_names_a_session(
+    text: str, headers: dict[str, str], chore: bool
+) -> None:
+    """A prompt of anybody else that begins so keeps its tools, its system prompt and its session."""
+    made = parsed(context(**headers), messages=[{"role": "user", "content": text}])
+    assert made.spec.chore is chore
+    assert made.asked.session == (None if chore else headers.get("x_hermes_session_id"))
 
 
 def test_a_long_conversation_is_no_chore() -> None:
     """B7."""
-    task = {"role": "user", "content": "### Task: x"}
+    task = {"role": "user", "content": QUOTED}
     assert not parsed(messages=[USER, {"role": "assistant", "content": "Hello"}, task]).spec.chore
 
 

@@ -141,7 +141,7 @@ def test_d1_session_grants_the_tool_for_that_session_only(client: Client, mark: 
 
 def test_b7_an_errand_is_one_plain_model_call(client: Client, upstream: Upstream, mark: str) -> None:
     before = len(client.get(f"{RUNS}?limit=100").json()["data"])
-    answer = client.post(CHAT, say(f"### Task: {mark} give a title"))
+    answer = client.post(CHAT, say(f"### Task: {mark} give a title\n<chat_history>\n</chat_history>"))
     assert answer.status == 200
     (request,) = upstream.asked(mark)
     assert "tools" not in request and [m["role"] for m in request["messages"]] == ["user"]

@@ -114,7 +114,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     kept = _kept(request, context)
     tools = client_tools.nested(request.tools, context)
     plain = request.store is None and key is None
-    chore = plain and context.chores() and is_chore(messages, bool(request.stream), bool(tools))
+    chore = plain and is_chore(context, messages, stream=bool(request.stream), tools=bool(request.tools))
     if chore:
         session, kept = None, "memory"
     system, history, turn = split_turn(messages)
@@ -203,13 +203,12 @@ def _without_repeats(messages: list[Message]) -> list[Message]:
     return messages[:end]
 
 
-def is_chore(messages: list[Message], stream: bool, tools: bool) -> bool:
-    """A front end's own request, such as a title: one user message that begins with ### Task:, not streamed, without
-    tools (B7)."""
+def is_chore(context: Context, messages: list[Message], *, stream: bool, tools: bool) -> bool:
+    """A front end's own request, such as a title: one user message, not streamed, without tools (B7)."""
     spoken = [message for message in messages if message.get("role") not in ("system", "developer")]
     if stream or tools or len(spoken) != 1 or spoken[0].get("role") != "user":
         return False
-    return text_of(spoken[0].get("content")).lstrip().startswith("### Task:")
+    return context.is_chore(text_of(spoken[0].get("content")))
 
 
 def _checked(messages: list[Message], max_parts: int) -> list[Message]:

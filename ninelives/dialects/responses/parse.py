@@ -118,7 +118,7 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
     messages = messages_of(unseal_items(items, context))
     tools = client_tools.nested(request.tools, context)
     choice, allowed = options.tool_choice(request.tool_choice)
-    chore = context.chores() and _is_chore(request, messages, bool(tools), key)
+    chore = _is_chore(request, context, messages)
     if chore:
         session, kept = None, "memory"
     spec = Spec(
@@ -196,9 +196,10 @@ def _check_store(request: ResponsesRequest, key: str | None) -> None:
         raise ClientError("mutually_exclusive_parameters", message, param="conversation")
 
 
-def _is_chore(request: ResponsesRequest, messages: list[Message], tools: bool, key: str | None) -> bool:
-    joins = request.previous_response_id or request.conversation or request.background or key
-    return not joins and request.store is None and is_chore(messages, bool(request.stream), tools)
+def _is_chore(request: ResponsesRequest, context: Context, messages: list[Message]) -> bool:
+    joins = request.previous_response_id or request.conversation or request.background or context.key()
+    plain = not joins and request.store is None
+    return plain and is_chore(context, messages, stream=bool(request.stream), tools=bool(request.tools))
 
 
 def _conversation(request: ResponsesRequest) -> str | None:
