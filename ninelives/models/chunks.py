@@ -13,6 +13,7 @@ from msgspec import Struct
 from ninelives.core.errors import AgentError
 from ninelives.core.events import Finish, Usage
 from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
+from ninelives.models.halves import Halves, decoded_with_halves
 
 EXCERPT_CHARS = 300
 
@@ -173,17 +174,22 @@ class AnswerReader:
         self._calls = _Calls()
         self._reason: str | None = None
         self._usage = Usage()
+        self._halves: Halves | None = None
+        """Since the first half of a character came."""
 
     def chunk(self, line: bytes, parts: list[Part]) -> None:
         """Add the parts of one chunk."""
         chunk = self._read(line)
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
+        begin = len(parts)
         for choice in chunk.choices or ():
             if choice.index == 0 and choice.delta is not None:
                 self._say(choice.delta, parts)
             if choice.finish_reason:
                 self._reason = choice.finish_reason
+        if self._halves is not None:
+            parts[begin:] = self._halves.joined(parts[begin:])
 
     def whole(self, body: bytes, parts: list[Part]) -> None:
         """Add the parts of an answer that was not streamed, with its end."""
@@ -192,7 +198,10 @@ class AnswerReader:
             raise garbage_error("JSON that is not a chat completion")
         for number, call in enumerate(message.tool_calls or ()):
             call.index = number
+        begin = len(parts)
         self._say(message, parts)
+        if self._halves is not None:
+            parts[begin:] = self._halves.joined(parts[begin:])
         self._usage = _usage(chunk.usage or _Usage())
         self._reason = chunk.choices[0].finish_reason or "stop"
         self.end(parts)
@@ -203,18 +212,27 @@ class AnswerReader:
             raise cut_error()
         reason = _FINISH.get(self._reason, "tool_calls" if self._calls.opened else "stop")
         self.done = True
-        parts.append(Finished(reason, self._usage))
+        end = Finished(reason, self._usage)
+        parts += [end] if self._halves is None else self._halves.joined([end])
 
     def _read(self, line: bytes) -> _Chunk:
         try:
             chunk = _decode(line)
-        except UNREADABLE as error:
-            raise garbage_error("JSON that cannot be read") from error
+        except UNREADABLE:
+            chunk = self._read_halves(line)
         if chunk.error is not None:
             raise error_frame(chunk.error, self._secret)
         choices = chunk.choices
         if choices and choices[0].finish_reason == "error":
             raise error_frame("finish_reason is error", self._secret)
+        return chunk
+
+    def _read_halves(self, line: bytes) -> _Chunk:
+        try:
+            chunk = msgspec.convert(decoded_with_halves(line), _Chunk)
+        except (*UNREADABLE, ValueError) as error:
+            raise garbage_error("JSON that cannot be read") from error
+        self._halves = self._halves or Halves()
         return chunk
 
     def _say(self, delta: _Delta, parts: list[Part]) -> None:
@@ -302,7 +320,7 @@ def redacted(text: str, secret: str) -> str:
     """A text of the upstream, bounded and without anything that looks like a credential. Upstreams quote keys in part,
     so the first and last characters of our key are removed too."""
     marks = {secret, secret[:6], secret[-4:]} if len(secret) > 8 else {secret} - {""}
-    words = _SECRET.sub("[removed]", text).split()
+    words = _SECRET.sub("[removed]", text.encode("utf-8", "replace").decode()).split()
     return " ".join("[removed]" if any(mark in word for mark in marks) else word for word in words)[:EXCERPT_CHARS]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ninelives.core.events import Usage
 from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
-from ninelives.models.chunks import AnswerReader, EventLines
+from ninelives.models.chunks import AnswerReader, EventLines, UpstreamFailed
 
 
 def event(delta: dict[str, object] | None = None, finish: str | None = None, **more: object) -> bytes:
@@ -164,3 +164,79 @@ def test_an_object_is_read_the_same_after_others_that_are_like_it(steps: list[tu
         lines.feed(event_, parts)
         EventLines(alone, 1 << 20).feed(event_, expected)
         assert parts == expected
+
+
+def half_event(**delta: object) -> bytes:
+    """An event as a gateway in JavaScript sends it: halves of characters as escapes."""
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+
+
+def calls(arguments: str, index: int = 0) -> dict[str, object]:
+    return {"tool_calls": [{"index": index, "function": {"arguments": arguments}}]}
+
+
+END = event({}, finish="stop")
+HALVES: dict[str, tuple[list[bytes], list[Part]]] = {
+    "joined over two deltas": (
+        [half_event(content="Hi \ud83d"), half_event(content="\ude00!")],
+        [Text("Hi "), Text("\U0001f600!")],
+    ),
+    "joined over an empty delta and another channel": (
+        [half_event(content="\ud83d"), half_event(), half_event(reasoning="hm"), half_event(content="\ude00")],
+        [Thinking("hm"), Text("\U0001f600")],
+    ),
+    "each channel has its own": (
+        [half_event(content="a\ud83d", reasoning="b\ud83d"), half_event(content="\ude01", reasoning="\ude00")],
+        [Thinking("b"), Text("a"), Thinking("\U0001f600"), Text("\U0001f601")],
+    ),
+    "arguments of two calls": (
+        [half_event(**calls('"\ud83d')), half_event(**calls("\ud83d", 1)), half_event(**calls('\ude00"'))],
+        [CallPiece(0, "", '"'), CallPiece(0, "", '\U0001f600"'), CallPiece(1, "", "\ufffd")],
+    ),
+    "alone in the middle": ([half_event(content="a\ud83d"), half_event(content="b")], [Text("a"), Text("\ufffdb")]),
+    "alone at the end": ([half_event(content="a\ud83d")], [Text("a"), Text("\ufffd")]),
+    "a second half alone": ([half_event(content="\ude00a")], [Text("\ufffda")]),
+    "two first halves": (
+        [half_event(content="\ud83d\ud83d"), half_event(content="\ude00")],
+        [Text("\ufffd"), Text("\U0001f600")],
+    ),
+    "as raw bytes": (
+        [
+            half_event(content="@").replace(b"@", b"\xed\xa0\xbd"),
+            half_event(content="@").replace(b"@", b"\xed\xb8\x80"),
+        ],
+        [Text("\U0001f600")],
+    ),
+    "a whole pair beside a half": (
+        [half_event(content="\U0001f601\ud83d"), half_event(content="\ude00")],
+        [Text("\U0001f601"), Text("\U0001f600")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("events", "parts"), HALVES.values(), ids=HALVES.keys())
+def test_half_a_character_waits_for_its_other_half_and_never_fails_a_run(
+    events: list[bytes], parts: list[Part]
+) -> None:
+    *told, last = parse(*events, END)
+    assert isinstance(last, Finished)
+    assert told == parts
+
+
+def test_half_a_character_in_an_answer_that_is_not_streamed_becomes_a_replacement() -> None:
+    parts: list[Part] = []
+    message = {"role": "assistant", "content": "a\ud83d"}
+    AnswerReader().whole(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode(), parts)
+    assert parts[:-1] == [Text("a"), Text("\ufffd")]
+
+
+def test_half_a_character_in_an_error_can_be_shown() -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        parse(b"data: " + json.dumps({"error": {"message": "no \ud83d"}}).encode() + b"\n\n")
+    assert caught.value.message.encode()
+
+
+@pytest.mark.parametrize("line", [b'data: {"choices":[\\ud83d}\n\n', b'data: {"a":"\\ud83d\n\n', b"data: \xed\xa0\n\n"])
+def test_garbage_with_half_a_character_is_garbage(line: bytes) -> None:
+    with pytest.raises(UpstreamFailed, match="cannot be read"):
+        parse(line)
