@@ -119,6 +119,15 @@ def test_the_data_directory_knows_home() -> None:
     assert Settings().server.data_path == Path.home() / ".local/share/ninelives"
 
 
+ALLOWING = ("tool = '*'", "tool = 'write_file'", "tool = 'execute_code'", "tool = '*'\nfield = 'a'")
+
+
+@pytest.mark.parametrize("rule", ALLOWING)
+def test_a_rule_that_lets_calls_pass_must_say_which_value_it_reads(rule: str) -> None:
+    words = refusal(f"[[approvals]]\n{rule}\nask = 'never'\nmatch = 'notes/.*'\n")
+    assert "[[approvals]] tool " in words and 'field = "path"' in words and "given.toml" in words
+
+
 @pytest.mark.parametrize("pattern", ["(", "[a", "a{99999999999}", "(?P<n>a)(?P<n>b)", "(" * 5000 + ")" * 5000])
 def test_a_bad_pattern_of_an_approval_is_refused_in_one_line_that_names_it(pattern: str) -> None:
     words = refusal(f"[[approvals]]\ntool = 'terminal'\nask = 'always'\nmatch = '{pattern}'\n")

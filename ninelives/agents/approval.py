@@ -1,29 +1,31 @@
 """Whether a person must approve a call (D4). Owns: the policy, which is a mode for all tools, rules for single tools
-and commands, and what a person granted before. It comes from the configuration of the server alone. What a tool or an
-MCP server says of itself is never a reason not to ask. Refuses to know: how a question reaches a person."""
+and commands, hosts that may be visited, and what a person granted before. It comes from the configuration of the server
+alone. What a tool or an MCP server says of itself is never a reason not to ask. Refuses to know: how a question reaches
+a person."""
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from ninelives.core.events import ApprovalRequested, Call, Effect
+from ninelives.agents.rules import Mode, Rule
+from ninelives.core.events import ApprovalRequested, Call
+from ninelives.core.hosts import host_fits
 from ninelives.core.state import RunState
+from ninelives.tools.arguments import parsed
+from ninelives.tools.base import Reach, Tool, ToolRefused, reach_of
 
-Mode = Literal["never", "on-write", "always"]
 
+class ApprovalPolicy(Struct, frozen=True):
+    """When to ask, from the configuration."""
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """When to ask about calls of one tool (or `*`) whose arguments match. The first rule that fits counts."""
-
-    tool: str
-    ask: Mode
-    match: str = ""
-    """A regular expression that is searched in the arguments. Empty fits all."""
+    mode: Mode
+    rules: tuple[Rule, ...] = ()
+    """They come before the mode, and before what a person granted."""
+    hosts: tuple[str, ...] = ()
+    """Host names that may be visited without asking. See host_fits."""
 
 
 def digest_of(call: Call) -> str:
@@ -36,36 +38,64 @@ class Approvals:
 
     def __init__(
         self,
-        mode: Mode,
-        rules: Sequence[Rule],
+        policy: ApprovalPolicy,
         granted: Callable[[str, str, str], Awaitable[bool]],
         new_code: Callable[[], str],
         now_ms: Callable[[], int],
         ttl_s: float,
     ) -> None:
-        self.mode: Mode = mode
-        self._rules = [(rule, re.compile(rule.match)) for rule in rules]
+        self.policy = policy
         self._granted = granted
         self._new_code = new_code
         self._now_ms = now_ms
         self._ttl_ms = int(ttl_s * 1000)
 
-    def mode_for(self, call: Call) -> Mode:
-        """The mode for this call."""
-        for rule, pattern in self._rules:
-            if rule.tool in ("*", call.name) and pattern.search(call.arguments):
-                return rule.ask
-        return self.mode
+    def mode_for(self, tool: Tool) -> Mode:
+        """The mode for calls of this tool to which no rule about single calls applies."""
+        rules = (rule for rule in self.policy.rules if rule.tool in ("*", tool.name) and not rule.match)
+        return next((rule.ask for rule in rules), self.policy.mode)
 
-    async def question(self, state: RunState, call: Call, effect: Effect) -> ApprovalRequested | None:
-        """The question to ask before this call; None where none is needed."""
-        mode = self.mode_for(call)
-        if mode == "never" or (mode == "on-write" and effect != "write"):
+    async def question(
+        self, state: RunState, call: Call, tool: Tool, named: Callable[[str], bool]
+    ) -> ApprovalRequested | None:
+        """The question to ask before this call; None where none is needed. `named`: whether a message of the user
+        names a host."""
+        try:
+            arguments = parsed(call.arguments, tool.schema)
+        except ToolRefused:
+            return None  # nothing will run: Toolbox.prepare refuses the call with the same words
+        reach = reach_of(tool, arguments)
+        rule = self._rule(call.name, arguments, reach)
+        mode = self.policy.mode if rule is None else rule.ask
+        if mode == "never" or (mode == "on-write" and self._is_harmless(reach, named)):
             return None
         accepted = state.facts.accepted
-        if await self._granted(accepted.owner, accepted.resolved.session or "", call.name):
+        if rule is None and await self._granted(accepted.owner, accepted.resolved.session or "", call.name):
             return None
         return self.ask(call)
+
+    def may_visit(self, call: Call, tool: Tool, named: Callable[[str], bool]) -> Callable[[str], bool]:
+        """Place.may_visit for a call that may be made: where a person would be asked about a host, it is refused."""
+        try:
+            arguments = parsed(call.arguments, tool.schema)
+        except ToolRefused:
+            return lambda host: False
+        rule = self._rule(call.name, arguments, reach_of(tool, arguments))
+        if self.policy.mode == "never" if rule is None else rule.ask == "never" and not rule.match:
+            return lambda host: True
+        return lambda host: self._may_visit(host, named)
+
+    def _rule(self, name: str, arguments: dict[str, object], reach: Reach) -> Rule | None:
+        return next((rule for rule in self.policy.rules if rule.fits(name, arguments, reach)), None)
+
+    def _is_harmless(self, reach: Reach, named: Callable[[str], bool]) -> bool:
+        """Whether on-write lets the call pass."""
+        if reach.approval == "network":
+            return bool(reach.host) and self._may_visit(reach.host, named)
+        return reach.approval == "none"
+
+    def _may_visit(self, host: str, named: Callable[[str], bool]) -> bool:
+        return named(host) or any(host_fits(pattern, host) for pattern in self.policy.hosts)
 
     def ask(self, call: Call) -> ApprovalRequested:
         """A new question about this call."""

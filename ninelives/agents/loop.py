@@ -251,7 +251,7 @@ class LoopAgent:
         tool = self._toolbox.get(call.name)
         if tool is None:
             return None
-        return _asked_in(state, await self._approvals.question(state.run_state, call, tool.effect))
+        return _asked_in(state, await self._approvals.question(state.run_state, call, tool, state.names_host))
 
     async def _execute_group(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
         """Start each call, run all, report each as it is done."""
@@ -287,7 +287,8 @@ class LoopAgent:
             return PreparedCall(started, None, f"There is no tool named {call.name!r}. The tools are: {known}.")
         label = self._toolbox.label(call.name, call.arguments)
         place = self._place(state.run_state, call.id)
-        place = replace(place, progress=progress.reporter(call.id), scratch=state.scratch)
+        may_visit = self._approvals.may_visit(call, tool, state.names_host)
+        place = replace(place, progress=progress.reporter(call.id), scratch=state.scratch, may_visit=may_visit)
         try:
             execution = await self._toolbox.prepare(call.name, call.arguments, place)
         except ToolRefused as refused:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from ninelives.agents.base import Turn
 from ninelives.core import events as e
-from ninelives.core.history import ask_messages, output_messages
+from ninelives.core.history import ask_messages, output_messages, text_of
+from ninelives.core.hosts import hosts_in
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Facts, RunState, apply
 
@@ -47,6 +48,7 @@ class LoopState:
         self.client_tools = frozenset(tool_name(tool) for tool in offered_tools((), self.spec))
         prompt = "" if self.spec.chore else system_prompt
         self._before = ask_messages(prompt, self.spec, turn.history)
+        self._named: frozenset[str] | None = None
 
     @property
     def facts(self) -> Facts:
@@ -68,6 +70,13 @@ class LoopState:
     def messages(self) -> tuple[Message, ...]:
         """What the model is told."""
         return (*self._before, *output_messages(self.facts.messages, self.facts.results))
+
+    def names_host(self, host: str) -> bool:
+        """Whether a message of the user names this host, with or without `www.`."""
+        if self._named is None:
+            said = (text_of(message.get("content")) for message in self._before if message.get("role") == "user")
+            self._named = hosts_in("\n".join(said))
+        return host in self._named or host.removeprefix("www.") in self._named
 
     def options(self) -> dict[str, object]:
         """The options of the next model call. The token budget is over the whole run (C10)."""

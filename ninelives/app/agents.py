@@ -9,13 +9,14 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from ninelives.agents.approval import Approvals, Mode, Rule
+from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.base import Agent
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile
+from ninelives.agents.rules import Mode, Rule
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions, installed_agents, installed_model, model_scheme
-from ninelives.app.settings import ProfileTable, Settings
+from ninelives.app.settings import ApprovalRule, ProfileTable, Settings
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens
 from ninelives.core.history import ask_messages
@@ -27,13 +28,13 @@ from ninelives.journal.base import Pending
 from ninelives.models.base import Model
 from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
-from ninelives.tools.base import HERE, Place, Tool
+from ninelives.tools.base import HERE, Place, Tool, approval_class
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.decorator import ToolsError, load_tools, tool_of
 from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools
 from ninelives.tools.output import OutputFiles
-from ninelives.tools.registry import Toolbox, builtin_tools
+from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.kinds import Sandbox
 from ninelives.tools.sandbox.reaper import end_leftover
 from ninelives.tools.threads import Threads
@@ -112,7 +113,7 @@ class Agents(Struct, kw_only=True):
         if made.approvals is None or made.toolbox is None:
             return f"sandbox {self.sandbox.kind}; the agent has its own tools and approvals"
         shell = "offered" if made.toolbox.get("terminal") is not None else "not offered"
-        return f"sandbox {self.sandbox.kind}, approval {made.approvals.mode}, shell tools {shell}"
+        return f"sandbox {self.sandbox.kind}, approval {made.approvals.policy.mode}, shell tools {shell}"
 
     def toolsets(self) -> dict[str, list[dict[str, object]]]:
         """The tools of each profile, for GET /v1/toolsets."""
@@ -126,9 +127,8 @@ def _described(made: ProfileAgent) -> Iterable[dict[str, object]]:
     for name in toolbox.names():
         tool = toolbox.get(name)
         if tool is not None:
-            asks = approvals.mode_for(e.Call("", name, ""))
             shown = {"name": name, "description": tool.description, "effect": tool.effect, "emoji": tool.emoji}
-            yield {**shown, "approval": asks}
+            yield {**shown, "approval": approval_class(tool), "asks": approvals.mode_for(tool)}
 
 
 def upstream_of(settings: Settings, url: str, name: str, api_key: str) -> Upstream:
@@ -199,7 +199,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     def agent(self, table: ProfileTable, model: Model) -> ProfileAgent:
         """The agent of one profile."""
         agent = self.settings.agent
-        toolbox, approvals = self.toolbox(table.tools), self.approvals(table.approval)
+        toolbox, approvals = self.toolbox(table.tools), self.approvals(table)
         settings = LoopSettings(
             system_prompt=_or(table.system_prompt, agent.system_prompt or PROMPT),
             max_rounds=agent.max_rounds,
@@ -222,14 +222,15 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"A profile names the unknown tool {missing[0]}. Tools: {', '.join(known)}.")
         return Toolbox([known[name] for name in wanted if name in known], [ChosenTools(self.mcp, frozenset(wanted))])
 
-    def approvals(self, chosen: Mode | None) -> Approvals:
+    def approvals(self, table: ProfileTable) -> Approvals:
         """When to ask. `auto` is never inside bubblewrap and on-write elsewhere (E4)."""
         configured = self.settings.tools.approval
         auto: Mode = "never" if self.sandbox.kind == "bwrap" else "on-write"
-        mode = chosen or (auto if configured == "auto" else configured)
-        rules = tuple(Rule(rule.tool, rule.ask, rule.match) for rule in self.settings.tables.approvals)
+        mode = table.approval or (auto if configured == "auto" else configured)
+        rules = tuple(_rule(rule, self.tools, self.settings.tables.mcp) for rule in self.settings.tables.approvals)
+        policy = ApprovalPolicy(mode, rules, _or(table.web_allow, self.settings.web.allow))
         environment, ttl_s = self.environment, self.settings.tools.approval_ttl_s
-        return Approvals(mode, rules, self._granted, environment.new_code, environment.now_ms, ttl_s)
+        return Approvals(policy, self._granted, environment.new_code, environment.now_ms, ttl_s)
 
     async def _granted(self, owner: str, session: str, tool: str) -> bool:
         return await patiently(lambda: self.store.granted(owner, session, tool))
@@ -355,6 +356,17 @@ def _secrets(settings: Settings) -> set[str]:
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def _rule(given: ApprovalRule, tools: Sequence[Tool], mcp: Mapping[str, object]) -> Rule:
+    """A rule of [[approvals]]. Raises ConfigError for one that would not do what it seems to say."""
+    where = f"[[approvals]] with tool = {given.tool!r}"
+    known = {tool.name: cast(Mapping[str, object], tool.schema.get("properties", {})) for tool in tools}
+    if given.tool not in ("*", *known, *SHELL_TOOLS) and not mcp:
+        raise ConfigError(f"{where}: there is no such tool. Tools: {', '.join(known)}.")
+    if given.field and given.tool in known and given.field not in known[given.tool]:
+        raise ConfigError(f"{where}: {given.field!r} is no field of it. Fields: {', '.join(known[given.tool])}.")
+    return Rule(given.tool, given.ask, given.match, given.field)
 
 
 def _model_of(settings: Settings, table: ProfileTable) -> Model | None:

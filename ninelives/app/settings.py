@@ -52,10 +52,12 @@ Room = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": "bytes"})]
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
+WebHost = Annotated[str, Meta(pattern=r"\A(\*|(\*\.)?[^\s/:@*,]+|[0-9A-Fa-f:.]+)\Z")]
 Url = Annotated[str, Meta(pattern=r"\A(https?://\S+|[a-z][a-z0-9_-]*:([A-Za-z]\S*)?)?\Z", extra=_PASSWORD)]
 StoreUrl = Annotated[str, Meta(pattern=r"\A(sqlite|postgres(ql)?://\S+)?\Z")]
 _ORIGINS = {"allowed": "* or exact origins such as https://chat.example.org, without a path or a final slash"}
 _HOSTS = {"allowed": "host names or addresses without scheme and port, such as box.lan"}
+_WEB_HOSTS = {"allowed": "host names such as docs.python.org, *.example.org for all hosts below one, or * for any"}
 _URL = {"allowed": "a URL that begins with http:// or https://, or NAME: for an installed model"}
 _STORE = {
     "hidden": "password",
@@ -158,6 +160,10 @@ class ToolSettings(Section, frozen=True):
     modules: Annotated[tuple[str, ...], _doc("Python modules with tools of your own.")] = ()
 
 
+class WebSettings(Section, frozen=True):
+    allow: Annotated[tuple[WebHost, ...], _doc("Hosts that web_fetch may visit unasked.", extra=_WEB_HOSTS)] = ()
+
+
 class LimitSettings(Section, frozen=True):
     concurrent_runs: Annotated[Count, _doc("Runs at work at the same time.")] = 256
     head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive.")] = 20.0
@@ -187,6 +193,7 @@ class ProfileTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     tools: tuple[str, ...] | None = None
     """Names of its tools; left out: all."""
     approval: Mode | None = None
+    web_allow: tuple[WebHost, ...] | None = None
     workspace: Literal["owner", "session"] | None = None
     store_false: Literal["journal", "memory"] | None = None
     on_disconnect: Literal["auto", "detach", "cancel"] | None = None
@@ -196,11 +203,13 @@ class ProfileTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """[[approvals]]: when to ask before calls of a tool (or `*`) whose arguments match an expression."""
+    """[[approvals]]: when to ask before calls of a tool (or `*`) whose arguments match an expression. See
+    agents/rules.py."""
 
     tool: str
     ask: Mode
     match: str = ""
+    field: str = ""
 
 
 class Tables(Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,6 +234,7 @@ class Settings(Struct, frozen=True):
     model: ModelSettings = ModelSettings()
     agent: AgentSettings = AgentSettings()
     tools: ToolSettings = ToolSettings()
+    web: WebSettings = WebSettings()
     limits: LimitSettings = LimitSettings()
     tables: Tables = Tables()
 
@@ -414,6 +424,7 @@ def _read_tables(found: dict[str, Any], origin: str) -> Tables:
     except msgspec.ValidationError as error:
         raise ConfigError(f"{error} (from {origin}).") from error
     _check_patterns(tables, origin)
+    _check_allow_rules(tables, origin)
     return tables
 
 
@@ -436,6 +447,17 @@ def _warned(loaded: LoadedSettings) -> LoadedSettings:
     if loaded.ignored:
         warnings.warn(loaded.ignored, stacklevel=3)
     return loaded
+
+
+def _check_allow_rules(tables: Tables, origin: str) -> None:
+    """Refuse a rule that lets calls pass and does not say which value it reads. Raises ConfigError."""
+    for rule in tables.approvals:
+        by_command = rule.tool in ("terminal", "process")
+        if rule.ask == "never" and rule.match and (rule.tool == "*" or not (rule.field or by_command)):
+            raise ConfigError(
+                f'[[approvals]] tool {rule.tool}: ask = "never" with match lets calls pass, so name one tool and the '
+                f'argument that the expression fits, such as field = "path" (from {origin}).'
+            )
 
 
 def _read_file(file: FoundConfig) -> tuple[dict[str, Any], str]:

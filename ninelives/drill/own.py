@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ninelives.app.settings import OPTIONS, LoadedSettings
+from ninelives.app.settings import OPTIONS, ApprovalRule, LoadedSettings
 from ninelives.drill import TRACES_ENV
 from ninelives.drill.loads import PROBES, SHELL, draw_prompt, draw_with
 from ninelives.drill.processes import Launch, Server
@@ -117,7 +117,7 @@ def _must_not_ask(loaded: LoadedSettings) -> None:
     """Refuse a configuration whose approval rules match a probe. The drill cannot change rules, as they come from the
     file only."""
     for tool in PROBE_TOOLS:
-        first = next((rule for rule in loaded.tables.approvals if rule.tool in ("*", tool) and _fits(rule.match)), None)
+        first = next((rule for rule in loaded.tables.approvals if rule.tool in ("*", tool) and _fits(rule)), None)
         if first is not None and first.ask != "never":
             raise Impossible(
                 f"a rule of [[approvals]] (tool = {first.tool!r}, ask = {first.ask!r}) requires an approval for "
@@ -125,8 +125,12 @@ def _must_not_ask(loaded: LoadedSettings) -> None:
             )
 
 
-def _fits(pattern: str) -> bool:
-    return re.search(pattern, '{"seconds":0.010}') is not None
+def _fits(rule: ApprovalRule) -> bool:
+    """See agents/rules.py. The arguments of a probe are {"seconds": 0.01}."""
+    if rule.ask == "never":
+        return not rule.match or (rule.field == "seconds" and re.fullmatch(rule.match, "0.01") is not None)
+    texts = ("0.01",) if rule.field == "seconds" else () if rule.field else ("seconds", "0.01")
+    return not rule.match or any(re.search(rule.match, text) for text in texts)
 
 
 def named_call(text: str) -> str:

@@ -1,12 +1,12 @@
-"""What a tool is. Owns: the Tool Protocol, its effect, and the two steps of a call (prepare, then run). Refuses to
-know: models and runs."""
+"""What a tool is. Owns: the Tool Protocol, its effect, its approval class, and the two steps of a call (prepare, then
+run). Refuses to know: models and runs, and when a person is asked."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from msgspec import Struct
 
@@ -14,6 +14,12 @@ from ninelives.core.events import Effect, Outcome, Process
 
 Use = Literal["", "workspace", "memory"]
 """What a tool needs from the disk of this machine: nothing, the files of the workspace, or the notes of its owner."""
+
+
+ApprovalClass = Literal["none", "write", "network", "exec"]
+"""What a call may do, for the question whether a person must approve it: nothing to fear, change something, send data
+to another machine, or run a program. It is apart from the effect, which says what happens after a crash."""
+APPROVAL_CLASSES: tuple[ApprovalClass, ...] = get_args(ApprovalClass)
 
 
 class Home(Protocol):
@@ -55,6 +61,8 @@ class Place(Struct, frozen=True):
     output_bytes: int = 1_048_576
     progress: Callable[[str], None] = lambda text: None
     home: Home = HERE
+    may_visit: Callable[[str], bool] = lambda host: True
+    """Whether a call of class network may go on to another host than the one that was approved (a redirect)."""
 
 
 class Output(Struct, frozen=True):
@@ -81,8 +89,19 @@ class Execution(Protocol):
         ...
 
 
+class Reach(Struct, frozen=True):
+    """What one call may do."""
+
+    approval: ApprovalClass
+    host: str = ""
+    """Class network: the one host that it contacts, in lower case. Empty: not known."""
+    command: str | None = None
+    """Class exec: the shell command that it runs. None: something else runs, such as Python code."""
+
+
 class Tool(Protocol):
-    """A tool of the agent."""
+    """A tool of the agent. Two attributes are optional. `approval` is its ApprovalClass; without it, a read has the
+    class none and any other tool the class write. `reach(arguments)` gives the Reach of one call, if calls differ."""
 
     name: str
     description: str
@@ -95,6 +114,21 @@ class Tool(Protocol):
     async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
         """Check the arguments and get ready, without any effect. Raises ToolRefused if they are wrong."""
         ...
+
+
+def approval_class(tool: Tool) -> ApprovalClass:
+    """The approval class of a tool."""
+    given: ApprovalClass | None = getattr(tool, "approval", None)
+    return given or ("none" if tool.effect == "read" else "write")
+
+
+def reach_of(tool: Tool, arguments: dict[str, object]) -> Reach:
+    """What a call with these arguments may do. Arguments that the tool cannot judge have the class of the tool."""
+    own: Callable[[dict[str, object]], Reach] | None = getattr(tool, "reach", None)
+    try:
+        return Reach(approval_class(tool)) if own is None else own(arguments)
+    except ToolRefused:
+        return Reach(approval_class(tool))
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_with_defaults
-from ninelives.tools.base import Output, Place, Tool, is_name
+from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, Output, Place, Tool, is_name
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.homes import place_for_function
 from ninelives.tools.threads import Threads
@@ -52,16 +52,29 @@ class ToolMark(Struct, frozen=True):
     label: str = ""
     emoji: str = ""
     name: str | None = None
+    approval: ApprovalClass | None = None
 
 
 @overload
 def tool(fn: F, /) -> F: ...
 @overload
 def tool(
-    *, effect: Effect = "write", label: str = "", emoji: str = "", name: str | None = None
+    *,
+    effect: Effect = "write",
+    label: str = "",
+    emoji: str = "",
+    name: str | None = None,
+    approval: ApprovalClass | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
-    fn: F | None = None, /, *, effect: Effect = "write", label: str = "", emoji: str = "", name: str | None = None
+    fn: F | None = None,
+    /,
+    *,
+    effect: Effect = "write",
+    label: str = "",
+    emoji: str = "",
+    name: str | None = None,
+    approval: ApprovalClass | None = None,
 ) -> F | Callable[[F], F]:
     """Offer a function to the agent as a tool. Use it with or without arguments.
 
@@ -80,6 +93,9 @@ def tool(
     effect: what a second call with the same arguments would do. "read": nothing. "idempotent": the same as one call.
         "write": more than one call. After a crash an interrupted "write" is never repeated; the others are.
     label, emoji: shown to people while the call runs. The first required text argument takes the place of the label.
+    approval: what a call may do: "none", "write" (change something), "network" (send data elsewhere) or "exec" (run a
+        program). With tools.approval = "on-write" a person is asked about all but "none". Left out: "none" for the
+        effect "read", otherwise "write".
     name: what the model calls it, if not the function's name: up to 64 of A-Z, a-z, 0-9, _ and -.
 
     Raises ToolsError if an argument is wrong. Parameters are checked when the server loads the tool."""
@@ -87,12 +103,14 @@ def tool(
         raise ToolsError(f"@tool was given {fn!r}, which is no function. Use keywords, such as @tool(name=...).")
     if effect not in _EFFECTS:
         raise ToolsError(f"@tool(effect={effect!r}): use one of {', '.join(_EFFECTS)}.")
+    if approval is not None and approval not in APPROVAL_CLASSES:
+        raise ToolsError(f"@tool(approval={approval!r}): use one of {', '.join(APPROVAL_CLASSES)}.")
     if name is not None and not is_name(name):
         raise ToolsError(f"@tool(name={name!r}): use up to 64 of A-Z, a-z, 0-9, _ and -.")
 
     def mark(function: F) -> F:
         try:
-            setattr(function, _MARK, ToolMark(effect, label, emoji, name))
+            setattr(function, _MARK, ToolMark(effect, label, emoji, name, approval))
         except AttributeError as error:
             raise ToolsError(
                 f"@tool cannot mark {function!r}. Define a function that calls it, and mark that."
@@ -113,6 +131,7 @@ def tool_of(fn: Callable[..., object], threads: Threads) -> Tool:
         schema=schema_with_defaults(shape.arguments),
         fn=_work(fn, shape, threads),
         effect=mark.effect,
+        approval=mark.approval,
         label=mark.label,
         emoji=mark.emoji,
         late="stopped" if shape.is_async else "not waited for any longer, and perhaps still going on",

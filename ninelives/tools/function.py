@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from ninelives.core.events import Effect, Process
-from ninelives.tools.base import Execution, Output, Place, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, ToolRefused, Use
 from ninelives.tools.output import bounded
 
 Work = Callable[[dict[str, object], Place], Awaitable[Output | str]]
@@ -24,6 +24,9 @@ class FunctionTool(Struct, kw_only=True):
     schema: dict[str, object]
     fn: Work
     effect: Effect = "write"
+    approval: ApprovalClass | None = None
+    reach: Callable[[dict[str, object]], Reach] | None = None
+    """The reach of one call, where calls differ."""
     label: str = ""
     emoji: str = ""
     late: str = "stopped"

@@ -23,6 +23,8 @@ from ninelives.tools.sandbox.kinds import Sandbox, choose
 from ninelives.tools.threads import Threads
 
 LABEL_CHARS = 80
+SHELL_TOOLS = (Terminal.name, ProcessTool.name, ExecuteCode.name)
+"""They are missing where there is no sandbox."""
 
 
 class Provider(Protocol):

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ninelives.agents.approval import Approvals, Mode
+from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.base import Turn
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile, agent_for
+from ninelives.agents.rules import Mode
 from ninelives.core import events as e
 from ninelives.core.context import HEAD, TAIL, is_long, output_path
 from ninelives.core.history import output_messages
@@ -65,7 +66,7 @@ def agent_at(
         return Place("alice", "s", call_id, workspace, home=home)
 
     unused: Any = None
-    approvals = Approvals(ask, (), not_granted, lambda: "CODE", lambda: 0, 60.0)
+    approvals = Approvals(ApprovalPolicy(ask), not_granted, lambda: "CODE", lambda: 0, 60.0)
     environment, toolbox = CallEnvironment(place, unused, OutputFiles()), Toolbox([tool_of(note, Threads())])
     return LoopAgent(CallsOnce(), toolbox, LoopSettings(), environment, approvals)  # type: ignore[arg-type]
 

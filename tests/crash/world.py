@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ninelives.agents.approval import Approvals
+from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.core import codec
 from ninelives.core.admission import Asked
@@ -230,7 +230,7 @@ class World:
             inner = await SqliteStore.open_at(self.folder / "crash.db", "normal", self._now_ms)
         self.store = self.model.store = MortalStore(inner, crash, mark)
         toolbox = Toolbox([*(self._tool(name) for name in self.tool_effects), *self.tools])
-        approvals = Approvals("never", (), self.store.granted, self.new_id, self._now_ms, 3600.0)
+        approvals = Approvals(ApprovalPolicy("never"), self.store.granted, self.new_id, self._now_ms, 3600.0)
         environment = CallEnvironment(self._place, self._end_leftover, OutputFiles())
         agent = self.make_agent(self.model, toolbox, LoopSettings(), environment, approvals)
         parts: Any = (self.store, MemoryStore(lambda: self.now), LocalNotifier(), agent)

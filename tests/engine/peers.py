@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ninelives.agents.approval import Approvals, Rule
+from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
+from ninelives.agents.rules import Rule
 from ninelives.core.admission import Asked
 from ninelives.core.events import Effect
 from ninelives.core.spec import Kept, Spec
@@ -184,8 +185,8 @@ class House:
         holder, bell, log = f"p{len(self.engines)}", LocalNotifier(), Quiet()
         valve: Any = Valve(await self.seat(holder, bell, given))
         box = Toolbox([self._tool(name) for name in EFFECTS])
-        rules = [Rule("*", "always", '"ask": true')]
-        asks = Approvals("never", rules, valve.granted, self.new_id, self.now_ms, 60.0)
+        policy = ApprovalPolicy("never", (Rule("*", "always", "true", "ask"),))
+        asks = Approvals(policy, valve.granted, self.new_id, self.now_ms, 60.0)
         environment = CallEnvironment(_place, _no_leftover, OutputFiles())
         agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), environment, asks)
         memory: Any = MemoryStore(time.monotonic)

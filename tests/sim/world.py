@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from ninelives.agents.approval import Approvals, Rule
+from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
+from ninelives.agents.rules import Rule
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS
 from ninelives.drill.checks import Told
@@ -310,8 +311,8 @@ class Life:
         self.door: Any = world.make_door(self, inner, random.Random(f"door {world.plan.seed} {n}"))
         self.side = MemoryStore(lambda: world.loop.now, now_ms=world.steady_ms)
         plan = world.plan
-        rules = [Rule("*", "always", '"ask": true')]
-        approvals = Approvals("never", rules, self.door.granted, world.new_id, world.steady_ms, plan.ttl_s)
+        policy = ApprovalPolicy("never", (Rule("*", "always", "true", "ask"),))
+        approvals = Approvals(policy, self.door.granted, world.new_id, world.steady_ms, plan.ttl_s)
         settings = LoopSettings(max_rounds=6, on_unknown=plan.on_unknown)
         environment = CallEnvironment(_place, _no_leftover, NoFiles())
         agent = world.make_agent(world.model, world.toolbox, settings, environment, approvals)

@@ -357,6 +357,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(package: Path, threads: T
     ("wrong", "says"),
     [
         (lambda: tool("weather"), "@tool was given 'weather', which is no function. Use keywords"),  # type: ignore[call-overload]
+        (lambda: tool(approval="read"), r"@tool\(approval='read'\): use one of none, write, network, exec"),  # type: ignore[call-overload]
         (lambda: tool(effect="none"), r"@tool\(effect='none'\): use one of read, idempotent, write"),  # type: ignore[call-overload]
         (lambda: tool(name=""), r"@tool\(name=''\): use up to 64"),
         (lambda: tool(len), "@tool cannot mark <built-in function len>. Define a function"),

@@ -18,12 +18,12 @@ import pytest_asyncio
 
 pytest.importorskip("mcp")
 
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Tool, ToolRefused, approval_class
 from ninelives.tools.decorator import ToolsError
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.mcp import link as mcp_link
 from ninelives.tools.mcp.link import ListedTool, McpAddress, McpLink
-from ninelives.tools.mcp.tools import McpServer, McpTools, _parts
+from ninelives.tools.mcp.tools import McpServer, McpTool, McpTools, _parts
 from ninelives.tools.registry import Toolbox
 from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, alive, both_loops, eventually
@@ -172,6 +172,20 @@ async def test_the_configuration_decides_on_effects_and_hints_only_where_it_says
     async with rig(place, stdio(tmp_path, trust_hints=True, prefix="x-")) as at:
         effects = at.effects()
         assert (effects["x-echo"], effects["x-put"], effects["x-fail"]) == ("read", "idempotent", "write")
+
+
+def test_the_configuration_decides_on_approval_classes_and_hints_only_where_it_says_so(tmp_path: Path) -> None:
+    listed = ListedTool("look", "", {}, read_only=True, open_world=True)
+    for fields, wanted in (
+        ({}, "write"),
+        ({"effects": {"look": "read"}}, "none"),
+        ({"effects": {"look": "idempotent"}}, "write"),
+        ({"trust_hints": True}, "network"),
+        ({"trust_hints": True, "approvals": {"look": "none"}}, "none"),
+        ({"effects": {"look": "read"}, "approvals": {"look": "exec"}}, "exec"),
+    ):
+        link: Any = None
+        assert approval_class(McpTool(stdio(tmp_path, **fields), link, listed, "look")) == wanted
 
 
 @both_loops

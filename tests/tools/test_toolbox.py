@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused, approval_class, reach_of
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.output import bounded
 from ninelives.tools.registry import Toolbox, builtin_tools, label_for
@@ -57,6 +57,27 @@ def test_effects_are_declared_by_what_a_repetition_would_do() -> None:
         "todo": "idempotent",
         "memory": "idempotent",
     }
+
+
+def test_approval_classes_are_declared_by_what_a_call_may_do() -> None:
+    classes = {tool.name: approval_class(tool) for tool in builtin_tools("off")}
+    assert classes == {
+        "terminal": "exec",
+        "process": "exec",
+        "execute_code": "exec",
+        "read_file": "none",
+        "write_file": "write",
+        "search_files": "none",
+        "patch": "write",
+        "web_fetch": "network",
+        "todo": "write",
+        "memory": "write",
+    }
+
+
+def test_a_call_that_the_tool_cannot_judge_has_the_class_of_the_tool() -> None:
+    for tool in builtin_tools("off"):
+        assert reach_of(tool, {"action": 7, "url": "no url", "items": 7}) == Reach(approval_class(tool))
 
 
 def test_schemas_are_those_of_chat_completions_and_small() -> None:

@@ -264,6 +264,23 @@ async def test_a_redirect_is_held_to_the_same_rule(site: Site, fetch: Fetch, loc
     assert any(words in output.text for words in ("Only the public web", "cannot be fetched", "not fetched"))
 
 
+async def test_a_redirect_to_a_host_that_a_person_must_approve_is_not_followed(
+    site: Site, threads: Threads, place: Place
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    tool = web_tool(threads, allowed=frozenset({("127.0.0.1", site.port)}), resolve=resolve)
+    site.page("/a", b"", head=f"Location: {site.url('/b', 'other.example')}\r\n", status="302 Found")
+    site.page("/b", b"there", "text/plain")
+    for allowed, asked in (("other.example", ["/a", "/b"]), ("third.example", ["/a"])):
+        site.asked.clear()
+        at = msgspec.structs.replace(place, may_visit=allowed.__eq__)
+        output = await Caller(Toolbox([tool]), at)("web_fetch", url=site.url("/a", "first.example"))
+        assert site.asked == asked and output.is_error is (asked == ["/a"])
+    assert f"redirects to {site.url('/b', 'other.example')}" in output.text and "call web_fetch" in output.text
+
+
 async def test_redirects_end(site: Site, fetch: Fetch) -> None:
     for number in range(10):
         site.page(f"/{number}", b"", head=f"Location: /{number + 1}\r\n", status="302 Found")

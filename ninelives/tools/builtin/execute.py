@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Execution, Place, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Place, ToolRefused, Use
 from ninelives.tools.builtin.terminal import session_start
 from ninelives.tools.sandbox.base import PYTHONS, CallFile, Launch, Sandbox
 from ninelives.tools.sandbox.launch import LaunchExecution, cpu_seconds, start_launcher
@@ -35,6 +35,7 @@ class ExecuteCode:
     )
     schema = schema_of(_ExecuteArguments)
     effect: Effect = "write"
+    approval: ApprovalClass = "exec"
     local: Use = "workspace"
     label = "Running Python"
     emoji = "🐍"

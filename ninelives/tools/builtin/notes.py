@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused
 from ninelives.tools.builtin.files import with_os_errors
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.threads import Threads
@@ -100,6 +100,8 @@ def note_tools(threads: Threads) -> list[Tool]:
             schema=schema,
             fn=todo,
             effect="idempotent",
+            approval="write",
+            reach=lambda arguments: Reach("none" if arguments.get("items") is None else "write"),
             label="Keeping the todo list",
             emoji="✅",
         ),
@@ -110,6 +112,8 @@ def note_tools(threads: Threads) -> list[Tool]:
             schema=schema_of(_Memory),
             fn=memory,
             effect="idempotent",
+            approval="write",
+            reach=lambda arguments: Reach("none" if arguments.get("action") in ("list", "search") else "write"),
             label="Using the memory",
             emoji="🧠",
         ),

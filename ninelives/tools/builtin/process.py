@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 from ninelives.core.events import Effect, Process
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Execution, Output, Place, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, ToolRefused, Use
 from ninelives.tools.builtin.terminal import checked_command, session_start
 from ninelives.tools.output import bounded
 from ninelives.tools.sandbox.base import Launch, Sandbox
@@ -141,6 +141,7 @@ class ProcessTool:
     name = "process"
     schema = schema_of(_ProcessArguments)
     effect: Effect = "write"
+    approval: ApprovalClass = "exec"
     local: Use = "workspace"
     label = "Background process"
     emoji = "⚙️"
@@ -154,6 +155,13 @@ class ProcessTool:
         self._sandbox = sandbox
         self._threads = threads
         self._processes = processes
+
+    def reach(self, arguments: dict[str, object]) -> Reach:
+        """See Tool: to look at a process changes nothing."""
+        asked = as_struct(_ProcessArguments, arguments)
+        if asked.action == "start":
+            return Reach(self.approval, command=asked.command)
+        return Reach("write" if asked.action == "kill" else "none")
 
     async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
         """For start: start the launcher, which waits for permission. The other actions need nothing."""

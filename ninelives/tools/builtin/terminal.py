@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Execution, Place, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Place, Reach, ToolRefused, Use
 from ninelives.tools.sandbox.base import CallFile, Launch, Sandbox
 from ninelives.tools.sandbox.child import Collected
 from ninelives.tools.sandbox.launch import (
@@ -63,6 +63,7 @@ class Terminal:
     name = "terminal"
     schema = schema_of(_TerminalArguments)
     effect: Effect = "write"
+    approval: ApprovalClass = "exec"
     local: Use = "workspace"
     label = "Running a command"
     emoji = "💻"
@@ -75,6 +76,10 @@ class Terminal:
         )
         self._sandbox = sandbox
         self._threads = threads
+
+    def reach(self, arguments: dict[str, object]) -> Reach:
+        """See Tool."""
+        return Reach(self.approval, command=as_struct(_TerminalArguments, arguments).command)
 
     async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
         """Start the launcher, which waits for permission."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused
 from ninelives.tools.builtin.addresses import Address, why_not
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.sandbox.child import spawn
@@ -94,7 +94,7 @@ def web_tool(
 
     async def web_fetch(arguments: dict[str, object], place: Place) -> Output:
         asked = as_struct(_Fetch, arguments)
-        page = await web.fetch(asked.url, min(FETCH_S, place.timeout_s * 0.9))
+        page = await web.fetch(asked.url, min(FETCH_S, place.timeout_s * 0.9), place.may_visit)
         return await _page_output(page, asked.max_chars, place)
 
     return FunctionTool(
@@ -103,6 +103,8 @@ def web_tool(
         schema=schema_of(_Fetch),
         fn=web_fetch,
         effect="read",
+        approval="network",
+        reach=lambda arguments: Reach("network", host=_host(_url(as_struct(_Fetch, arguments).url))),
         label="Reading a web page",
         emoji="🌐",
     )
@@ -115,13 +117,16 @@ class Web:
         self._resolve = resolve
         self._allowed = allowed
 
-    async def fetch(self, address: str, seconds: float) -> WebPage:
-        """Fetch a page, with at most MAX_REDIRECTS redirects. Raises ToolRefused with the reason if that fails."""
+    async def fetch(
+        self, address: str, seconds: float, may_visit: Callable[[str], bool] = lambda host: True
+    ) -> WebPage:
+        """Fetch a page, with at most MAX_REDIRECTS redirects, to other hosts only if `may_visit` says so. Raises
+        ToolRefused with the reason if that fails."""
         import aiohttp
 
         try:
             async with asyncio.timeout(seconds) as clock:
-                return await self._follow(address)
+                return await self._follow(address, may_visit)
         except aiohttp.ClientError as error:
             raise ToolRefused(f"{address[:200]} could not be fetched: {error or type(error).__name__}") from error
         except TimeoutError as error:
@@ -129,14 +134,17 @@ class Web:
                 raise
             raise ToolRefused(f"{address[:200]} could not be fetched within {seconds:g} s.") from error
 
-    async def _follow(self, address: str) -> WebPage:
-        url = _url(address)
+    async def _follow(self, address: str, may_visit: Callable[[str], bool]) -> WebPage:
+        url = first = _url(address)
         for _ in range(MAX_REDIRECTS + 1):
             target = await self._target(url)
             async with self._session(target) as session, session.get(url, allow_redirects=False) as response:
                 if response.status not in (301, 302, 303, 307, 308) or "Location" not in response.headers:
                     return await _page(response)
                 url = _url(response.headers["Location"], url)
+            if _host(url) != _host(first) and not may_visit(_host(url)):
+                words = f"{address[:200]} redirects to {str(url)[:URL_CHARS]}, which was not fetched"
+                raise ToolRefused(f"{words}: a person must approve that host. To ask, call web_fetch with that URL.")
         raise ToolRefused(f"{address[:200]} could not be fetched: it redirects more than {MAX_REDIRECTS} times.")
 
     async def _target(self, url: URL) -> Target:
@@ -210,6 +218,11 @@ def _url(text: str, base: URL | None = None) -> URL:
     if url.user is not None or url.password is not None:
         raise ToolRefused("A URL with a user name or password in it is not fetched.")
     return url
+
+
+def _host(url: URL) -> str:
+    """The host that a request for this URL contacts."""
+    return (url.raw_host or "").lower().rstrip(".")
 
 
 def _socket(to: tuple[Any, ...], target: Target) -> socket.socket:

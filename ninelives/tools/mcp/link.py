@@ -59,6 +59,7 @@ class ListedTool(Struct, frozen=True):
     schema: dict[str, object]
     read_only: bool = False
     idempotent: bool = False
+    open_world: bool = False
 
 
 class McpAddress(Struct, frozen=True):
@@ -335,6 +336,7 @@ def _listed(wire: dict[str, Any]) -> ListedTool:
         schema=wire.get("inputSchema") or {"type": "object"},
         read_only=hints.get("readOnlyHint") is True,
         idempotent=hints.get("idempotentHint") is True,
+        open_world=hints.get("openWorldHint") is True,
     )
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ninelives.core.events import Effect, Outcome, Process
 from ninelives.tools.arguments import checked
-from ninelives.tools.base import Execution, Output, Place, Tool, ToolRefused
+from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Tool, ToolRefused
 from ninelives.tools.decorator import ToolsError
 from ninelives.tools.mcp.link import CallFailed, CallLost, CallOptions, ListedTool, McpAddress, McpLink, NotCalled, load
 from ninelives.tools.mcp.stdio import Program
@@ -56,8 +56,10 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The prefix of its tools' names. Default: the server's name and _."""
     effects: dict[str, Effect] = {}
     """The effect of each tool, by the name that the server gives it."""
+    approvals: dict[str, ApprovalClass] = {}
+    """The approval class of each tool, by the same name. Default: by its effect."""
     trust_hints: bool = False
-    """Believe readOnlyHint and idempotentHint of tools that `effects` does not name."""
+    """Believe readOnlyHint, idempotentHint and openWorldHint of tools that `effects` and `approvals` do not name."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -92,6 +94,10 @@ class McpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.trust_hints and listed.read_only:
             return "read"
         return "idempotent" if self.trust_hints and listed.idempotent else "write"
+
+    def approval_of(self, listed: ListedTool) -> ApprovalClass | None:
+        """The approval class from the configuration, or from a hint if it is trusted. None: it follows the effect."""
+        return self.approvals.get(listed.name) or ("network" if self.trust_hints and listed.open_world else None)
 
 
 class Status(Struct, frozen=True):
@@ -215,6 +221,7 @@ class McpTool:
         self.description = listed.description[:DESCRIPTION_CHARS] or name
         self.schema = listed.schema
         self.effect: Effect = server.effect_of(listed)
+        self.approval = server.approval_of(listed)
         self.label = f"Using {server.name}"
         self.server = server
         self.link = link
@@ -235,7 +242,9 @@ class _Expected:
     def __init__(self, mcp: McpTools, server: McpServer, link: McpLink, name: str) -> None:
         self.name = name
         self.schema: dict[str, object] = {"type": "object"}
-        self.effect: Effect = server.effects.get(name.removeprefix(server.prefixed("")), "write")
+        plain = name.removeprefix(server.prefixed(""))
+        self.effect: Effect = server.effects.get(plain, "write")
+        self.approval = server.approvals.get(plain)
         self._mcp = mcp
         self._server = server
         self._link = link
