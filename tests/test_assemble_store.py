@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from ninelives.app import store as assemble_store
+from ninelives.app.known_secrets import secrets_in, without_secrets
 from ninelives.app.settings import without_password
-from ninelives.app.store import _RetryingPeers, directory_secret, secret_from, secrets_in, without_secrets
+from ninelives.app.store import _RetryingPeers, directory_secret, secret_from
 from ninelives.journal.base import Alone
 from ninelives.journal.values import StoreUnavailable
 

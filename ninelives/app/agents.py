@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -73,7 +74,6 @@ class Agents(Struct, kw_only=True):
     others: dict[str, Profile]
     by_profile: dict[str, ProfileAgent]
     sandbox: Sandbox
-    secrets: set[str]
     models: list[Model]
     threads: Threads
     outputs: OutputFiles
@@ -297,7 +297,6 @@ def build_agents(
         others=profiles,
         by_profile=made,
         sandbox=sandbox,
-        secrets=_secrets(settings),
         models=models,
         threads=threads,
         outputs=outputs,
@@ -345,15 +344,6 @@ def _tool(given: object, threads: Threads) -> Tool:
     return tool_of(given, threads)
 
 
-def _secrets(settings: Settings) -> set[str]:
-    """What must not be logged: keys of models, and long values of an MCP server's environment and headers."""
-    tables = settings.tables
-    keys = {settings.model.api_key, *(table.model_api_key for table in tables.profiles.values())}
-    given = [table.get(name) for table in tables.mcp.values() for name in ("env", "headers")]
-    values = [str(value) for each in given if isinstance(each, dict) for value in each.values()]
-    return {key for key in keys if key} | {value for value in values if len(value) >= 12}
-
-
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
@@ -376,7 +366,33 @@ def _model_of(settings: Settings, table: ProfileTable) -> Model | None:
     if not url:
         raise ConfigError("A profile sets model_name but no model_url, and model.url is not set. Set one of them.")
     name = table.model_name or settings.model.name
-    return model_at(upstream_of(settings, url, name, table.model_api_key or settings.model.api_key or ""))
+    inherited = settings.model.api_key if same_origin(url, settings.model.url) else None
+    return model_at(upstream_of(settings, url, name, table.model_api_key or inherited or ""))
+
+
+def keyless_profiles(settings: Settings) -> list[str]:
+    """Profiles that would have inherited model.api_key, were their model_url of the same origin as model.url."""
+    return [
+        name
+        for name, table in settings.tables.profiles.items()
+        if settings.model.api_key and table.model_url and not table.model_api_key
+        if not same_origin(table.model_url, settings.model.url)
+    ]
+
+
+def same_origin(one: str, two: str) -> bool:
+    """True for two URLs with the same scheme, host and port. A key for one may be sent to the other."""
+    try:
+        return _origin_of(one) == _origin_of(two)
+    except ValueError:
+        return False
+
+
+def _origin_of(url: str) -> tuple[str, str, int | None]:
+    if scheme := model_scheme(url):
+        return scheme, "", None
+    parts = urlsplit(url.strip())
+    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:

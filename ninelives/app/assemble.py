@@ -12,9 +12,10 @@ from collections.abc import Callable
 from msgspec import Struct
 from starlette.applications import Starlette
 
-from ninelives.app.agents import AgentEnvironment, Agents, build_agents
+from ninelives.app.agents import AgentEnvironment, Agents, build_agents, keyless_profiles
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions
+from ninelives.app.known_secrets import known_secrets
 from ninelives.app.settings import LoadedSettings, Settings
 from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, open_store
 from ninelives.core.hosts import is_loopback
@@ -78,6 +79,7 @@ class Assembled(Struct):
 
 
 SERVER = ProcessRole()
+KEYLESS = "model.api_key is not sent to its model_url, which has another origin than model.url. Set its model_api_key"
 
 
 async def assemble(
@@ -90,13 +92,15 @@ async def assemble(
 ) -> Assembled:
     """Open the store and build the server on it. Raises ConfigError, StoreDown and errors of the store."""
     settings = loaded.settings
+    log.secrets.hide({key, *known_secrets(settings, os.environ)})
     settings.server.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = await open_store(settings, role, log)
     try:
         sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
         environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes)
         agents = build_agents(settings, opened.store, model, sandbox, environment, extensions)
-        log.secrets.update({key, *agents.secrets})
+        for name in keyless_profiles(settings):
+            log.warning("profile_without_key", profile=name, note=KEYLESS)
         return _join(settings, key, log, role, _Parts(opened, agents, model))
     except BaseException:
         await opened.close()
@@ -126,6 +130,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             new_id,
             opened.steady_ms,
             holder=opened.holder,
+            mask=log.secrets.mask,
         )
     )
     keyring = Keyring()
@@ -147,7 +152,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     )
     about = _about(settings, parts, made)
     try:
-        app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings), new_id, log)
+        app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings, log), new_id, log)
     except DialectsError as error:
         raise ConfigError(str(error)) from error
     return Assembled(app, engine, store, agents, opened, keyring)
@@ -176,13 +181,14 @@ def _limits(settings: Settings) -> EngineLimits:
     )
 
 
-def _rules(settings: Settings) -> Rules:
+def _rules(settings: Settings, log: Log) -> Rules:
     return Rules(
         loopback=is_loopback(settings.server.host),
         max_body=settings.limits.body_bytes,
         cors_origins=settings.server.cors_origins,
         allowed_hosts=settings.server.allowed_hosts,
         open_paths=OPEN_PATHS,
+        mask=log.secrets.mask,
     )
 
 

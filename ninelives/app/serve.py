@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 from ninelives import __version__
 from ninelives.app.address import local_url, publish_address, server_url, withdraw_address
 from ninelives.app.errors import StartError
+from ninelives.app.known_secrets import known_secrets
 from ninelives.app.settings import LoadedSettings, Settings, load_given, without_password
 from ninelives.core.hosts import is_loopback
 from ninelives.observe.log import printable
@@ -78,13 +81,17 @@ class Foreground:
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit code. Raises StartError."""
-        from ninelives.observe.log import Log
+        from ninelives.observe.log import LibraryHandler, Log
 
         sock = self._bind()
         _give_memory_back()
-        log = Log(_utc_now, json=not sys.stderr.isatty())
+        log = Log(_utc_now, json=not sys.stderr.isatty(), secrets=known_secrets(self._loaded.settings, os.environ))
+        logging.getLogger().addHandler(LibraryHandler(log))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(self._run(sock, log))
+            try:
+                return runner.run(self._run(sock, log))
+            except StartError as error:
+                raise type(error)(log.secrets.mask(str(error))) from error
 
     def _bind(self) -> socket.socket:
         from ninelives.http.edge.server import listen

@@ -10,15 +10,15 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
 from ninelives.app.errors import ConfigError, StartError
+from ninelives.app.known_secrets import without_secrets
 from ninelives.app.settings import Settings, without_password
 from ninelives.core.errors import Damaged
 from ninelives.journal.base import Sessions, Store
@@ -96,7 +96,6 @@ class OpenedStore(Struct):
 
 async def open_store(settings: Settings, role: ProcessRole, log: Log) -> OpenedStore:
     """Open the store that the settings name. The data directory must exist."""
-    log.secrets.update(secrets_in(settings.store.url, settings.store.direct_url))
     return await (_open_postgres(settings, role, log) if settings.store.shared else _open_sqlite(settings, log))
 
 
@@ -311,28 +310,6 @@ class _RetryingPeers:
                 if not error.passing or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(RETRY_S)
-
-
-def secrets_in(*urls: str) -> set[str]:
-    """The passwords in URLs, both as written and with percent escapes decoded. Passwords of fewer than four characters
-    are left out, because redacting them would garble most messages."""
-    found: set[str] = set()
-    for url in filter(None, urls):
-        with suppress(ValueError):
-            parts = urlsplit(url)
-            given: Sequence[str | None] = [parts.password, *parse_qs(parts.query).get("password", [])]
-            found |= {text for word in given if word for text in (word, unquote(word))}
-        head, at, _ = url.partition("://")[2].rpartition("@")
-        if at and ":" in head:  # an invalid URL can hold a password too
-            found.add(head.partition(":")[2])
-    return {word for word in found if len(word) >= 4}
-
-
-def without_secrets(text: str, *urls: str) -> str:
-    """A message of another library without the passwords in these URLs."""
-    for secret in sorted(secrets_in(*urls), key=len, reverse=True):
-        text = text.replace(secret, "********")
-    return text
 
 
 def directory_secret(data: Path) -> bytes:

@@ -68,7 +68,8 @@ def _data(loaded: LoadedSettings) -> Check:
 
 
 async def _database(loaded: LoadedSettings) -> Check:
-    from ninelives.app.store import describe_postgres, without_secrets
+    from ninelives.app.known_secrets import without_secrets
+    from ninelives.app.store import describe_postgres
     from ninelives.journal.values import StoreUnavailable
 
     store = loaded.settings.store

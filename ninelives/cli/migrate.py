@@ -52,7 +52,8 @@ def _configured(settings: Settings) -> str:
 
 
 async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Moved:
-    from ninelives.app.store import NotPermitted, carrier_of, permitted, without_secrets
+    from ninelives.app.known_secrets import without_secrets
+    from ninelives.app.store import NotPermitted, carrier_of, permitted
     from ninelives.core.errors import Damaged
     from ninelives.journal.move import HalfMoved, InUse, move
     from ninelives.journal.sqlite.load import NewerStore
@@ -79,7 +80,8 @@ async def _move(settings: Settings, source: str, target: str, seen: _Seen) -> Mo
 
 def _notes(settings: Settings, source: str, target: str, lived: set[tuple[str, str]]) -> list[str]:
     """What the user must do next."""
-    from ninelives.app.store import is_postgres, settle_workspaces, without_secrets
+    from ninelives.app.known_secrets import without_secrets
+    from ninelives.app.store import is_postgres, settle_workspaces
     from ninelives.journal.values import StoreUnavailable
 
     if is_postgres(source) or not is_postgres(target):

@@ -24,6 +24,8 @@ from ninelives.core.hosts import is_loopback
 from ninelives.observe.log import printable
 
 Answer = dict[str, Any]
+_KEPT = "\n\t\u00a0\u202f\u200c\u200d"
+"""Line breaks, spaces and joiners, which are part of ordinary text."""
 BAR_S = 0.1
 """Time between two updates of a progress line."""
 
@@ -76,7 +78,7 @@ def progress_line(what: str) -> Callable[[int, int | None], None]:
 
 def echo_text(text: str, *, nl: bool = True) -> None:
     """Print a text of a server, a model or a file. It cannot control the terminal."""
-    click.echo(printable(text, keep="\n\t"), nl=nl)
+    click.echo(printable(text, keep=_KEPT), nl=nl)
 
 
 def print_fields(answer: Answer, indent: str = "") -> None:

@@ -83,8 +83,9 @@ def _check_sqlite(path: Path, as_json: bool) -> bool:
 def _check_postgres(settings: Settings, as_json: bool) -> bool:
     import asyncio
 
+    from ninelives.app.known_secrets import without_secrets
     from ninelives.app.settings import without_password
-    from ninelives.app.store import NotPermitted, check_postgres, without_secrets
+    from ninelives.app.store import NotPermitted, check_postgres
     from ninelives.journal.values import StoreUnavailable
 
     url = settings.store.url

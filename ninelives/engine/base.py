@@ -195,6 +195,8 @@ class EngineParts(Struct, frozen=True):
     """By what things expire: a clock that nobody sets while the server runs; None: `now_ms` is such a one."""
     holder: str = ""
     """By what name this process claims; empty: a new id."""
+    mask: Callable[[str], str] = str
+    """Hides secrets in the text of a failure, before it is stored."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

@@ -35,7 +35,7 @@ from ninelives.core.events import (
 from ninelives.core.history import paired
 from ninelives.core.spec import Message
 from ninelives.core.state import RunState, between_steps, in_flight, stopping, waiting
-from ninelives.engine.base import BoundedCache, CutOff, EngineLimits, EngineParts, Logger, Tasks, patiently
+from ninelives.engine.base import BoundedCache, CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.earlier import Earlier
 from ninelives.engine.lease import Lease
@@ -70,16 +70,14 @@ OPENED = Claimed()
 class Worker:
     """One attempt at one run."""
 
-    def __init__(
-        self, run: ClaimedRun, agent: Agent, writer: Writer, earlier: Earlier, limits: EngineLimits, log: Logger
-    ) -> None:
-        # Six parts are joined here because a worker is where they meet; there is no smaller meeting place.
+    def __init__(self, run: ClaimedRun, agent: Agent, writer: Writer, earlier: Earlier, parts: EngineParts) -> None:
         self.run = run
         self._agent = agent
         self._writer = writer
         self._earlier = earlier
-        self._limits = limits
-        self._log = log
+        self._limits = parts.limits
+        self._log = parts.log
+        self._mask = parts.mask
         self._reason = "cancel"
         self._failure: NinelivesError | None = None
         self._begun = False
@@ -313,7 +311,8 @@ class Worker:
                 await self._fail("server_error", f"The agent failed with {name}. See the log.", "agent_crashed", 500)
 
     async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
-        await self._writer.fact(self.run, RunFailed(code=code, message=message, reason=reason, status=status))
+        failed = RunFailed(code=code, message=self._mask(message), reason=reason, status=status)
+        await self._writer.fact(self.run, failed)
 
 
 class Workers:
@@ -347,7 +346,7 @@ class Workers:
         parts, name = self._parts, run.run
         agent = agent_for(parts.agent, run.committed)
         writer = self.writers[run.in_memory]
-        worker = Worker(run, agent, writer, self.earlier, parts.limits, parts.log)
+        worker = Worker(run, agent, writer, self.earlier, parts)
         self._workers[name] = worker
         if not run.in_memory:
             self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))

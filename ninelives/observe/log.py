@@ -1,25 +1,59 @@
-"""Logging. Owns: the format of a line (an event name and fields) and the redaction of secrets. Callers pass no
-prompt text and no keys. Refuses to know: who reads the lines."""
+"""Logging. Owns: the format of a line (an event name and fields), the redaction of secrets, and that one event is one
+line whatever its fields hold. Callers pass no prompt text and no keys. Refuses to know: who reads the lines, and where
+secrets come from."""
 
 from __future__ import annotations
 
+import json as stdlib_json
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
+from urllib.parse import quote
 
 import msgspec
+
+SHORTEST_SECRET = 4
+"""Characters. To hide shorter texts would garble most lines."""
 
 
 def printable(text: str, keep: str = "") -> str:
     """A text that cannot move the cursor, change colours, reorder what is read or begin a new line: every character
     that is not printable, except those of `keep`, is written as an escape."""
+    return _escaped(text, lambda sign: sign.encode("unicode_escape").decode("ascii"), keep)
+
+
+def _escaped(text: str, escape: Callable[[str], str], keep: str = "") -> str:
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() or sign in keep else _escape(sign) for sign in text)
+    return "".join(sign if sign.isprintable() or sign in keep else escape(sign) for sign in text)
 
 
-def _escape(sign: str) -> str:
-    return sign.encode("unicode_escape").decode("ascii")
+class Secrets:
+    """Texts that must not be shown."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self._forms: list[str] = []
+        self.hide(known)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Hide these from now on, also as they look in a URL, in JSON and in the repr of an exception."""
+        plain = {secret.strip() for secret in secrets}
+        forms = {form for secret in plain if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
+        self._forms = sorted(
+            forms.union(self._forms), key=len, reverse=True
+        )  # the longest first: one may begin another
+
+    def mask(self, text: str) -> str:
+        """The text without secrets."""
+        for form in self._forms:
+            if form in text:
+                text = text.replace(form, "[secret]")
+        return text
+
+
+def _forms(secret: str) -> set[str]:
+    return {secret, quote(secret, safe=""), repr(secret)[1:-1], stdlib_json.dumps(secret, ensure_ascii=False)[1:-1]}
 
 
 class Log:
@@ -31,12 +65,12 @@ class Log:
         stream: TextIO | None = sys.stderr,
         *,
         json: bool = False,
-        secrets: set[str] | None = None,
+        secrets: Iterable[str] = (),
     ) -> None:
         self._now = now
         self._stream = stream
         self._json = json
-        self.secrets = secrets or set()
+        self.secrets = Secrets(secrets)
 
     def info(self, name: str, **fields: object) -> None:
         """Something happened."""
@@ -53,14 +87,34 @@ class Log:
     def _write(self, level: str, name: str, fields: dict[str, object]) -> None:
         if self._stream is None:
             return
-        if self._json:
-            line = msgspec.json.encode(
-                {"at": self._now(), "level": level, "event": name, **fields}, enc_hook=str
-            ).decode()
-        else:
-            rest = " ".join(f"{key}={value}" for key, value in fields.items())
-            line = f"{self._now()} {level:7} {name} {rest}".rstrip()
-        for secret in self.secrets:
-            line = line.replace(secret, "[secret]")
-        self._stream.write(line.replace("\n", "\\n") + "\n")
+        self._stream.write((self._json_line if self._json else self._text_line)(level, name, fields) + "\n")
         self._stream.flush()
+
+    def _text_line(self, level: str, name: str, fields: dict[str, object]) -> str:
+        rest = " ".join(f"{key}={value}" for key, value in fields.items())
+        return printable(self.secrets.mask(f"{self._now()} {level:7} {name} {rest}".rstrip()))
+
+    def _json_line(self, level: str, name: str, fields: dict[str, object]) -> str:
+        shown = {key: self._shown(value) for key, value in fields.items()}
+        line = msgspec.json.encode({"at": self._now(), "level": level, "event": name, **shown}, enc_hook=str).decode()
+        return _escaped(self.secrets.mask(line), lambda sign: stdlib_json.dumps(sign)[1:-1])
+
+    def _shown(self, value: object) -> object:
+        """Text that can be encoded: half a surrogate pair becomes an escape."""
+        if isinstance(value, int | float | dict | list | tuple | None):
+            return value
+        return self.secrets.mask(str(value)).encode("utf-8", "backslashreplace").decode()
+
+
+class LibraryHandler(logging.Handler):
+    """Lines of libraries (the HTTP server, the event loop), under the rules of this log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        write = self._log.error if record.levelno >= logging.ERROR else self._log.warning
+        trace = {"trace": self.format(record)} if record.exc_info else {}
+        write("library", source=record.name, text=record.getMessage(), **trace)

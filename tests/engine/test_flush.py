@@ -75,7 +75,7 @@ class Desk:
         self.store = Counted()
         self.limits = EngineLimits(linger_s=linger_s)
         given: Any = (self.store, MemoryStore(lambda: 0.0), LocalNotifier(), None)
-        parts = EngineParts(*given, self.limits, Silent(), lambda: 1, str)
+        self.parts = parts = EngineParts(*given, self.limits, Silent(), lambda: 1, str)
         self.readers = Readers(parts)
         self.writer = Writer(parts, self.store, Unleased(), None)  # type: ignore[arg-type]
 

@@ -66,6 +66,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     open_paths: frozenset[str] = frozenset()
     open_prefixes: tuple[str, ...] = ()
+    mask: Callable[[str], str] = str
+    """Hides secrets in the text of an error."""
 
 
 class _GatedAnswer:
@@ -129,7 +131,7 @@ class Gate:
             self._log.warning("request_refused", **_fields(scope), code="store_unavailable", reason=str(error))
             if answer.started:
                 raise
-            await _refuse(scope, answer, store_unavailable(str(error)))
+            await _refuse(scope, answer, store_unavailable(self._rules.mask(str(error))))
         except Exception as error:
             self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
             if answer.started:

@@ -132,6 +132,7 @@ class Serving:
             http=_protocol(head_s),
             lifespan="off",
             access_log=False,
+            log_config=None,  # its lines go to the log of this process
             log_level="warning",
             timeout_graceful_shutdown=2,
             timeout_keep_alive=75,
