@@ -180,8 +180,8 @@ class Context(Struct, frozen=True):
         wanted = self.headers.get("x-on-disconnect")
         if wanted not in (None, "detach", "cancel"):
             raise ClientError("invalid_on_disconnect", "X-On-Disconnect must be detach or cancel.")
-        if wanted is None and not asked_to_store and self.known().on_disconnect == "cancel":
-            wanted = "cancel"
+        if wanted is None and not asked_to_store:
+            wanted = self.known().on_disconnect
         if wanted is None:
             return "detach" if kept == "stored" else "park"
         return "cancel" if wanted == "cancel" else "detach"

@@ -156,7 +156,6 @@ _ROWS = (
     Client(
         name="anybody else",
         tool_items="function_call",
-        on_disconnect="detach",
         client_tools="pass",
     ),
 )

@@ -22,7 +22,7 @@ ANTHROPIC = {"user-agent": "Anthropic/Python 0.74.0", "x-stainless-lang": "pytho
 CLAUDE = {"user-agent": "claude-cli/2.0.50 (external, cli)", "x-stainless-lang": "js", "x-app": "cli"}
 LANGCHAIN_JS = {"user-agent": "langchainjs-openai/1.0.0 (node/v22)", **{k: v for k, v in NODE_6.items() if k[0] == "x"}}
 SEEN: list[tuple[str, dict[str, str], dict[str, Any]]] = [
-    ("openai-python", PYTHON, {"tool_items": "mcp_call", "on_disconnect": "detach", "client_tools": "pass"}),
+    ("openai-python", PYTHON, {"tool_items": "mcp_call", "on_disconnect": None, "client_tools": "pass"}),
     ("openai-node 6", NODE_6, {"tool_items": "mcp_call", "tool_progress": None}),
     ("openai-node 4", NODE_4, {"tool_items": "mcp_call", "tool_progress": "off"}),
     ("llm", {**PYTHON, "user-agent": "OpenAI/Python 2.8.0"}, {"tool_items": "mcp_call"}),
@@ -43,10 +43,10 @@ SEEN: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     (
         "Open WebUI without its headers",
         AIOHTTP,
-        {"tool_items": "function_call", "on_disconnect": "detach", "client_tools": "ignore-built-in", "chores": None},
+        {"tool_items": "function_call", "on_disconnect": None, "client_tools": "ignore-built-in", "chores": None},
     ),
     ("curl", {"user-agent": "curl/8.5"}, {"tool_items": "function_call", "client_tools": "pass", "chores": None}),
-    ("nobody", {}, {"tool_items": "function_call", "on_disconnect": "detach", "chores": None, "store_false": None}),
+    ("nobody", {}, {"tool_items": "function_call", "on_disconnect": None, "chores": None, "store_false": None}),
 ]
 
 
@@ -76,6 +76,8 @@ def test_headers_go_before_the_key_the_key_before_the_profile_and_the_profile_be
     profile, key = Profile("m", on_disconnect="detach"), Policy(on_disconnect="cancel")
     assert caller(webui).on_disconnect("stored") == "cancel"
     assert caller(webui, profile).on_disconnect("stored") == "detach"
+    assert caller(webui, profile).on_disconnect("hours") == "detach", "also where the run is not stored"
+    assert caller({}).on_disconnect("hours") == "park"
     assert caller(webui, profile, settings=key).on_disconnect("stored") == "cancel"
     said = {**webui, "x-on-disconnect": "detach"}
     assert caller(said, profile, settings=key).on_disconnect("stored") == "detach"
@@ -143,6 +145,6 @@ def test_what_is_remembered_of_a_caller_depends_on_all_that_the_table_reads() ->
             said = recognise(headers, table)
             assert {field: getattr(said, field) for field in expected} == expected, name
         assert recognise({"x-robot": "yes"}, table).on_disconnect == "cancel"
-        assert recognise({"x-robot": "no"}, table).on_disconnect == "detach"
-        assert recognise({"x-robot": "yes"}, TABLE).on_disconnect == "detach"
+        assert recognise({"x-robot": "no"}, table).on_disconnect is None
+        assert recognise({"x-robot": "yes"}, TABLE).on_disconnect is None
         assert recognise({"user-agent": "codex " + "x" * 10_000}, table).tool_items == "mcp_call"
