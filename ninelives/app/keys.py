@@ -15,18 +15,20 @@ KEY_LENGTH = range(16, 513)
 """Allowed lengths of a key in characters: 16 by A4, 512 by http/edge/keys.py."""
 
 _PLACEHOLDERS = ("changeme", "yourapikey", "yourkey", "yoursecret", "placeholder", "replaceme", "password", "skxxxx")
+_VISIBLE = re.compile(r"[!-~]+")
+_NOT_PLAIN = re.compile(r"[^a-z0-9]")
 MAKE_KEY = "Make one with: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 def weakness(key: str) -> str | None:
     """Why a key is refused, in words that follow "it"; None when it is allowed."""
-    if not re.fullmatch(r"[!-~]+", key):
+    if not _VISIBLE.fullmatch(key):
         return "has characters that an Authorization header cannot carry (visible ASCII only)"
     if len(key) not in KEY_LENGTH:
         return f"has {len(key)} characters ({KEY_LENGTH.start} to {KEY_LENGTH.stop - 1} are allowed)"
     if len(set(key.lower().removeprefix("sk-"))) < 4:
         return "repeats a few characters"
-    plain = re.sub(r"[^a-z0-9]", "", key.lower())
+    plain = _NOT_PLAIN.sub("", key.lower())
     return "is a placeholder" if any(word in plain for word in _PLACEHOLDERS) else None
 
 

@@ -41,6 +41,9 @@ def _doc(text: str, **more: Any) -> Meta:
 
 
 _MASK = "********"
+_WORDS = re.compile(r"\S+|\s+")
+_USER = re.compile(r"://[^/@:\s]*+:")
+_PASSWORD_PARAMETER = re.compile(r"(password=)[^&\s]+")
 _SECRET = {"hidden": "all"}
 _PASSWORD = {"hidden": "password"}
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000, extra={"unit": "seconds"})]
@@ -67,8 +70,15 @@ _STORE = {
 
 def without_password(url: str) -> str:
     """A URL with its password masked."""
-    url = re.sub(r"(://[^/@:\s]*:)\S*@", rf"\1{_MASK}@", url)
-    return re.sub(r"(password=)[^&\s]+", rf"\1{_MASK}", url)
+    masked = "".join(_without_userinfo(word) for word in _WORDS.findall(url))
+    return _PASSWORD_PARAMETER.sub(rf"\1{_MASK}", masked)
+
+
+def _without_userinfo(word: str) -> str:
+    """A password ends at the last @ of a word. It may contain any other character."""
+    before, at, host = word.rpartition("@")
+    found = _USER.search(before)
+    return f"{before[: found.end()]}{_MASK}{at}{host}" if found else word
 
 
 class Section(Struct, frozen=True):

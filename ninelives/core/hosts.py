@@ -8,7 +8,9 @@ import re
 from functools import lru_cache
 
 _WORDS = re.compile(r"[^\s/\\:@?#=&<>()\[\]{}\"'`,;|*!]+")
-_ADDRESS = re.compile(r"\[?([0-9a-f]*:[0-9a-f:.]+)", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?<![0-9a-f])[0-9a-f]*+:[0-9a-f:.]+", re.IGNORECASE)
+"""The lookbehind forbids a start in the middle of a number, so a long one is read once."""
+_IN_URL = re.compile(r"://([\w-]++)(?![\w.-])")
 
 
 @lru_cache(maxsize=256)
@@ -26,7 +28,7 @@ def hosts_in(text: str) -> frozenset[str]:
     words = (word.strip(".-_").lower() for word in _WORDS.findall(text))
     named = {_ascii(word) for word in words if "." in word}
     named |= {found.lower() for found in _ADDRESS.findall(text)}
-    return frozenset(named | {_ascii(found.lower()) for found in re.findall(r"://([\w-]+)(?![\w.-])", text)})
+    return frozenset(named | {_ascii(found.lower()) for found in _IN_URL.findall(text)})
 
 
 def host_fits(pattern: str, host: str) -> bool:

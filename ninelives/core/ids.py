@@ -9,7 +9,7 @@ import re
 RESPONSE_PREFIX = "resp_"
 """Admission names responses in its errors, so the core knows this prefix itself."""
 _PREFIXES = {"responses": RESPONSE_PREFIX}
-_CORE = re.compile(r"[A-Za-z0-9]{8,64}\Z")
+_CORE = re.compile(r"\A[A-Za-z0-9]{8,64}\Z")
 
 
 def register(dialect: str, prefix: str) -> None:

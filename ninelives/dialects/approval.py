@@ -15,7 +15,7 @@ from ninelives.core.events import ApprovalGiven, ApprovalRequested, Entry
 from ninelives.core.history import text_of
 from ninelives.core.spec import Message
 
-_ANSWER = re.compile(r"(approve|deny)\s+([A-Z0-9]{4,16})\s*\.?\Z", re.IGNORECASE)
+_ANSWER = re.compile(r"\A(approve|deny)\s++([A-Z0-9]{4,16})\s*+\.?\Z", re.IGNORECASE)
 LONGEST_ANSWER = 100
 """A longer message is no answer. So the time of the expression above is bounded, whatever is sent."""
 MARK = "Approval needed"

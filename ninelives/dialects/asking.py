@@ -17,7 +17,7 @@ from ninelives.core.errors import ClientError
 from ninelives.core.spec import Kept, OnDisconnect, ToolItems, ToolProgress
 from ninelives.dialects.clients import TABLE, Client, ClientTools, Policy, StoreFalse, first_of, recognise
 
-_SESSION = re.compile(r"[A-Za-z0-9._:@/+=-]{1,256}\Z")
+_SESSION = re.compile(r"\A[A-Za-z0-9._:@/+=-]{1,256}\Z")
 CALLER_IDS = (
     "x-openwebui-user-id",
     "x-openwebui-chat-id",
@@ -28,7 +28,7 @@ CALLER_IDS = (
 )
 """Headers that tell people and chats behind one key apart. Those that are sent are part of the match (B8)."""
 SESSION_HEADERS = frozenset({"x-hermes-session-id", "x-hermes-session-key"})
-_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+_KEY = re.compile(r"\A[\x21-\x7e]{1,255}\Z")
 
 
 def is_session_name(named: str) -> bool:

@@ -39,7 +39,7 @@ SCRIPTED: dict[str, object] = {
 """The scripted model's requests must be possible, and nobody answers approvals."""
 REAL_RECOVERY_S = 300.0
 REAL_WINDOW_S = 4.0
-NAMED_CALL = re.compile(r"\s*([A-Za-z0-9_-]{1,64}):\s*(\{.*\})\s*", re.DOTALL)
+NAMED_CALL = re.compile(r"\A\s*+([A-Za-z0-9_-]{1,64}):\s*+(\{.*\})\s*", re.DOTALL)
 
 
 class Impossible(Exception):

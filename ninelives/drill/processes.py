@@ -22,6 +22,7 @@ from ninelives.drill.wire import KEY, get
 ROOT = Path(ninelives.__file__).resolve().parents[1]
 START_S = 60.0
 LAST_LINES = 15
+LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 LONGEST_LINE = 1 << 26
 """A user's tools may print anything before the line that start() waits for."""
 
@@ -159,7 +160,7 @@ class Server(Process):
     async def listens(self) -> bool:
         """Wait until it prints its port. False where it exits before that."""
         while line := await self.line():
-            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+            if found := LISTENING.search(line):
                 self.port = int(found[1])
                 self._emptying = asyncio.create_task(self._empty())
                 return True

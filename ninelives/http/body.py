@@ -37,7 +37,7 @@ _fields = msgspec.json.Decoder(
     msgspec.defstruct("_Fields", [(name, msgspec.Raw, msgspec.Raw()) for name in LONG_FIELDS])
 )
 _JSON_TYPE = re.compile(
-    r"application/(?:[\w.+-]+\+)?json\s*(?:;(?!.*charset)|;.*charset=\"?utf-?8\b|\Z)", re.IGNORECASE
+    r"\Aapplication/(?:[\w.+-]+\+)?json\s*(?:;(?!.*charset)|;.*charset=\"?utf-?8\b|\Z)", re.IGNORECASE
 )
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")

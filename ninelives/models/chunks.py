@@ -313,15 +313,25 @@ class WholeBody:
             self._answer.whole(bytes(self._body), parts)
 
 
-_SECRET = re.compile(r"(?i)bearer\s+\S+|\S*(\b(sk|pk|rk|gsk|xai|key|token)[-_][\w*.-]{4,}|\beyJ[\w-]{8,}|\*{3,})\S*")
+_SECRET = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|key|token)[-_][\w*.-]{4}|\beyJ[\w-]{8}|\*{3}")
+"""Part of a word that looks like a credential. No part of it repeats without a bound, so its time is linear."""
+_REMOVED = "[removed]"
 
 
 def redacted(text: str, secret: str) -> str:
     """A text of the upstream, bounded and without anything that looks like a credential. Upstreams quote keys in part,
     so the first and last characters of our key are removed too."""
     marks = {secret, secret[:6], secret[-4:]} if len(secret) > 8 else {secret} - {""}
-    words = _SECRET.sub("[removed]", text.encode("utf-8", "replace").decode()).split()
-    return " ".join("[removed]" if any(mark in word for mark in marks) else word for word in words)[:EXCERPT_CHARS]
+    kept: list[str] = []
+    size, bearer = 0, False
+    for word in text.encode("utf-8", "replace").decode().split():
+        hidden = bearer or _SECRET.search(word) is not None or any(mark in word for mark in marks)
+        bearer = word.lower().endswith("bearer")
+        kept.append(_REMOVED if hidden else word)
+        size += len(kept[-1]) + 1
+        if size > EXCERPT_CHARS:
+            break
+    return " ".join(kept)[:EXCERPT_CHARS]
 
 
 def excerpt(body: bytes, secret: str) -> str:

@@ -19,6 +19,7 @@ HOW = (
     "To talk to a real model, start Ninelives with --model-url URL (or set NINELIVES_MODEL_URL), where URL is any "
     "OpenAI-compatible endpoint, for example http://127.0.0.1:11434/v1 for Ollama."
 )
+_WORD = re.compile(r"\S+\s*")
 _WANTED = re.compile(r"\b(?:search|find)\b(?:\s+(?:for|all|the))*\s*[\"'`]?([^\s\"'`?.,]*)", re.IGNORECASE)
 
 
@@ -52,7 +53,7 @@ class ScriptedModel:
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
         """See Model.stream."""
         text, call = _reply(ask)
-        words = re.findall(r"\S+\s*", text)
+        words = _WORD.findall(text)
         for word in words:
             yield [Text(word)]
             await self._sleep(self._pace_s)

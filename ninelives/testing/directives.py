@@ -9,7 +9,7 @@ from typing import Any
 
 Json = dict[str, Any]
 KEY = re.compile(r"(?s)\s*(?:(tools|parallel)=|(text)=(.*?)(?=\]\]|\Z)|(\w+)(?:=([^\s\]]*))?|)")
-CALL = re.compile(r"\s*([\w.-]+):\s*")
+CALL = re.compile(r"\s{0,4}(?<![\w.-])([\w.-]{1,64}+):\s*")
 
 
 def directives(text: str) -> list[Json]:

@@ -48,6 +48,8 @@ COUNTED = ("cut", "hang", "garbage", "errorframe", "length")
 BATCH_BYTES, BIG_PIECE, LONG_LINE = 16_384, 4096, 50_000_000
 GATE_S = 30.0
 CHORE = '{"title": "A fake title", "tags": ["fake"], "follow_ups": ["And then?"]}'
+WORD = re.compile(r"(?:\A\s*+)?\S+\s*")
+PIECE = re.compile(r"(?s).{1,16}")
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -57,7 +59,7 @@ def text_of(message: Json) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\s*\S+\s*", text)
+    return WORD.findall(text)
 
 
 def _counted(n: int) -> list[str]:
@@ -132,7 +134,7 @@ class Script:
             place = {} if "noindex" in self.keys else {"index": index}
             first = {**place, "id": self.call_id(index), "type": "function"}
             yield {"tool_calls": [{**first, "function": {"name": name, "arguments": ""}}]}, False
-            for piece in re.findall(r"(?s).{1,16}", arguments):
+            for piece in PIECE.findall(arguments):
                 yield {"tool_calls": [{**place, "function": {"arguments": piece}}]}, False
 
     def call_id(self, index: int) -> str:

@@ -140,7 +140,7 @@ class ForgetfulTool(Protocol):
         ...
 
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_NAME = re.compile(r"\A[A-Za-z0-9_-]{1,64}\Z")
 
 
 def is_name(name: str) -> bool:

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from ninelives.tools.base import Place, ToolRefused
 
+_NOT_PLAIN = re.compile(r"[^a-z0-9]+")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would block the thread until somebody writes to it.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -26,7 +27,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def workspace_name(owner: str) -> str:
     """The name of a workspace's folder: a readable part, and a hash that makes it unique."""
-    slug = re.sub(r"[^a-z0-9]+", "-", owner.lower())[:32].strip("-") or "owner"
+    slug = _NOT_PLAIN.sub("-", owner.lower())[:32].strip("-") or "owner"
     digest = hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{slug}-{digest}"
 

@@ -173,6 +173,14 @@ def test_a_question_without_words_before_it_leaves_nothing() -> None:
     assert without_questions(talk) == [user("Clean up")]
 
 
+def test_a_message_that_is_almost_an_answer_costs_time_in_proportion_to_its_length() -> None:
+    """A megabyte took more than an hour before."""
+    assert reply_in([user("approve K7QM2X" + " " * 1_000_000 + "x")]) is None
+    assert reply_in([user("approve K7QM2X" + " " * 1_000_000)]) == Reply("once", "K7QM2X")
+    said: Message = {"role": "assistant", "content": "\n" * 1_000_000 + "x"}
+    assert without_questions([said, user("approve K7QM2X")]) == [said, user("approve K7QM2X")]
+
+
 def test_a_conversation_without_questions_is_not_touched() -> None:
     """Two assistant messages in a row stay two, and somebody may say approve."""
     talk = [

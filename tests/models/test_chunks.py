@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ninelives.core.events import Usage
 from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
-from ninelives.models.chunks import AnswerReader, EventLines, UpstreamFailed
+from ninelives.models.chunks import EXCERPT_CHARS, AnswerReader, EventLines, UpstreamFailed, redacted
 
 
 def event(delta: dict[str, object] | None = None, finish: str | None = None, **more: object) -> bytes:
@@ -240,3 +240,24 @@ def test_half_a_character_in_an_error_can_be_shown() -> None:
 def test_garbage_with_half_a_character_is_garbage(line: bytes) -> None:
     with pytest.raises(UpstreamFailed, match="cannot be read"):
         parse(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Incorrect key: sk-abc*******wxyz. Try another.", "Incorrect key: [removed] Try another."),
+        ("sent authorization: Bearer abc, refused", "sent authorization: Bearer [removed] refused"),
+        ("bearer bearer secret", "bearer [removed] [removed]"),
+        ('{"auth":"eyJhbGciOiJIUzI1NiJ9.e30"} is old', "[removed] is old"),
+        ("we know ours12 and 3456, and no other", "we know [removed] and [removed] and no other"),
+        ("  plain \n words ", "plain words"),
+    ],
+)
+def test_a_text_of_the_upstream_shows_nothing_that_looks_like_a_credential(text: str, shown: str) -> None:
+    assert redacted(text, "ours12-0000-3456") == shown
+
+
+@pytest.mark.parametrize("part", ["a-", "sk-", "key_", "*", "bearer ", " ", "eyJ", "="])
+def test_a_long_text_of_the_upstream_costs_time_in_proportion_to_its_length(part: str) -> None:
+    """16 kB of "a-" took seconds before, and the time grew with the square."""
+    assert len(redacted(part * 300_000, "ours12-0000-3456")) <= EXCERPT_CHARS

@@ -42,7 +42,7 @@ _DEFAULTS: dict[str, object] = {
     "include": [],
     "tools": [],
 }
-_SHOWN = re.compile(r"(?:msg|rs|mcp)_([0-9a-f]{24})[0-9a-f]{6}\Z")
+_SHOWN = re.compile(r"\A(?:msg|rs|mcp)_([0-9a-f]{24})[0-9a-f]{6}\Z")
 """The id of an item that a run of this server showed."""
 
 

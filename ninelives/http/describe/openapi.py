@@ -16,6 +16,7 @@ from ninelives.dialects.shared import Error
 from ninelives.http.describe.operations import DescribedRoute, Operation, Param
 
 Doc = dict[str, Any]  # Any: a JSON document
+_NOT_WORD = re.compile(r"\W+")
 _PLACE = re.compile(r"{(\w+)(?::\w+)?}")
 _COMMON = (400, 403, 421, 500, 503)
 _EVENT = {
@@ -119,7 +120,7 @@ def _require(components: Doc, schema: Doc, names: tuple[str, ...]) -> None:
 def _operation(method: str, path: str, route: DescribedRoute, named: Doc) -> Doc:
     operation = route.operation
     made: Doc = {
-        "operationId": re.sub(r"\W+", "_", f"{method.lower()}{path}").strip("_"),
+        "operationId": _NOT_WORD.sub("_", f"{method.lower()}{path}").strip("_"),
         "tags": [route.tag],
         "summary": operation.summary,
         "description": operation.doc,

@@ -34,7 +34,7 @@ LIFE_S = 86_400.0
 _FINISHED_KEPT = 16
 _FIRST_LOOK_S = 0.3
 """How long start watches the process, so that it reports a typo at once."""
-_ID = re.compile(r"proc_([0-9a-f]{8})_[0-9a-f]{12}\Z")
+_ID = re.compile(r"\Aproc_([0-9a-f]{8})_[0-9a-f]{12}\Z")
 
 
 class _ProcessArguments(Struct, forbid_unknown_fields=True):

@@ -23,6 +23,9 @@ _BLOCKS = frozenset({
     "summary", "table", "ul",
 })  # fmt: skip
 _LINES = frozenset({"br", "li", "tr", "dt", "dd"})
+_SPACE = re.compile(r"\s+")
+_EMPTY_LINES = re.compile(r"(?<![ \t])[ \t]*+\n(?:[ \t]*+\n)++")
+"""Looks at each run of blanks once: the lookbehind forbids a start in the middle of one."""
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
@@ -95,7 +98,7 @@ class HtmlReader(HTMLParser):
             self._owed = max(self._owed, 1)
 
     def _say(self, text: str) -> None:
-        text = text if self._raw else re.sub(r"\s+", " ", text)
+        text = text if self._raw else _SPACE.sub(" ", text)
         if not self._raw and (self._owed or not self._parts or self._parts[-1].endswith((" ", "\n"))):
             text = text.lstrip()
         if text:
@@ -117,7 +120,7 @@ class HtmlReader(HTMLParser):
 
     def text(self) -> str:
         """The text, with at most one empty line in a row."""
-        return re.sub(r"[ \t]*\n(?:[ \t]*\n)+", "\n\n", "".join(self._parts)).strip()
+        return _EMPTY_LINES.sub("\n\n", "".join(self._parts)).strip()
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ REPORT_BYTES = ENVIRON_BYTES + 4096
 MOST_NAMES = 512
 MOST_SESSIONS = 1000
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+_NAME = re.compile(r"\A[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _OWN = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 _NINELIVES = "NINELIVES_"
 _COMMAND_BYTES = 100_000

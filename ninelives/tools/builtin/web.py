@@ -44,7 +44,7 @@ MAX_CHARS = 200_000
 AGENT = "Mozilla/5.0 (compatible; Ninelives)"
 
 _ACCEPT = "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1"
-_TEXT = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|javascript|toml)|application/(x-)?ndjson")
+_TEXT = re.compile(r"text/.{1,100}|application/([^/]{1,100}\+)?(json|xml|yaml|javascript|toml)|application/(x-)?ndjson")
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _CHARSET = re.compile(rb"""<meta[^>]{1,200}charset=["']?([\w-]{1,40})""", re.IGNORECASE)
 _READER = (sys.executable, "-I", "-S", "-W", "ignore", "-X", "utf8", str(Path(__file__).with_name("readable.py")))

@@ -31,8 +31,9 @@ DESCRIPTION_CHARS = 2_000
 SCHEMA_BYTES = 32_768
 PROGRESS_CHARS = 2_000
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}\Z")
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}\Z")
+_NAME = re.compile(r"\A[A-Za-z0-9_-]{1,32}\Z")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_PREFIX = re.compile(r"\A[A-Za-z0-9_-]{0,32}\Z")
 _UNKNOWN = (
     "so its outcome is unknown: it may have happened fully, partly or not at all. It was not repeated. "
     "Check before you do it again."
@@ -204,7 +205,7 @@ def _is_small(listed: ListedTool) -> bool:
 
 def _offered_name(server: McpServer, name: str, taken: set[str]) -> str:
     """The name with its prefix, in characters that model servers accept. A hash tells apart names that collide."""
-    plain = server.prefixed(re.sub(r"[^A-Za-z0-9_-]", "_", name))
+    plain = server.prefixed(_NOT_IN_NAME.sub("_", name))
     if len(plain) <= NAME_CHARS and plain not in taken:
         return plain
     digest = hashlib.sha256(f"{server.name}\0{name}".encode("utf-8", "surrogatepass")).hexdigest()[:8]

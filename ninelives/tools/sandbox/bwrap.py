@@ -43,6 +43,7 @@ from ninelives.tools.sandbox.base import (
 
 INSIDE_UID = 1000
 CALL_FILES = "/run/ninelives"
+_NUMBER = re.compile(r"\d+")
 _WINDOW = "/tmp"
 """Where the outer one mounts the workspace and the files of the call, in an empty tmpfs."""
 _SHM_BYTES = 64 << 20
@@ -191,4 +192,4 @@ def _text(text: str) -> int:
 
 
 def _kernel() -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
+    return tuple(int(part) for part in _NUMBER.findall(platform.release())[:2])
