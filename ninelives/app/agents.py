@@ -33,7 +33,7 @@ from ninelives.tools.base import HERE, Place, Tool, approval_class
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.decorator import ToolsError, load_tools, tool_of
 from ninelives.tools.homes import Homes
-from ninelives.tools.mcp.tools import McpServer, McpTools
+from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.kinds import Sandbox
@@ -55,6 +55,7 @@ class AgentEnvironment(Struct, frozen=True):
     now_ms: Callable[[], int]
     homes: Homes | None = None
     """None: all workspaces are on this machine."""
+    mcp_notify: Notify = ignore
 
 
 class ProfileAgent(Struct, frozen=True):
@@ -276,7 +277,7 @@ def build_agents(
     tables = settings.tables
     threads, outputs = Threads(), OutputFiles()
     processes = Processes(threads)
-    mcp = McpTools([_mcp_server(name, table) for name, table in tables.mcp.items()], threads)
+    mcp = McpTools(mcp_servers(settings), threads, environment.mcp_notify)
     factory = AgentFactory(
         settings=settings,
         store=store,
@@ -409,6 +410,11 @@ def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:
         resend_ms=int(agent.resend_window_s * 1000),
         resend_anonymous_ms=int(agent.resend_anonymous_s * 1000),
     )
+
+
+def mcp_servers(settings: Settings) -> list[McpServer]:
+    """The configured MCP servers. Raises ConfigError."""
+    return [_mcp_server(name, table) for name, table in settings.tables.mcp.items()]
 
 
 def _mcp_server(name: str, table: Mapping[str, object]) -> McpServer:

@@ -33,6 +33,7 @@ from ninelives.http.routes.server import OPEN_PATHS, About
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.log import Log
+from ninelives.tools.mcp.tools import Status
 from ninelives.tools.sandbox.kinds import choose
 
 
@@ -97,7 +98,7 @@ async def assemble(
     opened = await open_store(settings, role, log)
     try:
         sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
-        environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes)
+        environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes, _mcp_notices(log))
         agents = build_agents(settings, opened.store, model, sandbox, environment, extensions)
         for name in keyless_profiles(settings):
             log.warning("profile_without_key", profile=name, note=KEYLESS)
@@ -105,6 +106,20 @@ async def assemble(
     except BaseException:
         await opened.close()
         raise
+
+
+def _mcp_notices(log: Log) -> Callable[[Status], None]:
+    """Logs what becomes of MCP servers."""
+
+    def notice(status: Status) -> None:
+        if not status.connected:
+            log.warning("mcp_server_lost", server=status.name, reason=status.fault, stderr=status.last_line)
+            return
+        log.info("mcp_server_connected", server=status.name, tools=status.tools)
+        if status.left_out:
+            log.warning("mcp_tools_left_out", server=status.name, tools=list(status.left_out))
+
+    return notice
 
 
 class _Parts(Struct, frozen=True):
@@ -150,7 +165,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         clients=Rows((*settings.tables.clients, *TABLE)),
         websocket_s=settings.limits.websocket_s,
     )
-    about = _about(settings, parts, made)
+    about = _about(settings, parts, made, log.secrets.mask)
     try:
         app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings, log), new_id, log)
     except DialectsError as error:
@@ -192,7 +207,18 @@ def _rules(settings: Settings, log: Log) -> Rules:
     )
 
 
-def _about(settings: Settings, parts: RouteParts, made: _Parts) -> About:
+def _mcp_server(status: Status, mask: Callable[[str], str]) -> dict[str, object]:
+    return {
+        "name": status.name,
+        "connected": status.connected,
+        "tools": status.tools,
+        "left_out": [mask(each) for each in status.left_out],
+        "fault": mask(status.fault),
+        "stderr": mask(status.last_line),
+    }
+
+
+def _about(settings: Settings, parts: RouteParts, made: _Parts, mask: Callable[[str], str]) -> About:
     agents, store = made.agents, made.opened.store
     probe, peers, upkeep = Probe(made.model), store.peers, store.upkeep
     limits = settings.limits
@@ -213,6 +239,7 @@ def _about(settings: Settings, parts: RouteParts, made: _Parts) -> About:
             "tool_timeout_s": limits.tool_timeout_s,
         },
         toolsets=agents.toolsets,
+        mcp=lambda: [_mcp_server(status, mask) for status in agents.mcp.status()],
         started_at=time.monotonic(),
         now=time.monotonic,
         upstream=probe.look,

@@ -1,5 +1,5 @@
-"""ninelives doctor. Owns: the checks of configuration, data directory, database, model and sandbox. The sandbox is
-tested by trying to break out of it. Refuses to know: how any of them works."""
+"""ninelives doctor. Owns: the checks of configuration, data directory, database, model, MCP servers and sandbox. The
+sandbox is tested by trying to break out of it. Refuses to know: how any of them works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Check(Struct, frozen=True):
 @config_option
 @json_option
 def doctor(config: str | None, as_json: bool) -> None:
-    """Check this machine: configuration, data directory, database, model and sandbox.
+    """Check this machine: configuration, data directory, database, model, MCP servers and sandbox.
 
     Exit code: 0 when all checks pass, 1 otherwise."""
     checks = asyncio.run(_all(config))
@@ -52,7 +52,7 @@ async def _all(config: str | None) -> list[Check]:
     checks = [Check("configuration", True, printable(says)), _data(loaded)]
     if loaded.settings.store.shared:
         checks.append(await _database(loaded))
-    checks += [await _model(loaded), *await _sandbox(loaded)]
+    checks += [await _model(loaded), *await _mcp(loaded), *await _sandbox(loaded)]
     return checks
 
 
@@ -91,6 +91,32 @@ async def _model(loaded: LoadedSettings) -> Check:
     reachable = await model.probe()
     await model.close()
     return Check("model", reachable, spoken if reachable else f"{spoken} does not answer. Check model.url")
+
+
+async def _mcp(loaded: LoadedSettings) -> list[Check]:
+    """Connect to each MCP server once, as a server would."""
+    from ninelives.app.agents import mcp_servers
+    from ninelives.app.known_secrets import known_secrets
+    from ninelives.observe.log import Secrets
+    from ninelives.tools.decorator import ToolsError
+    from ninelives.tools.mcp.link import CONNECT_S
+    from ninelives.tools.mcp.tools import McpTools
+    from ninelives.tools.threads import Threads
+
+    threads = Threads(1)
+    try:
+        mcp = McpTools(mcp_servers(loaded.settings), threads)
+        await mcp.start()
+    except (ConfigError, ToolsError) as error:
+        return [Check("mcp", False, str(error))]
+    try:
+        await mcp.wait_for_servers(CONNECT_S + 5)
+        found = mcp.status()
+    finally:
+        await mcp.close()
+        threads.close()
+    mask = Secrets(known_secrets(loaded.settings, os.environ)).mask
+    return [Check(f"mcp: {each.name}", each.usable, printable(mask(each.words))) for each in found]
 
 
 async def _sandbox(loaded: LoadedSettings) -> list[Check]:

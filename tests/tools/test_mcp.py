@@ -477,14 +477,6 @@ def test_names_are_made_so_that_upstreams_take_them_and_none_is_lost() -> None:
     assert [tool.name for tool in offered("ok", prefix="").tools()] == ["ok"]
 
 
-def test_words_and_schemas_without_end_are_bounded() -> None:
-    huge: dict[str, object] = {"type": "object", "description": "x" * 40_000}
-    mcp = offered("big", schema=huge)
-    assert mcp.tools() == () and mcp.status()[0].left_out == ("big",)
-    (tool,) = offered("ok").tools()
-    assert len(tool.description) == 2000
-
-
 def test_a_name_that_is_taken_stays_with_the_tool_that_had_it() -> None:
     async def nothing(arguments: dict[str, object], place: Place) -> str:
         return ""
@@ -505,7 +497,7 @@ async def test_arguments_that_a_schema_leaves_open_reach_the_server(place: Place
 
     mcp = offered("open", "closed", schema={"type": "object", "properties": {"a": {}}, "anyOf": [{}]})
     server, _ = mcp._links[0]
-    recorded = Recorded(McpAddress(), mcp._changed)
+    recorded = Recorded(McpAddress(), mcp._threads, mcp._changed, lambda: None)
     recorded.listed = (ListedTool("open", "", {"type": "object"}), ListedTool("closed", "", {"properties": {"a": {}}}))
     mcp._links[0] = (server, recorded)
     mcp._changed()

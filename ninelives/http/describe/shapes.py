@@ -69,6 +69,8 @@ class DetailedHealth(Struct, frozen=True, kw_only=True):
     readers: Count
     limits: Json
     upstream: Json
+    mcp: dict[str, int]
+    """How many MCP servers are configured, and how many are connected."""
     recovery: dict[str, int]
     expired: Count
     replicas: dict[str, int] | UnsetType = UNSET
@@ -107,6 +109,14 @@ class Toolset(Struct, frozen=True):
 
     profile: str
     tools: list[Json]
+
+
+class Toolsets(Struct, frozen=True):
+    """The tools of all profiles, and the MCP servers: whether each is connected, or why not, and what it lists."""
+
+    object: Literal["list"]
+    data: list[Toolset]
+    mcp: list[Json]
 
 
 class Session(Struct, frozen=True):

@@ -78,7 +78,9 @@ class HealthRoutes(Routes):
         about, stats = self._about, self._engine.stats()
         upstream = await about.upstream()
         away = about.away()
-        degraded = bool(stats["degraded"] or away or self._engine.draining or not upstream["reachable"])
+        servers = [each["connected"] for each in about.mcp()]
+        faulty = not upstream["reachable"] or not all(servers)
+        degraded = bool(stats["degraded"] or away or self._engine.draining or faulty)
         replicas = await self._replicas() if away is None else None
         runs = {"active": stats["active"], "queued": stats["queued"]}
         shown = shapes.DetailedHealth(
@@ -96,6 +98,7 @@ class HealthRoutes(Routes):
             readers=stats["subscriptions"],
             limits=about.limits,
             upstream=upstream,
+            mcp={"configured": len(servers), "connected": sum(map(bool, servers))},
             recovery={name: stats[name] for name in ("recovered", "taken_over", "restarted", "sealed", "fenced")},
             expired=stats["evicted"],
             replicas=UNSET if replicas is None else _counted(replicas),
@@ -106,7 +109,8 @@ class HealthRoutes(Routes):
     def _details(self, stats: dict[str, Any], replicas: Sequence[Replica] | None) -> dict[str, object]:
         """What only an admin sees."""
         known = {"replicas": replicas} if replicas is not None else {}
-        return {**self._about.store, "entries": stats["entries"], "beat_age_s": stats["beat_age_s"], **known}
+        ours = {"entries": stats["entries"], "beat_age_s": stats["beat_age_s"], "mcp": self._about.mcp()}
+        return {**self._about.store, **ours, **known}
 
     async def _replicas(self) -> Sequence[Replica] | None:
         """The replicas that use the store; None if they are not known soon."""

@@ -35,6 +35,8 @@ class About(Struct, frozen=True, kw_only=True):
     limits: Described
     toolsets: Callable[[], dict[str, list[Described]]]
     """The tools of each profile. MCP servers may change theirs."""
+    mcp: Callable[[], list[Described]]
+    """The MCP servers: name, connected, tools, left_out, fault, and the last line of stderr."""
     started_at: float
     now: Callable[[], float]
     upstream: Callable[[], Awaitable[Described]]
@@ -119,9 +121,10 @@ class ServerRoutes(Routes):
         return answer(shown)
 
     async def toolsets(self, request: Request) -> Response:
-        """The tools of each profile."""
+        """The tools of each profile, and how the MCP servers are that some of them come from."""
         shown = [shapes.Toolset(name, tools) for name, tools in self._about.toolsets().items()]
-        return answer(shapes.Listing("list", shown))
+        servers = [{name: each[name] for name in each if name != "stderr"} for each in self._about.mcp()]
+        return answer(shapes.Toolsets("list", shown, servers))
 
 
 def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
@@ -145,5 +148,5 @@ CAPABILITIES = Operation(
 )
 TOOLSETS = Operation(
     summary="The tools of each profile",
-    answers={200: shapes.Listing[shapes.Toolset]},
+    answers={200: shapes.Toolsets},
 )

@@ -3,8 +3,8 @@ with growing pauses, and one call. Uses the official `mcp` package (1.24 or late
 nothing before it. Refuses to know: effects, models, and what a result means.
 
 Theory of operation. One task per server holds the connection. It opens transport and session, lists the tools, and
-waits until the connection is lost or the list has changed. The transport, a call or the regular ping of an HTTP server
-may find the connection broken: they call `_drop`, and the task starts over. The last list stays valid meanwhile, and
+waits until the connection is lost or the list has changed. The transport, a call or the regular ping may find the
+connection broken: they call `_drop`, and the task starts over. The last list stays valid meanwhile, and
 a call waits a moment for the connection to come back. A call in progress when the connection is lost ends at once as
 CallLost, because its outcome is unknown. A call that was never sent ends as NotCalled."""
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +23,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ninelives.tools.mcp.incoming import MAX_TOOLS, CheckedStream, bound_answers
 from ninelives.tools.mcp.stdio import Program, Stdio
+from ninelives.tools.threads import Threads
 
 CONNECT_S = 30.0
 FIRST_PAUSE_S = 0.5
@@ -32,10 +35,10 @@ STEADY_S = 10.0
 WAIT_S = 10.0
 """How long a call waits for a connection."""
 PING_S = 60.0
-"""How often an HTTP server is pinged."""
+"""How often a server is pinged. A program is pinged only while it has no call, as it may do one thing at a time."""
 LIST_GAP_S = 1.0
 MAX_PAGES = 20
-MAX_TOOLS = 200
+DESCRIPTION_CHARS = 2_000
 CONNECTION_CLOSED = -32000
 """The package's own error code. Servers use it for other errors too."""
 BROKE = "the connection broke"
@@ -100,22 +103,31 @@ class _Connection:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
         self.session: Any = None
+        self.stdio: Stdio | None = None
 
 
 class McpLink:
     """A server, connected for as long as run() runs."""
 
-    def __init__(self, address: McpAddress, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, address: McpAddress, threads: Threads, changed: Callable[[], None], notify: Callable[[], None]
+    ) -> None:
+        """`changed` is called when the list of tools has changed, `notify` when the server is lost or connected."""
         self._address = address
+        self._threads = threads
         self._changed = changed
+        self._notify = notify
         self.listed: tuple[ListedTool, ...] | None = None
         """Its tools. None if it was never connected."""
+        self.left_out: dict[str, str] = {}
+        """Tools that cannot be used, and why."""
         self.fault = "it is not connected yet"
         self.last_words = ""
-        """What a program wrote to stderr before it ended."""
+        """What a program wrote to stderr before it was lost."""
         self.tried = asyncio.Event()
         """Set after the first attempt has succeeded or failed."""
         self._stopping = False
+        self._calls = 0
         self._connection = _Connection()
         self._up = asyncio.Event()
         self._waiting = 0
@@ -141,8 +153,9 @@ class McpLink:
             try:
                 await self._connect(connection)
             except Exception as error:  # the edge: foreign servers may raise anything; try again
-                self._drop(connection, _one_line(error))
-                self.fault = _one_line(error) if self.fault == BROKE else self.fault
+                self._drop(connection, self._words(error))
+                self.fault = self._words(error) if self.fault == BROKE else self.fault
+            self._tell_fault(connection)
             self.tried.set()
             pause = FIRST_PAUSE_S if time.monotonic() - began > STEADY_S else pause
             await self._pause(pause)
@@ -157,33 +170,51 @@ class McpLink:
                 self.fault = ""
                 self._up.set()
                 self.tried.set()
+                self._notify()
             try:
                 await self._watch(connection)
             finally:
                 self._drop(connection, BROKE)
 
-    def _drop(self, connection: _Connection, fault: str, last_words: str = "") -> None:
+    def _drop(self, connection: _Connection, fault: str) -> None:
         """Mark a connection as lost. The first reason counts."""
         if not connection.lost.is_set():
             connection.lost.set()
             self.fault = fault
-            self.last_words = last_words
+            self.last_words = connection.stdio.last_words if connection.stdio is not None else ""
             if connection is self._connection:
                 self._up.clear()
+
+    def _tell_fault(self, connection: _Connection) -> None:
+        """Tell why the connection is lost, unless that was asked for."""
+        if self._stopping:
+            return
+        if connection.stdio is not None and connection.stdio.nonsense and connection.session is None:
+            self.fault = f"{self.fault}; it printed what is no message: {connection.stdio.nonsense}"
+        self._notify()
+
+    def _words(self, error: BaseException) -> str:
+        """The error in one line, without the URL: it may hold a password."""
+        return _one_line(error).replace(self._address.url or "\0", "its url")
 
     async def _open(self, stack: AsyncExitStack, connection: _Connection) -> Any:
         """Open a session and initialize it."""
         mcp: Any = importlib.import_module("mcp")
         if self._address.program is not None:
-            stdio = Stdio(self._address.program, partial(self._drop, connection))
-            read, write = await stack.enter_async_context(stdio.streams())
+            connection.stdio = Stdio(self._address.program, partial(self._drop, connection))
+            read, write = await stack.enter_async_context(connection.stdio.streams())
         else:
             http: Any = importlib.import_module("mcp.client.streamable_http")
             client = await stack.enter_async_context(http.create_mcp_http_client(headers=dict(self._address.headers)))
-            streams = http.streamable_http_client(self._address.url, http_client=client)
+            bound_answers(client)
+            open_streams = http.streamable_http_client
+            own_bound = "max_sse_event_size" in inspect.signature(open_streams).parameters  # mcp 2
+            more = {"max_sse_event_size": None} if own_bound else {}
+            streams = open_streams(self._address.url, http_client=client, **more)
             read, write, *_ = await stack.enter_async_context(streams)
         information = mcp.types.Implementation(name="ninelives", version="1")
-        session = mcp.ClientSession(read, write, message_handler=self._on_message, client_info=information)
+        checked = CheckedStream(read, self._threads, self.left_out)
+        session = mcp.ClientSession(checked, write, message_handler=self._on_message, client_info=information)
         await stack.enter_async_context(session)
         await session.initialize()
         return session
@@ -196,9 +227,7 @@ class McpLink:
     async def _watch(self, connection: _Connection) -> None:
         """Wait until the connection is lost, and keep the list current meanwhile."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._refresh_list(connection))]
-            if self._address.program is None:
-                tasks.append(group.create_task(self._ping(connection)))
+            tasks = [group.create_task(self._refresh_list(connection)), group.create_task(self._ping(connection))]
             await connection.lost.wait()
             for task in tasks:
                 task.cancel()
@@ -210,22 +239,26 @@ class McpLink:
                 async with asyncio.timeout(CONNECT_S):
                     await self._list(connection.session)
             except Exception as error:  # the edge: foreign servers may raise anything
-                self._drop(connection, _one_line(error))
+                self._drop(connection, self._words(error))
             await asyncio.sleep(LIST_GAP_S)
 
     async def _ping(self, connection: _Connection) -> None:
-        """Ping regularly: over HTTP, a loss shows only when something is sent."""
+        """Ping regularly. Over HTTP a loss shows only when something is sent, and a program may hang."""
         while True:
             await asyncio.sleep(PING_S)
+            if self._calls and self._address.program is not None:
+                continue
             try:
                 async with asyncio.timeout(CONNECT_S):
                     await connection.session.send_ping()
             except Exception as error:  # the edge: foreign servers may raise anything
-                if not isinstance(_meaning(error), CallFailed):
-                    self._drop(connection, _one_line(error))
+                busy = self._calls and self._address.program is not None  # a call began after the ping
+                if not busy and not isinstance(_meaning(error), CallFailed):
+                    self._drop(connection, self._words(error))
 
     async def _list(self, session: Any) -> None:
         self._relist.clear()
+        self.left_out.clear()
         types: Any = importlib.import_module("mcp.types")
         found: list[ListedTool] = []
         cursor = None
@@ -288,6 +321,7 @@ class McpLink:
             options.progress(message or (f"{progress:g} of {total:g}" if total else f"{progress:g}"))
 
         meta = {CALL_KEY: options.call_id}
+        self._calls += 1
         call = asyncio.ensure_future(connection.session.call_tool(name, arguments, progress_callback=tell, meta=meta))
         lost = asyncio.ensure_future(connection.lost.wait())
         try:
@@ -298,6 +332,7 @@ class McpLink:
                 raise CallLost(self.fault)
             raise TimeoutError
         finally:
+            self._calls -= 1
             call.cancel()
             lost.cancel()
             await asyncio.gather(call, lost, return_exceptions=True)
@@ -308,7 +343,7 @@ class McpLink:
         except Exception as error:  # the edge: the package and foreign servers may raise anything
             meaning = _meaning(error)
             if isinstance(meaning, CallLost):
-                self._drop(connection, _one_line(error))
+                self._drop(connection, self._words(error))
                 meaning = CallLost(self.fault)
             raise meaning from error
         return result
@@ -332,7 +367,7 @@ def _listed(wire: dict[str, Any]) -> ListedTool:
     hints = wire.get("annotations") or {}
     return ListedTool(
         name=wire["name"],
-        description=wire.get("description") or wire.get("title") or "",
+        description=(wire.get("description") or wire.get("title") or "")[:DESCRIPTION_CHARS],
         schema=wire.get("inputSchema") or {"type": "object"},
         read_only=hints.get("readOnlyHint") is True,
         idempotent=hints.get("idempotentHint") is True,

@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from ninelives.tools.mcp.incoming import MESSAGE_BYTES
 from ninelives.tools.sandbox.child import GroupLeader
 
-LINE_BYTES = 16 * 1_048_576
 GRACE_S = 2.0
 LAST_WORDS_BYTES = 2_000
 LAST_WORDS_S = 0.5
@@ -39,13 +39,20 @@ class Program(Struct, frozen=True):
 class Stdio:
     """One run of a program, from the start to the end of `streams()`."""
 
-    def __init__(self, program: Program, lost: Callable[[str, str], None]) -> None:
-        """`lost` is called with the reason why the program cannot be reached any more, and the end of its stderr."""
+    def __init__(self, program: Program, lost: Callable[[str], None]) -> None:
+        """`lost` is called with the reason why the program cannot be reached any more."""
         self._program = program
         self._lost = lost
         self._stderr_ended = asyncio.Event()
         self._exit_told = asyncio.Event()
         self._last_words = b""
+        self.nonsense = ""
+        """The first line of its output that was no message, shortened."""
+
+    @property
+    def last_words(self) -> str:
+        """The end of its stderr."""
+        return self._last_words.decode("utf-8", "replace").strip()
 
     @asynccontextmanager
     async def streams(self) -> AsyncIterator[tuple[Any, Any]]:
@@ -94,7 +101,7 @@ class Stdio:
         code = await asyncio.shield(leader.exited)
         await _within(self._stderr_ended, LAST_WORDS_S / 2)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self._lost(f"it ended with {how}", self._last_words.decode("utf-8", "replace").strip())
+        self._lost(f"it ended with {how}")
         self._exit_told.set()
 
     async def _read(self, lines: asyncio.StreamReader, incoming: Any) -> None:
@@ -105,14 +112,22 @@ class Stdio:
             async with incoming:
                 while line := await lines.readline():
                     if line.strip():
-                        await incoming.send(_parsed(parse, message, line))
+                        await incoming.send(self._parsed(parse, message, line))
                 # An exit says more than a closed output, so report that first.
                 await _within(self._exit_told, LAST_WORDS_S)
-                self._lost("it closed its output", "")
+                self._lost("it closed its output")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return  # the session is over
         except ValueError:
-            self._lost(f"it sent a line of more than {LINE_BYTES} bytes", "")
+            self._lost(f"it sent a line of more than {MESSAGE_BYTES} bytes")
+
+    def _parsed(self, parse: Callable[[bytes], object], message: Any, line: bytes) -> object:
+        """The message in a line. If it is not one, the error itself, which the session reports."""
+        try:
+            return message(parse(line))
+        except ValueError as error:
+            self.nonsense = self.nonsense or line[:100].decode("utf-8", "replace").strip()
+            return error
 
     async def _write(self, writer: asyncio.StreamWriter, outgoing: Any) -> None:
         try:
@@ -122,7 +137,7 @@ class Stdio:
                 await writer.drain()
         except ConnectionError:
             await _within(self._exit_told, LAST_WORDS_S)
-            self._lost("it closed its input", "")
+            self._lost("it closed its input")
 
     async def _listen(self, words: asyncio.StreamReader) -> None:
         while data := await words.read(65_536):
@@ -155,7 +170,7 @@ class _Pipes:
         return await self._reader(self._process.stdout), await self._reader(self._process.stderr)
 
     async def _reader(self, pipe: Any) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=LINE_BYTES)
+        reader = asyncio.StreamReader(limit=MESSAGE_BYTES)
         self._loose.remove(pipe)
         transport, _ = await self._loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         self._held.append(transport)
@@ -196,11 +211,3 @@ def _parser() -> Callable[[bytes], object]:
     adapter = getattr(types, "jsonrpc_message_adapter", None)
     parse: Callable[[bytes], object] = adapter.validate_json if adapter else types.JSONRPCMessage.model_validate_json
     return parse
-
-
-def _parsed(parse: Callable[[bytes], object], message: Any, line: bytes) -> object:
-    """The message in a line. If it is not one, the error itself, which the session reports."""
-    try:
-        return message(parse(line))
-    except ValueError as error:
-        return error

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,14 +21,21 @@ from ninelives.core.events import Effect, Outcome, Process
 from ninelives.tools.arguments import checked
 from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Tool, ToolRefused
 from ninelives.tools.decorator import ToolsError
-from ninelives.tools.mcp.link import CallFailed, CallLost, CallOptions, ListedTool, McpAddress, McpLink, NotCalled, load
+from ninelives.tools.mcp.link import (
+    CallFailed,
+    CallLost,
+    CallOptions,
+    ListedTool,
+    McpAddress,
+    McpLink,
+    NotCalled,
+    load,
+)
 from ninelives.tools.mcp.stdio import Program
 from ninelives.tools.output import bounded
 from ninelives.tools.threads import Threads
 
 NAME_CHARS = 64
-DESCRIPTION_CHARS = 2_000
-SCHEMA_BYTES = 32_768
 PROGRESS_CHARS = 2_000
 
 _NAME = re.compile(r"\A[A-Za-z0-9_-]{1,32}\Z")
@@ -108,23 +115,53 @@ class Status(Struct, frozen=True):
     connected: bool
     tools: int
     left_out: tuple[str, ...]
-    """Tools whose schema is too big."""
+    """Tools that cannot be used: name and reason."""
     fault: str = ""
     """Why it is not connected; empty if it is."""
     last_words: str = ""
-    """What its program wrote to stderr before it ended. Not shown to models."""
+    """What its program wrote to stderr before it was lost. Not shown to models."""
+
+    @property
+    def last_line(self) -> str:
+        """The last line of that."""
+        return self.last_words.rpartition("\n")[2].strip()[:300]
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is connected, and all its tools can be used."""
+        return self.connected and not self.left_out
+
+    @property
+    def words(self) -> str:
+        """How it is, in one line."""
+        if not self.connected:
+            return self.fault + (f" ({self.last_line})" if self.last_line else "")
+        return f"{self.tools} tools" + "".join(f"; {each}" for each in self.left_out)
+
+
+Notify = Callable[[Status], None]
+"""Gets the status of a server that was lost, connected again, or lists tools that cannot be used."""
+
+
+def ignore(status: Status) -> None:
+    """Tell nobody."""
 
 
 class McpTools:
     """The tools of all configured servers: a Provider of a Toolbox. Nothing is connected before start()."""
 
-    def __init__(self, servers: Sequence[McpServer], threads: Threads) -> None:
+    def __init__(self, servers: Sequence[McpServer], threads: Threads, notify: Notify = ignore) -> None:
         if len({server.name for server in servers}) != len(servers):
             raise ToolsError("Two MCP servers have the same name.")
         self._tools: tuple[Tool, ...] | None = ()
-        self._links = [(server, McpLink(server.address(), self._changed)) for server in servers]
+        self._links = [(server, self._link(server, threads)) for server in servers]
         self._threads = threads
+        self._notify = notify
+        self._told: dict[str, tuple[bool, str, tuple[str, ...]]] = {}
         self._task: asyncio.Task[None] | None = None
+
+    def _link(self, server: McpServer, threads: Threads) -> McpLink:
+        return McpLink(server.address(), threads, self._changed, lambda: self._tell(server.name))
 
     async def start(self) -> None:
         """Begin to connect, and return at once. See wait_for_servers()."""
@@ -169,17 +206,15 @@ class McpTools:
 
     def status(self) -> list[Status]:
         """The status of each server."""
-        return [
-            Status(
-                name=server.name,
-                connected=link.connected,
-                tools=len(link.listed or ()),
-                left_out=tuple(listed.name for listed in link.listed or () if not _is_small(listed)),
-                fault="" if link.connected else link.fault,
-                last_words="" if link.connected else link.last_words,
-            )
-            for server, link in self._links
-        ]
+        return [_status(server, link) for server, link in self._links]
+
+    def _tell(self, name: str) -> None:
+        """Tell the status of a server, if it is worth a word and not the one that was told last."""
+        now = next(_status(server, link) for server, link in self._links if server.name == name)
+        key = now.connected, now.fault, now.left_out
+        if key != self._told.get(name, (True, "", ())):
+            self._told[name] = key
+            self._notify(now)
 
     def _changed(self) -> None:
         self._tools = None
@@ -191,16 +226,22 @@ class McpTools:
                 group.create_task(link.run())
 
 
+def _status(server: McpServer, link: McpLink) -> Status:
+    return Status(
+        name=server.name,
+        connected=link.connected,
+        tools=len(link.listed or ()),
+        left_out=tuple(f"{name}: {why}" for name, why in link.left_out.items()),
+        fault="" if link.connected else link.fault,
+        last_words="" if link.connected else link.last_words,
+    )
+
+
 def _offered(server: McpServer, link: McpLink, names: set[str]) -> Iterator[Tool]:
     for listed in link.listed or ():
-        if _is_small(listed):
-            name = _offered_name(server, listed.name, names)
-            names.add(name)
-            yield McpTool(server, link, listed, name)
-
-
-def _is_small(listed: ListedTool) -> bool:
-    return len(msgspec.json.encode(listed.schema)) <= SCHEMA_BYTES
+        name = _offered_name(server, listed.name, names)
+        names.add(name)
+        yield McpTool(server, link, listed, name)
 
 
 def _offered_name(server: McpServer, name: str, taken: set[str]) -> str:
@@ -219,7 +260,7 @@ class McpTool:
 
     def __init__(self, server: McpServer, link: McpLink, listed: ListedTool, name: str) -> None:
         self.name = name
-        self.description = listed.description[:DESCRIPTION_CHARS] or name
+        self.description = listed.description or name
         self.schema = listed.schema
         self.effect: Effect = server.effect_of(listed)
         self.approval = server.approval_of(listed)
