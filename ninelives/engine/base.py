@@ -61,6 +61,16 @@ class Patient(Protocol):
     waits_for_worker: Literal[True]
 
 
+@runtime_checkable
+class Resumable(Protocol):
+    """A projection whose readers name a position. A reader that names one which the run has not reached yet waits until
+    it has: numbers that it says it has seen are never sent again."""
+
+    def reached(self, view: Any, seq: int) -> bool:
+        """Is the reader's position in what was told up to entry `seq`?"""
+        ...
+
+
 class Logger(Protocol):
     """Where the engine says what happened: one event name and fields."""
 

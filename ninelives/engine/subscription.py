@@ -35,6 +35,7 @@ from ninelives.engine.base import (
     News,
     Patient,
     Projection,
+    Resumable,
     StreamEnded,
 )
 from ninelives.engine.run import ClaimedRun
@@ -196,6 +197,8 @@ class Subscription:
         self._bound = bound
         self._view: Any = projection.view0(reading.after)
         self._seq = -1
+        self._ahead = reading.after >= 0 and isinstance(projection, Resumable)
+        """The reader names a position that may be beyond what was told."""
         self._name = alike(projection) if reading.after < 0 else None
         """Under which all frames of this run can be kept."""
         self._pages: list[bytes] | None = [] if self._name else None
@@ -388,7 +391,9 @@ class Subscription:
         if self._join():
             return
         await self._still_there()
-        if self._driven or not isinstance(self._projection, Patient):
+        if self._is_ahead():
+            asyncio.get_running_loop().call_later(RETRY_S, self._wake)
+        elif self._driven or not isinstance(self._projection, Patient):
             self._at_edge()
         await self._follow()
 
@@ -426,7 +431,7 @@ class Subscription:
 
     def _join(self) -> bool:
         live = self._source.live(self.run)
-        if live is None or live.committed.seq != self._seq or live.gone:
+        if live is None or live.committed.seq != self._seq or live.gone or self._is_ahead():
             return False
         self._at_edge()
         live.join(self._projection, self._view, self)
@@ -436,6 +441,12 @@ class Subscription:
             self._unlisten()
             self._unlisten = None
         return True
+
+    def _is_ahead(self) -> bool:
+        """Has the reader named a position that the run has not reached? The audience cannot wait for it."""
+        if self._ahead and isinstance(self._projection, Resumable):
+            self._ahead = not self._projection.reached(self._view, self._seq)
+        return self._ahead
 
     def _step(self, records: list[Record]) -> None:
         """Fold and render some records."""

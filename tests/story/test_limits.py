@@ -150,3 +150,20 @@ def test_p8_a_reader_that_owns_its_run_and_never_reads_ends_it_after_the_stall_d
         wait_until(lambda: server.health()["runs"]["active"] == 0, "it is ended", 10.0)
         assert upstream.stats()["requests"] <= asked + 4, "it was held up long before its twelfth message"
     wait_until(lambda: server.health()["readers"] == 0, "nobody reads")
+
+
+def test_d2_a_session_that_is_deleted_while_a_run_in_it_waits_gives_that_run_an_empty_history(
+    client: Client, upstream: Upstream, full: list[str], mark: str
+) -> None:
+    for busy in full:
+        client.post(f"{PATH}/{busy}/cancel")
+    header = {"x-hermes-session-id": mark}
+    assert client.post(chat.PATH, chat.ask(f"{mark} first"), header).status == 200
+    again = [started(client, f"{n} {HANGS}") for n in range(2)]
+    shown = client.post(PATH, {"input": f"{mark} second", "background": True}, header).json()["id"]
+    assert client.delete(f"/api/sessions/{mark}").status == 200
+    for busy in again:
+        client.post(f"{PATH}/{busy}/cancel")
+    assert finished(client, shown)["status"] == "completed"
+    assert [m["content"] for m in upstream.asked(f"{mark} second")[0]["messages"]][-1:] == [f"{mark} second"]
+    assert "first" not in str(upstream.asked(f"{mark} second"))

@@ -90,6 +90,10 @@ class ChatProjection:
             return view, []
         return replace(view, replaying=False, held=None, after=-1), released(view.held)
 
+    def reached(self, view: ChatView, seq: int) -> bool:
+        """See Resumable.reached: positions are numbers of entries."""
+        return view.after <= seq
+
     def over(self, view: ChatView) -> bool:
         """See Projection.over: stream_restarted ends a stream."""
         return view.over

@@ -78,6 +78,10 @@ class ResponsesProjection:
         """See Projection.live."""
         return replace(view, after=-1), []
 
+    def reached(self, view: ResponsesView, seq: int) -> bool:
+        """See Resumable.reached: positions are numbers of frames."""
+        return view.after < view.n
+
     def over(self, view: ResponsesView) -> bool:
         """See Projection.over: only the run's end ends this stream."""
         return False

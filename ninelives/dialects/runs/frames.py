@@ -39,6 +39,10 @@ class RunsProjection:
         """See Projection.live."""
         return replace(view, after=-1), []
 
+    def reached(self, view: RunsView, seq: int) -> bool:
+        """See Resumable.reached: positions are numbers of entries."""
+        return view.after <= seq
+
     def over(self, view: RunsView) -> bool:
         """See Projection.over: only the run's end ends this stream."""
         return False

@@ -59,9 +59,7 @@ async def turns_before(connection: Connection, owner: str, resolved: Resolved) -
     """See Catalog.turns."""
     if resolved.session_turns is not None:
         rows = await connection.fetch(SQL["session"], owner, resolved.session, resolved.session_turns)
-        if len(rows) < resolved.session_turns:
-            raise Damaged("an earlier turn of this session is missing from the store")
-        return [row["turn"] for row in rows]
+        return [row["turn"] for row in rows] if len(rows) == resolved.session_turns else []
     chain: list[Any] = await connection.fetch(SQL["chain"], owner, resolved.previous, resolved.conversation)
     if not chain or chain[0]["previous"] is not None or any(row["turn"] is None for row in chain):
         raise Damaged("an earlier turn of this chain is missing from the store")
