@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel constraints
+	test-openwebui test-clients test-lowest test-wheel constraints sbom
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -79,6 +79,11 @@ constraints:
 	$(MAKE) $(STAMP) CONSTRAINTS=
 	$(BIN)/python lab/constraints.py > constraints.new
 	mv constraints.new constraints.txt
+	$(BIN)/python -m lab.sbom
+
+# Writes sbom.cdx.json, the CycloneDX bill of materials, from the installed packages.
+sbom: $(STAMP)
+	$(BIN)/python -m lab.sbom
 
 # Minutes of random requests against /openapi.json; `make test` has a short run of the same.
 test-schema: $(STAMP)

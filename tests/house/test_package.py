@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from lab import sbom
 from lab.lowest import lowest, lowest_of
 from lab.wheel import problems
+from ninelives import __version__
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -92,3 +95,36 @@ def test_no_text_tells_users_to_install_from_an_index_that_has_no_such_package()
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").iterdir()]
     for path in [*(ROOT / "ninelives").rglob("*.py"), *pages]:
         assert not re.search(r"pipx? install ['\"]?ninelives", path.read_text()), path
+
+
+BILL = json.loads(sbom.FILE.read_text())
+
+
+def test_the_bill_of_materials_has_every_package_of_a_server_at_its_pinned_version() -> None:
+    """After a change of the dependencies or the version: make sbom"""
+    versions = {each["name"]: each["version"] for each in BILL["components"]}
+    pins = pinned()
+    assert {name: version for name, version in versions.items() if pins.get(name, version) != version} == {}
+    assert set(versions) - set(pins) == {"sqlite"}
+    extras = PROJECT["optional-dependencies"]
+    direct = [*PROJECT["dependencies"], *(each for extra in sbom.EXTRAS for each in extras[extra])]
+    assert {normal(re.split(r"[\[<>=;! ]", each)[0]) for each in direct} - set(versions) == set()
+    assert BILL["metadata"]["component"]["version"] == __version__
+
+
+def test_every_reference_in_the_bill_of_materials_has_its_component() -> None:
+    assert (BILL["bomFormat"], BILL["specVersion"]) == ("CycloneDX", "1.6")
+    refs = {each["bom-ref"] for each in BILL["components"]} | {"ninelives"}
+    named = {ref for each in BILL["dependencies"] for ref in (each["ref"], *each["dependsOn"])}
+    assert named == refs
+
+
+def test_the_packages_of_a_server_are_followed_through_extras_and_markers() -> None:
+    needs = sbom.closure("ninelives", {"mcp"})
+    assert "starlette" in needs["ninelives"] and "mcp" in needs["ninelives"] and "mypy" not in needs
+    assert needs.keys() >= {each for found in needs.values() for each in found}
+    assert "mcp" not in sbom.closure("ninelives", set())
+
+
+def test_the_source_distribution_has_the_bill_of_materials_and_the_threat_model() -> None:
+    assert {"sbom.cdx.json", "SECURITY.md"} <= set((ROOT / "MANIFEST.in").read_text().split())
