@@ -3,8 +3,8 @@ know: time, ids, stores, and how any of this looks on the wire.
 
 Theory of operation. Deltas are provisional, completions are facts. So a RunState has two halves. `facts` is replaced
 only when a fact arrives. The draft (a rope of text and one of reasoning) grows by one piece per delta, in constant
-time. Everything is immutable: the writer may hold a staged state and the hub a committed one that share most of their
-pieces, and a reader may keep an old state.
+time. Everything is immutable. A staged state and a committed one (engine/run.py) share most of their pieces, and a
+reader may keep an old state.
 
 A crash becomes visible at AttemptStarted. The draft is dropped, the facts stay. Calls that were started and not
 finished stay due, with the attempt that started them. TABLE decides which event may come when. The few rules that need

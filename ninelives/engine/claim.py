@@ -1,5 +1,5 @@
-"""The life of a claim as a table, and what a signal does in each of its phases. Owns: Phase, ClaimEvent, the table
-`LIFE`, and `SIGNALS`. Refuses to know: stores, agents and how a worker is stopped.
+"""The life of a claim as a table, and what a signal does in each of its phases. Owns: ClaimPhase, ClaimEvent, the
+table `LIFE`, and `SIGNALS`. Refuses to know: stores, agents and how a worker is stopped.
 
 Theory of operation. A claim is this process's right to write to one run. It begins when the run is opened or claimed
 here, and ends when that right is given back, used up by the end of the run, or gone. `after` is the only way from one

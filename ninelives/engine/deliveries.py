@@ -1,13 +1,14 @@
-"""Whether answers reached those who waited for them. Owns: telling the store, as far as this process knows: an answer
-is delivered when its last byte was handed to the transport; a connection is lost when it broke before that; and at a
-start all connections of the process before are lost, however it ended. Refuses to know: connections, and what follows
-for a run.
+"""Whether answers reached those who waited for them. Owns: telling the store. An answer is delivered when its last byte
+was handed to the transport. A connection is lost when it broke before that. At a start all connections of the process
+before are lost, however it ended (`strand`). Refuses to know: connections, and what follows for a run.
 
 Theory of operation. Delivered answers are told in batches: one write for all that were delivered while the last was
-under way. A loss is told at once, because a retry may be on its way already; one that the store did not take is told
-before the next run is opened, or that retry would begin a second run. Where this process has the store to
-itself, a draining server tells of no loss: its next start does, so that the time to come back begins only when somebody
-is there again. Other replicas take a retry at once, so there the loss is told before the connection breaks."""
+under way. A loss is told at once, because a retry may be on its way already. If the store did not take a loss, it is
+told before the next run is opened, or the retry would begin a second run.
+
+A draining server that has its store to itself tells of no loss. Its next start does, so the time in which a caller may
+come back begins when there is a server again. On a shared store another replica takes the retry at once. There the
+loss is told before the connection breaks (`_cut_off` in http/answering.py)."""
 
 from __future__ import annotations
 

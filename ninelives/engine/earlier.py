@@ -1,8 +1,10 @@
 """What was said before a run. Owns: reading the turns of a chain, a conversation or a session as messages, and keeping
-those of long chains, so that the next turn of one does not read all of them again. What comes before a run that is
-there never changes (a conversation can be edited and a session forgotten: these are not kept), and a run is admitted
-only if the one that it follows is there: so nothing kept is ever shown for a run that was deleted. Refuses to know: how
-turns are stored, and what is done with them."""
+those of long chains in memory, so that the next turn of one does not read all of them again. Refuses to know: how turns
+are stored, and what is done with them.
+
+Theory of operation. Only chains are kept, because what comes before a run of a chain never changes. A conversation can
+be edited, and a session forgotten. A run is admitted only if the run that it follows exists. So what is kept is never
+shown for a deleted run."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """How long this process may believe that its claims are its own. Owns: the beat of one process, when it last came
 through, and whether the lease has held since a claim was asked for. Refuses to know: what a claim is good for.
 
-Theory of operation. The store gives a process a lease by its own clock, from the moment a beat arrives. Here the time
-is taken before the beat is sent and by a clock that nobody sets, so what is counted here is over first. When it is over
-(the store is out of reach, or this process stood still), somebody else may have the runs: `Notices.lease_lapsed` is
-called once, and nothing is claimed until a beat comes through again. What was asked of the store before and is answered
-after that is not ours either, though no beat missed it: whoever asks for a claim takes a `span` first, and asks it when
-the answer is there. A store that one process has to itself has leases without end: there the beat only beats."""
+Theory of operation. A beat is a heartbeat to the store. Each one that arrives renews the lease, by the store's clock.
+This process counts from the moment before it sends the beat, by a clock that nobody sets. So its own count ends first.
+
+The lease lapses when the store is out of reach for its whole length, or when this process stood still. Other processes
+may have its runs then. `Notices.lease_lapsed` is called once, and nothing is claimed until a beat comes through.
+
+A claim can be asked for before a lapse and answered after it. Such a claim is not ours. So whoever asks for a claim
+takes a `span` first, and calls its `held` when the answer is there. A store with one process has leases without end."""
 
 from __future__ import annotations
 

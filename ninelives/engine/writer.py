@@ -1,14 +1,15 @@
 """The only caller of append. Owns: the order "apply, append, tell", the group commit over all runs of one journal,
-and what happens when the store does not take a batch.
+and what happens when the store does not take a batch. Refuses to know: agents, dialects and readers.
 
-Theory of operation. Workers stage events on their ClaimedRun; the writer's one task takes everything that is staged,
-asks the journal to append it and then tells. While an append is under way the next batch grows by itself: that is the
-whole of group commit. Deltas are flushed at most every `linger_s` (what comes after a pause goes at once),
-because a flush has a price of its own: two context switches and a transaction; a fact ends the wait, and so does the
-first delta of a message, which a person waits for. Death at any line: before append returns, nobody has seen anything;
-after it, everything told is in the journal. A full or busy store: the same batch is tried again, and workers stop at
-their byte bound. Any other failure: the writer stops writing for good (degraded), every run of it is lost to this
-process, and readers keep what is committed: never again as if written (P13)."""
+Theory of operation. `delta` and `stage` add an event to its ClaimedRun. The writer's one task (`run`) takes everything
+that is staged, appends it in one call (`_flush`) and then tells the readers. The next batch grows during the append:
+that is the whole of group commit. A flush costs two context switches and a transaction, so deltas are flushed at most
+every `linger_s`. A fact ends that wait. So does the first delta of a message, because a person waits for it.
+
+Death at any line: before append returns, nobody has seen anything. After it, everything that was told is in the
+journal. While the store is full or busy, the same batch is tried again, and workers stop at their byte bound. After any
+other failure the writer writes nothing until a restart (P13). This process then loses its runs, and readers keep what
+is committed."""
 
 from __future__ import annotations
 
