@@ -43,7 +43,10 @@ CLOCK = (
     "RETURNS bigint LANGUAGE sql VOLATILE AS $$ SELECT pg_read_file('{}')::bigint $$"
 )
 
-TABLES = "runs run_log keys conversations conversation_edits session_turns session_titles signals grants replicas"
+TABLES = (
+    "runs run_log keys conversations conversation_edits session_turns session_titles signals grants call_grants "
+    "replicas"
+)
 EMPTY = ";".join(f"DELETE FROM {table}" for table in [*TABLES.split(), "workspaces", "meta"])
 
 LOCKS = (

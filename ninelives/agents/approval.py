@@ -6,16 +6,20 @@ a person."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ninelives.agents.rules import Mode, Rule
-from ninelives.core.events import ApprovalRequested, Call
+from ninelives.core.events import ApprovalRequested, Call, Choice
 from ninelives.core.hosts import host_fits
+from ninelives.core.spec import is_one_chat
 from ninelives.core.state import RunState
+from ninelives.journal.values import Grant
 from ninelives.tools.arguments import parsed
-from ninelives.tools.base import Reach, Tool, ToolRefused, reach_of
+from ninelives.tools.base import Reach, Tool, ToolRefused, approval_class, reach_of
 
 
 class ApprovalPolicy(Struct, frozen=True):
@@ -28,9 +32,47 @@ class ApprovalPolicy(Struct, frozen=True):
     """Host names that may be visited without asking. See host_fits."""
 
 
+GRANT_CHARS = 8000
+"""Longest arguments of a call that a standing permission can cover: a person can look through the list of them."""
+_ONCE: tuple[Choice, ...] = ("once", "deny")
+
+
+def canonical(arguments: str) -> str:
+    """Arguments in one form, however the model wrote them."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="sorted").decode()
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return arguments
+
+
 def digest_of(call: Call) -> str:
     """A hash that binds an answer to the tool and its exact arguments."""
-    return hashlib.sha256(f"{call.name}\0{call.arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return _hash(call.name, canonical(call.arguments))
+
+
+def tool_digest(tool: Tool) -> str:
+    """A hash of what a tool says that it does. A tool that changes has another one."""
+    shape = [tool.description, tool.schema, tool.effect, approval_class(tool)]
+    return _hash(tool.name, msgspec.json.encode(shape, order="sorted").decode())
+
+
+def grant_id(session: str, call: str, tool: str) -> str:
+    """The id of a standing permission: in which session (empty: in all), for which call, of which tool, as digests."""
+    return f"grant_{_hash(session, call, tool)}"
+
+
+def grant_of(state: RunState, choice: Choice, at: int, by: str) -> Grant | None:
+    """The standing permission that an answer gives; None where it is for this call only."""
+    asked, accepted = state.facts.asked, state.facts.accepted
+    if asked is None or choice not in ("session", "always"):
+        return None
+    session = (accepted.resolved.session or "") if choice == "session" else ""
+    name = grant_id(session, asked.digest, asked.tool_digest)
+    return Grant(accepted.owner, name, session, asked.call.name, canonical(asked.call.arguments), at, by)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Approvals:
@@ -39,7 +81,7 @@ class Approvals:
     def __init__(
         self,
         policy: ApprovalPolicy,
-        granted: Callable[[str, str, str], Awaitable[bool]],
+        granted: Callable[[str, Sequence[str]], Awaitable[bool]],
         new_code: Callable[[], str],
         now_ms: Callable[[], int],
         ttl_s: float,
@@ -69,10 +111,15 @@ class Approvals:
         mode = self.policy.mode if rule is None else rule.ask
         if mode == "never" or (mode == "on-write" and self._is_harmless(reach, named)):
             return None
-        accepted = state.facts.accepted
-        if rule is None and await self._granted(accepted.owner, accepted.resolved.session or "", call.name):
+        asked = self.ask(call)
+        if rule is not None:
+            return asked
+        digests, accepted = (asked.digest, tool_digest(tool)), state.facts.accepted
+        session = accepted.resolved.session or ""
+        scopes = ("", session) if is_one_chat(session) else ("",)
+        if await self._granted(accepted.owner, [grant_id(scope, *digests) for scope in scopes]):
             return None
-        return self.ask(call)
+        return replace(asked, choices=_choices(state, call), tool_digest=digests[1])
 
     def may_visit(self, call: Call, tool: Tool, named: Callable[[str], bool]) -> Callable[[str], bool]:
         """Place.may_visit for a call that may be made: where a person would be asked about a host, it is refused."""
@@ -98,6 +145,20 @@ class Approvals:
         return named(host) or any(host_fits(pattern, host) for pattern in self.policy.hosts)
 
     def ask(self, call: Call) -> ApprovalRequested:
-        """A new question about this call."""
-        expires_at = self._now_ms() + self._ttl_ms
-        return ApprovalRequested(call=call, digest=digest_of(call), code=self._new_code(), expires_at=expires_at)
+        """A new question about this call, whose answer counts for this call only."""
+        return ApprovalRequested(
+            call=call,
+            digest=digest_of(call),
+            code=self._new_code(),
+            expires_at=self._now_ms() + self._ttl_ms,
+            choices=_ONCE,
+        )
+
+
+def _choices(state: RunState, call: Call) -> tuple[Choice, ...]:
+    """The answers to offer. A permission shows the call, so a run that will be forgotten gives none (B6)."""
+    accepted = state.facts.accepted
+    if accepted.spec.kept in ("delivery", "memory") or len(canonical(call.arguments)) > GRANT_CHARS:
+        return _ONCE
+    one_chat = is_one_chat(accepted.resolved.session or "")
+    return ("once", "session", "always", "deny") if one_chat else ("once", "always", "deny")

@@ -233,8 +233,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
         environment, ttl_s = self.environment, self.settings.tools.approval_ttl_s
         return Approvals(policy, self._granted, environment.new_code, environment.now_ms, ttl_s)
 
-    async def _granted(self, owner: str, session: str, tool: str) -> bool:
-        return await patiently(lambda: self.store.granted(owner, session, tool))
+    async def _granted(self, owner: str, ids: Sequence[str]) -> bool:
+        return await patiently(lambda: self.store.granted(owner, ids))
 
     def places(self, workspace: str) -> Callable[[RunState, str], Place]:
         """The function that gives each tool call its Place (D3)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ninelives import __version__
+from ninelives.cli.approvals import approvals
 from ninelives.cli.config import config
 from ninelives.cli.doctor import doctor
 from ninelives.cli.drill import drill
@@ -26,5 +27,5 @@ def main() -> None:
     Anthropic's Messages."""
 
 
-for _command in (serve, worker, status, runs, config, trust, doctor, drill, store, migrate):
+for _command in (serve, worker, status, runs, approvals, config, trust, doctor, drill, store, migrate):
     main.add_command(_command)

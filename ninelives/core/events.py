@@ -19,6 +19,10 @@ Outcome = Literal["known", "unknown"]
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
+Choice = Literal["once", "session", "always", "deny"]
+"""A person's answer: only this call, the same call in this session, the same call in all sessions, or no."""
+
+
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """Tokens, as reported by the upstream."""
 
@@ -139,6 +143,14 @@ class ApprovalRequested(Event, frozen=True, tag="approval.requested", kw_only=Tr
     digest: str
     code: str
     expires_at: int
+    choices: tuple[Choice, ...] = ("once", "session", "always", "deny")
+    """The answers that were offered."""
+    tool_digest: str = ""
+    """A hash of the tool as it was then, which a standing permission is bound to. Empty: none can be given."""
+
+    def takes(self) -> tuple[Choice, ...]:
+        """The answers that count. Runs of older releases offered permissions that they could not bind to a tool."""
+        return self.choices if self.tool_digest else ("once", "deny")
 
 
 class ApprovalGiven(Event, frozen=True, tag="approval.given", kw_only=True):

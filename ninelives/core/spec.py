@@ -80,6 +80,15 @@ class Resolved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The caller named the session, so the finished turn is added to it."""
 
 
+DERIVED_SESSION = "auto-"
+"""How the name of a session begins that was derived from the first words of a chat, since the request named none."""
+
+
+def is_one_chat(session: str) -> bool:
+    """Whether a session is a single chat. Two chats that begin with the same words share a derived session."""
+    return bool(session) and not session.startswith(DERIVED_SESSION)
+
+
 FINGERPRINT_VERSION = 1
 
 

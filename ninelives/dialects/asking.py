@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.spec import Kept, OnDisconnect, ToolItems, ToolProgress
+from ninelives.core.spec import DERIVED_SESSION, Kept, OnDisconnect, ToolItems, ToolProgress
 from ninelives.dialects.clients import TABLE, Client, ClientTools, Policy, StoreFalse, first_of, recognise
 
 _SESSION = re.compile(r"\A[A-Za-z0-9._:@/+=-]{1,256}\Z")
@@ -135,7 +135,7 @@ class Context(Struct, frozen=True):
         if chat and _SESSION.match(chat):
             return f"owui-{chat}"
         text = "\0".join((self.owner, system or "", first_user)).encode("utf-8", "replace")
-        return "auto-" + hmac.digest(self.secret, text, "sha256").hex()[:32]
+        return DERIVED_SESSION + hmac.digest(self.secret, text, "sha256").hex()[:32]
 
     def known(self) -> Policy:
         """The policy for this caller, without the headers of this request."""

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+from ninelives.agents.approval import grant_of
 from ninelives.core.errors import Damaged
-from ninelives.core.events import Entry
+from ninelives.core.events import Choice, Entry
 from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Projection, Tasks, Ticket, patiently
@@ -23,7 +24,7 @@ from ninelives.engine.readers import Readers, Waiters
 from ninelives.engine.retention import Retainer
 from ninelives.engine.subscription import Subscription
 from ninelives.engine.work import Recovery, WorkFinder, entry_of, read_kept, read_state
-from ninelives.engine.workers import Choice, PersonAnswer, Workers, leave_answer, not_pending
+from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
 from ninelives.engine.writer import Writer
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
 
@@ -237,10 +238,11 @@ class Engine:
         asked = state.facts.asked
         if asked is None:
             raise not_pending()
+        if choice not in asked.takes():
+            raise not_offered(asked.takes())
         await leave_answer(self.durable, owner, state, PersonAnswer(choice, by, self._parts.new_id()))
-        if choice in ("session", "always"):
-            session = state.facts.accepted.resolved.session or ""
-            await self.durable.grant(owner, session if choice == "session" else "", asked.call.name)
+        if grant := grant_of(state, choice, self._parts.now_ms(), by):
+            await self.durable.grant(grant)
         self._finder.seek()
 
     # callers that go

@@ -14,7 +14,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import Literal
 
 import msgspec
 
@@ -26,6 +25,7 @@ from ninelives.core.events import (
     AnyEvent,
     ApprovalGiven,
     CancelRequested,
+    Choice,
     Delta,
     MessageCompleted,
     RunCancelled,
@@ -46,7 +46,6 @@ from ninelives.journal.base import Store, Unlisten
 from ninelives.journal.values import Signal, StoreUnavailable
 
 DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
-Choice = Literal["once", "session", "always", "deny"]
 PARKED = 100_000
 FLUSH_S = 3.0
 """How long a shutdown waits for what was cut, and for the disk."""
@@ -512,6 +511,17 @@ def not_pending() -> ClientError:
     """The one answer where there is nothing to approve."""
     return ClientError(
         "approval_not_pending", "No approval is pending here: it was answered, has expired or never was.", status=409
+    )
+
+
+def not_offered(choices: Sequence[Choice]) -> ClientError:
+    """The error for an answer that the question does not take."""
+    return ClientError(
+        "approval_choice",
+        f"This question takes {', '.join(choices)}. `session` needs a chat with an id of its own: send "
+        "X-Hermes-Session-Id. Neither `session` nor `always` is possible where a rule of the configuration asks, for a "
+        "request with store: false, and for a call over 8,000 characters.",
+        param="choice",
     )
 
 

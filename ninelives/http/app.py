@@ -16,6 +16,7 @@ from ninelives.http.edge.keys import Keyring
 from ninelives.http.errors import on_http_exception
 from ninelives.http.router import FastRouter
 from ninelives.http.routes import served_dialects
+from ninelives.http.routes.approvals import ApprovalRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.server import About, ServerRoutes
@@ -50,6 +51,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
         *ServerRoutes(about, [row.dialect for row in served]).routes(),
         *(route for row in served for route in row.routes(row.dialect, parts, log).routes()),
         *SessionRoutes(parts).routes(),
+        *ApprovalRoutes(parts).routes(),
         *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
     ]
     return _app(routes, lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log))

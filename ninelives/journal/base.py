@@ -15,6 +15,7 @@ from ninelives.journal.values import (
     ConversationLink,
     ConversationRow,
     Gone,
+    Grant,
     HeldRun,
     Opened,
     Opening,
@@ -131,12 +132,20 @@ class Pending(Protocol):
         """The pending signals of one run."""
         ...
 
-    async def grant(self, owner: str, session: str, tool: str) -> None:
-        """Permit a tool without asking again, in one session or (empty name) in all sessions of the owner."""
+    async def grant(self, given: Grant) -> None:
+        """Permit a call without asking again. An owner keeps the newest MAX_GRANTS."""
         ...
 
-    async def granted(self, owner: str, session: str, tool: str) -> bool:
-        """Whether the tool is permitted in this session."""
+    async def granted(self, owner: str, ids: Sequence[str]) -> bool:
+        """Whether the owner has one of these permissions."""
+        ...
+
+    async def grants(self, owner: str) -> list[Grant]:
+        """The permissions of an owner, the newest first."""
+        ...
+
+    async def revoke(self, owner: str, grant: str) -> bool:
+        """Take a permission back. False if there is none with this id."""
         ...
 
 

@@ -131,11 +131,15 @@ class CarriedSignal(Carried, frozen=True):
 
 
 class CarriedGrant(Carried, frozen=True):
-    """A standing permission."""
+    """A standing permission. Those of older releases, for a whole tool, stay behind: nobody reads them."""
 
     owner: str
+    id: str
     session: str
     tool: str
+    arguments: str
+    at: int
+    given_by: str
 
 
 _NOUNS: dict[type[Carried], str] = {

@@ -25,6 +25,24 @@ class Record(Struct, frozen=True, gc=False):
     data: bytes
 
 
+class Grant(Struct, frozen=True):
+    """A standing permission for one exact call."""
+
+    owner: str
+    id: str
+    """It says what is covered: see agents.approval.grant_id."""
+    session: str
+    """Empty: in all sessions of the owner."""
+    tool: str
+    arguments: str
+    at: int
+    by: str
+
+
+MAX_GRANTS = 1000
+"""Standing permissions per owner. The oldest go first, and then a person is asked again."""
+
+
 class Mark(Struct, frozen=True, kw_only=True):
     """What a slice changes beside the log (docs/architecture.md, R4)."""
 

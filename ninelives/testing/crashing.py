@@ -14,6 +14,7 @@ from ninelives.journal.values import (
     Attached,
     Claim,
     Gone,
+    Grant,
     Opened,
     Opening,
     Query,
@@ -145,13 +146,21 @@ class CrashingStore:
         """See Pending.signals."""
         return await self._plain(lambda: self._inner.signals(run))
 
-    async def grant(self, owner: str, session: str, tool: str) -> None:
+    async def grant(self, given: Grant) -> None:
         """See Pending.grant."""
-        await self._plain(lambda: self._inner.grant(owner, session, tool))
+        await self._plain(lambda: self._inner.grant(given))
 
-    async def granted(self, owner: str, session: str, tool: str) -> bool:
+    async def granted(self, owner: str, ids: Sequence[str]) -> bool:
         """See Pending.granted."""
-        return await self._plain(lambda: self._inner.granted(owner, session, tool))
+        return await self._plain(lambda: self._inner.granted(owner, ids))
+
+    async def grants(self, owner: str) -> list[Grant]:
+        """See Pending.grants."""
+        return await self._plain(lambda: self._inner.grants(owner))
+
+    async def revoke(self, owner: str, grant: str) -> bool:
+        """See Pending.revoke."""
+        return await self._plain(lambda: self._inner.revoke(owner, grant))
 
     @property
     def conversations(self) -> Conversations:

@@ -48,7 +48,7 @@ class CallsOnce:
             yield [CallPiece(0, "note", "{}"), Finished("tool_calls", e.Usage())]
 
 
-async def not_granted(owner: str, session: str, tool: str) -> bool:
+async def not_granted(owner: str, ids: Sequence[str]) -> bool:
     return False
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
+from ninelives.core import codec
 from ninelives.core import events as e
 from ninelives.core.errors import IllegalEvent
 from ninelives.core.state import (
@@ -401,3 +402,12 @@ def test_old_states_are_never_changed_by_later_entries(entries: list[e.Entry]) -
     for n, state in enumerate(states):
         again = fold(entries[: n + 1])
         assert again == state
+
+
+def test_a_question_of_an_older_release_takes_only_answers_for_this_call() -> None:
+    """It names no tool that a standing permission could be bound to (D4)."""
+    old = codec.decode(
+        b'{"type":"approval.requested","call":{"id":"c","name":"t","arguments":"{}"},"digest":"d","code":"C","expires_at":1}'
+    )
+    assert isinstance(old, e.ApprovalRequested)
+    assert old.takes() == ("once", "deny") and old.choices == ("once", "session", "always", "deny")

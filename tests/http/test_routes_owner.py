@@ -21,7 +21,7 @@ from ninelives.app.agents import choose_model
 from ninelives.app.assemble import Assembled, assemble
 from ninelives.app.settings import load
 from ninelives.http.routes.server import endpoints_of
-from ninelives.journal.values import Query
+from ninelives.journal.values import Grant, Query
 from ninelives.observe.log import Log
 from ninelives.testing.fake_upstream import FakeUpstream
 from tests.asgi import Answer, http_scope
@@ -102,6 +102,8 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
     ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
     ("GET", "/v1/toolsets"): [Probe("/v1/toolsets")],
+    ("GET", "/v1/approvals"): [Probe("/v1/approvals")],
+    ("DELETE", "/v1/approvals/{id}"): by_id("/v1/approvals/ID", "grant"),
     ("POST", CHAT): [*create(CHAT, MESSAGES), *approvals(CHAT)],
     ("GET", CHAT): [Probe(f"{CHAT}?after={{chat}}"), Probe(f"{CHAT}?after={{active_chat}}&order=desc")],
     ("GET", CHAT + "/{id}"): [
@@ -270,6 +272,7 @@ class World:
             "talk_item": items[0]["id"],
             "active_chat": await self._active_chat(chat["id"]),
             "code": await self._question(),
+            "grant": await self._grant(),
         }
         await self._until_quiet(active=3)
 
@@ -293,6 +296,14 @@ class World:
                     if state is not None and state.facts.asked is not None:
                         return state.facts.asked.code
                 await asyncio.sleep(0.01)
+
+    async def _grant(self) -> str:
+        """A standing permission of alice."""
+        await self.built.engine.durable.grant(
+            Grant("default", "grant_0123abcd", "", "terminal", f'"{SECRET}"', 1, "key 1")
+        )
+        (listed,) = (await self.call("alice", "GET", "/v1/approvals")).json()["data"]
+        return str(listed["id"])
 
     async def _until_quiet(self, active: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -410,7 +421,7 @@ async def _all_of(world: World) -> list[Any]:
     paths += [f"{RESPONSES}/{world.alices[name]}" for name in RESPONSE_IDS]
     paths += [f"{CHAT}/{world.alices[name]}" for name in CHAT_IDS]
     paths += [f"{TALKS}/{world.alices[name]}{more}" for name in TALK_IDS for more in ("", "/items")]
-    paths += [f"{RUNS}?idempotency_key={world.alices['key']}", f"{CHAT}?limit=100"]
+    paths += ["/v1/approvals", f"{RUNS}?idempotency_key={world.alices['key']}", f"{CHAT}?limit=100"]
     answers = [await world.call("alice", "GET", path) for path in paths]
     assert all(answer.status == 200 for answer in answers)
     return [answer.json() for answer in answers]

@@ -28,7 +28,7 @@ from ninelives.journal.sqlite.load import database_in
 from ninelives.journal.sqlite.maintenance import check as check_sqlite
 from ninelives.journal.sqlite.move import SqliteCarrier
 from ninelives.journal.sqlite.store import SqliteStore
-from ninelives.journal.values import Removal, Retention, StoreUnavailable
+from ninelives.journal.values import Grant, Removal, Retention, StoreUnavailable
 from ninelives.testing import VirtualClock
 from ninelives.testing.author import Author, Backend
 from tests.journal.cut import Wire
@@ -115,7 +115,7 @@ async def story(data: Path) -> None:
     await store.sessions.rename("bob", "desk", "Ä title")
     await store.sessions.fork("bob", "desk", "copy")
     for owner in ("ann", "bob"):
-        await store.grant(owner, "desk" if owner == "bob" else "", "terminal")
+        await store.grant(Grant(owner, "g1", "desk" if owner == "bob" else "", "terminal", "{}", 1, "key 1"))
     await ann.finished("deleted", previous="three")
     assert await store.delete("ann", "deleted")
     await bob.finished("expired")
@@ -203,7 +203,7 @@ async def test_unfinished_runs_go_on_in_the_database_with_their_next_attempt(tmp
 async def test_a_database_that_is_not_empty_is_refused(old: Path) -> None:
     url = await server().database()
     store = await store_at(url)
-    await store.grant("ann", "", "tool")
+    await store.grant(Grant("ann", "g1", "", "tool", "{}", 1, "key 1"))
     await store.close()
     with pytest.raises(InUse, match="not empty"):
         await moved(SqliteCarrier(old), PostgresCarrier(url))

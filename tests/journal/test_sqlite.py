@@ -20,7 +20,7 @@ from ninelives.journal.base import Store
 from ninelives.journal.sqlite.load import NewerStore
 from ninelives.journal.sqlite.lock import DirectoryHeld, DirectoryLock
 from ninelives.journal.sqlite.store import SqliteStore
-from ninelives.journal.values import ConversationRow, Query, Slice, StoreUnavailable, Verdict
+from ninelives.journal.values import ConversationRow, Grant, Query, Slice, StoreUnavailable, Verdict
 from ninelives.testing import Author, Backend, Crash, CrashingStore, VirtualClock, refusal
 from ninelives.testing.author import started
 from ninelives.testing.contract.conversations import ITEMS, added, removed
@@ -45,7 +45,7 @@ async def fill(ann: Author) -> None:
     await ann.finished("gone", key="k3")
     await ann.store.delete("ann", "gone")
     await ann.store.annotate("ann", "done", b'{"a":"b"}')
-    await ann.store.grant("ann", "s", "terminal")
+    await ann.store.grant(Grant("ann", "g1", "s", "terminal", "{}", 1, "key 1"))
     await added(ann, "items", b'{"a":"b"}', conversation_use="make", key="k4")
     await added(ann, "more", conversation="conv_items", conversation_use="extend")
     await removed(ann, "conv_items", "items", "x")
@@ -69,7 +69,7 @@ async def picture(ann: Author) -> dict[str, object]:
         "talk": await ann.store.resolve(ann.asked(conversation="talk", kept="memory")),
         "conversations": [(one, await ann.store.conversations.line("ann", one.id)) for one in await pages(ann)],
         "edited": await ann.store.turns("ann", Resolved(previous="more", conversation="conv_items")),
-        "granted": [await ann.store.granted("ann", session, "terminal") for session in ("s", "t")],
+        "granted": await ann.store.grants("ann"),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ninelives.journal.base import Store
 from ninelives.journal.memory.store import MemoryStore
-from ninelives.journal.values import Verdict
+from ninelives.journal.values import Grant, Verdict
 from ninelives.testing import Author, Backend, BadStream, Crash, CrashingStore, SseReader, VirtualClock, parse_sse
 
 
@@ -158,8 +158,10 @@ async def test_nothing_answers_after_the_crash(inner: MemoryStore) -> None:
         lambda: store.forget([]),
         lambda: store.annotate("ann", "r1", b""),
         lambda: store.signals("r1"),
-        lambda: store.grant("ann", "s", "t"),
-        lambda: store.granted("ann", "s", "t"),
+        lambda: store.grant(Grant("ann", "g1", "", "t", "{}", 1, "key 1")),
+        lambda: store.granted("ann", ["g1"]),
+        lambda: store.grants("ann"),
+        lambda: store.revoke("ann", "g1"),
         lambda: store.rows(None),  # type: ignore[arg-type]
     ]
     for call in calls:

@@ -28,7 +28,7 @@ from tests.sim.watch import Watch
 if TYPE_CHECKING:
     from tests.sim.world import Life
 
-WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "annotate", "forget"})
+WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "revoke", "annotate", "forget"})
 STEPS = frozenset({"open", "append", "claim", "signal", "delete"})
 UNHEARD = frozenset({"open", "append", "claim", "signal", "delete", "beat"})
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]

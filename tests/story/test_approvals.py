@@ -124,7 +124,7 @@ def test_d1_the_route_answers_once_and_refuses_another_calls_digest(client: Clie
     assert receipt["approvals"][0]["choice"] == "once"
 
 
-def test_d1_session_grants_the_tool_for_that_session_only(client: Client, mark: str) -> None:
+def test_d1_session_grants_the_call_for_that_session_only(client: Client, mark: str) -> None:
     def start(session: str) -> str:
         return str(client.post(RUNS, {"input": WRITE, "session_id": session}).json()["run_id"])
 

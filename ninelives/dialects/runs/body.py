@@ -3,12 +3,14 @@ engines and HTTP."""
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from ninelives.core import events as e
 from ninelives.core.ids import wire_id
 from ninelives.core.state import Called, Returned, RunState, Said, Thought
 from ninelives.core.table import Phase
 from ninelives.dialects.responses.body import usage_object
-from ninelives.dialects.runs.shapes import RunObject, RunStatus
+from ninelives.dialects.runs.shapes import OpenQuestion, RunObject, RunStatus
 from ninelives.dialects.shared import hidden, joined
 
 STATUS: dict[Phase, RunStatus] = {
@@ -52,6 +54,18 @@ def body(state: RunState) -> RunObject:
         usage_incomplete=facts.usage_incomplete,
         attempt=facts.attempt,
         error=failure_text(failed) if failed else None,
+        approval=_open_question(facts.asked) if facts.asked else UNSET,
+    )
+
+
+def _open_question(asked: e.ApprovalRequested) -> OpenQuestion:
+    return OpenQuestion(
+        tool=asked.call.name,
+        toolCallId=asked.call.id,
+        arguments=asked.call.arguments,
+        digest=asked.digest,
+        expires_at=asked.expires_at / 1000,
+        choices=asked.takes(),
     )
 
 

@@ -95,7 +95,7 @@ def _question(asked: e.ApprovalRequested) -> dict[str, object]:
         "digest": asked.digest,
         "code": asked.code,
         "expires_at": asked.expires_at / 1000,
-        "choices": ["once", "session", "always", "deny"],
+        "choices": asked.choices,
     }
 
 

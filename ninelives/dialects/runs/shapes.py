@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ninelives.core.events import Choice
 from ninelives.dialects.fields import Count, Json, Seconds
 from ninelives.dialects.responses.shapes import ResponseUsage
 
@@ -20,6 +21,18 @@ class RunStarted(Struct, frozen=True):
 
     run_id: Annotated[str, Meta(pattern="^run_")]
     status: Literal["started"]
+
+
+class OpenQuestion(Struct, frozen=True):
+    """The call that waits for a person. POST /v1/runs/{id}/approval answers."""
+
+    tool: str
+    toolCallId: str
+    arguments: str
+    """All of them, as the model wrote them."""
+    digest: str
+    expires_at: Seconds
+    choices: tuple[Choice, ...]
 
 
 class RunObject(Struct, frozen=True):
@@ -38,6 +51,8 @@ class RunObject(Struct, frozen=True):
     usage_incomplete: bool
     attempt: Count
     error: str | None
+    approval: OpenQuestion | UnsetType = UNSET
+    """While it waits for a person."""
 
 
 class RunStopped(Struct, frozen=True):
@@ -59,7 +74,7 @@ class Approved(Struct, frozen=True):
 
     run_id: str
     toolCallId: str
-    choice: Literal["once", "session", "always", "deny"]
+    choice: Choice
 
 
 class ReceiptObject(Struct, frozen=True):

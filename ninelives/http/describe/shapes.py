@@ -119,6 +119,20 @@ class Toolsets(Struct, frozen=True):
     mcp: list[Json]
 
 
+class ApprovalGrant(Struct, frozen=True):
+    """A call that may be made again without asking."""
+
+    object: Literal["approval.grant"]
+    id: str
+    tool: str
+    arguments: str
+    """JSON. Exactly these arguments are covered."""
+    session_id: str | None
+    """The only session in which it counts; null: in all."""
+    created_at: Seconds
+    by: str
+
+
 class Session(Struct, frozen=True):
     """A named session."""
 

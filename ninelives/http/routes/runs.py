@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ninelives.core.errors import ClientError, not_found
+from ninelives.core.events import Choice
 from ninelives.core.ids import run_of_any, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS, fields
@@ -17,7 +18,7 @@ from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
 from ninelives.engine.base import Ticket
-from ninelives.engine.workers import Choice, not_pending
+from ninelives.engine.workers import not_pending
 from ninelives.http import answering
 from ninelives.http.describe.operations import (
     AFTER_SEQ,

@@ -15,10 +15,12 @@ from ninelives.journal.memory.deliveries import MemoryDeliveries, MemoryPeers, M
 from ninelives.journal.memory.tables import MemoryConversation, MemoryRun, MemoryTables
 from ninelives.journal.memory.upkeep import MemoryUpkeep
 from ninelives.journal.values import (
+    MAX_GRANTS,
     PAGE_BYTES,
     Attached,
     Claim,
     Gone,
+    Grant,
     Mark,
     Opened,
     Opening,
@@ -290,13 +292,24 @@ class MemoryStore:
         """See Pending.signals."""
         return list(self._signals.get(run, []))
 
-    async def grant(self, owner: str, session: str, tool: str) -> None:
+    async def grant(self, given: Grant) -> None:
         """See Pending.grant."""
-        self._tables.grants.add((owner, session, tool))
+        self._tables.grants.setdefault((given.owner, given.id), given)
+        for old in (await self.grants(given.owner))[MAX_GRANTS:]:
+            del self._tables.grants[old.owner, old.id]
 
-    async def granted(self, owner: str, session: str, tool: str) -> bool:
+    async def granted(self, owner: str, ids: Sequence[str]) -> bool:
         """See Pending.granted."""
-        return (owner, session, tool) in self._tables.grants or (owner, "", tool) in self._tables.grants
+        return any((owner, each) in self._tables.grants for each in ids)
+
+    async def grants(self, owner: str) -> list[Grant]:
+        """See Pending.grants."""
+        own = [grant for grant in self._tables.grants.values() if grant.owner == owner]
+        return sorted(own, key=lambda grant: (-grant.at, grant.id))
+
+    async def revoke(self, owner: str, grant: str) -> bool:
+        """See Pending.revoke."""
+        return self._tables.grants.pop((owner, grant), None) is not None
 
 
 def _matches(row: RunRow, query: Query) -> bool:

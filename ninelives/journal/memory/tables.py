@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ninelives.core.admission import ConversationFound, KeyFound
 from ninelives.core.spec import Kept, Resolved
-from ninelives.journal.values import ConversationRow, Gone, Opening, Record, RunRow, Signal
+from ninelives.journal.values import ConversationRow, Gone, Grant, Opening, Record, RunRow, Signal
 
 
 class MemoryRun(Struct):
@@ -110,7 +110,7 @@ class MemoryTables:
         self.conversations: dict[tuple[str, str], MemoryConversation] = {}
         self.sessions: dict[tuple[str, str], list[bytes]] = {}
         self.signals: dict[str, list[Signal]] = {}
-        self.grants: set[tuple[str, str, str]] = set()
+        self.grants: dict[tuple[str, str], Grant] = {}
 
     def visible(self, owner: str, run: str) -> MemoryRun | None:
         """A run of this owner that is not deleted."""

@@ -47,7 +47,7 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedTurn: ("turns", "session_turns"),
     c.CarriedTitle: ("titles", "session_titles"),
     c.CarriedSignal: ("wishes", "signals"),
-    c.CarriedGrant: ("grants", "grants"),
+    c.CarriedGrant: ("grants", "call_grants"),
 }
 """What is copied as it is, in order: the query and the table of each kind."""
 _NAMES = {"key": "idem", "delivered": "delivered_at"}

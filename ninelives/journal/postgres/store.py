@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
@@ -40,9 +41,11 @@ from ninelives.journal.postgres.schema import migrate
 from ninelives.journal.postgres.sessions import PostgresSessions
 from ninelives.journal.postgres.upkeep import PostgresUpkeep
 from ninelives.journal.values import (
+    MAX_GRANTS,
     Attached,
     Claim,
     Gone,
+    Grant,
     Opened,
     Opening,
     Query,
@@ -273,10 +276,19 @@ class PostgresStore:
         rows = await self._connections.fetch(SQL["signals"], run)
         return [Signal(*row) for row in rows]
 
-    async def grant(self, owner: str, session: str, tool: str) -> None:
+    async def grant(self, given: Grant) -> None:
         """See Pending.grant."""
-        await self._connections.execute(SQL["grant"], owner, session, tool)
+        await self._connections.execute(SQL["grant"], *astuple(given))
+        await self._connections.execute(SQL["trim_grants"], given.owner, MAX_GRANTS)
 
-    async def granted(self, owner: str, session: str, tool: str) -> bool:
+    async def granted(self, owner: str, ids: Sequence[str]) -> bool:
         """See Pending.granted."""
-        return bool(await self._connections.fetch(SQL["granted"], owner, session, tool))
+        return bool(await self._connections.fetch(SQL["granted"], owner, list(ids)))
+
+    async def grants(self, owner: str) -> list[Grant]:
+        """See Pending.grants."""
+        return [Grant(*row) for row in await self._connections.fetch(SQL["grants"], owner)]
+
+    async def revoke(self, owner: str, grant: str) -> bool:
+        """See Pending.revoke."""
+        return bool(await self._connections.fetch(SQL["revoke"], owner, grant))

@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import apsw
+import msgspec
+from msgspec.structs import astuple
+
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
 from ninelives.journal.base import Alone
@@ -17,9 +21,11 @@ from ninelives.journal.sqlite.segments import read_segment
 from ninelives.journal.sqlite.space import Space
 from ninelives.journal.sqlite.upkeep import SqliteUpkeep
 from ninelives.journal.values import (
+    MAX_GRANTS,
     Attached,
     Claim,
     Gone,
+    Grant,
     HeldRun,
     Opened,
     Opening,
@@ -180,13 +186,26 @@ class SqliteStore:
         """See Pending.signals."""
         return [Signal(*row) for row in await self.database.select(SQL["signals"], (run,))]
 
-    async def grant(self, owner: str, session: str, tool: str) -> None:
+    async def grant(self, given: Grant) -> None:
         """See Pending.grant."""
-        await self.database.execute(SQL["grant"], (owner, session, tool))
 
-    async def granted(self, owner: str, session: str, tool: str) -> bool:
+        def write(db: apsw.Connection) -> None:
+            db.execute(SQL["grant"], astuple(given))
+            db.execute(SQL["trim_grants"], (given.owner, MAX_GRANTS))
+
+        await self.database.write(write)
+
+    async def granted(self, owner: str, ids: Sequence[str]) -> bool:
         """See Pending.granted."""
-        return bool(await self.database.select(SQL["granted"], (owner, session, tool)))
+        return bool(await self.database.select(SQL["granted"], (owner, msgspec.json.encode(ids).decode())))
+
+    async def grants(self, owner: str) -> list[Grant]:
+        """See Pending.grants."""
+        return [Grant(*row) for row in await self.database.select(SQL["grants"], (owner,))]
+
+    async def revoke(self, owner: str, grant: str) -> bool:
+        """See Pending.revoke."""
+        return bool(await self.database.execute(SQL["revoke"], (owner, grant)))
 
 
 class SqliteDeliveries:

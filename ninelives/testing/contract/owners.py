@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
-from ninelives.journal.values import Query
+from ninelives.journal.values import Grant, Query
 from ninelives.testing.author import Author, Backend, refusal
 
 
@@ -116,11 +116,11 @@ class OwnerContract:
         raise AssertionError(f"foreign turns: {turns}")
 
     async def test_grants_are_per_owner(self, backend: Backend) -> None:
-        await backend.store.grant("ann", "s", "terminal")
-        await backend.store.grant("ann", "", "write_file")
-        for tool in ("terminal", "write_file"):
-            for session in ("s", ""):
-                assert not await backend.store.granted("bob", session, tool)
+        store = backend.store
+        await store.grant(Grant("ann", "g1", "s", "terminal", "{}", 1, "key 1"))
+        assert not await store.granted("bob", ["g1"]) and await store.grants("bob") == []
+        assert not await store.revoke("bob", "g1")
+        assert await store.granted("ann", ["g1"])
 
     async def test_a_foreign_question_is_not_found(self, backend: Backend) -> None:
         ann = Author(backend)

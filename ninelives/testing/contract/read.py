@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ninelives.journal.values import PAGE_BYTES, Signal, Verdict
+from ninelives.journal.values import MAX_GRANTS, PAGE_BYTES, Grant, Signal, Verdict
 from ninelives.testing.author import Author, Backend
 
 
@@ -122,17 +122,25 @@ class ReadContract:
         assert not await ann.cancel("nobody")
         assert await backend.store.signals("r1") == []
 
-    async def test_a_grant_is_for_one_tool_in_one_session_or_in_all(self, backend: Backend) -> None:
+    async def test_a_grant_is_found_by_its_id_until_it_is_revoked(self, backend: Backend) -> None:
         store = backend.store
-        await store.grant("ann", "s", "terminal")
-        await store.grant("ann", "s", "terminal")
-        await store.grant("ann", "", "write_file")
-        assert await store.granted("ann", "s", "terminal")
-        assert await store.granted("ann", "s", "write_file")
-        assert await store.granted("ann", "other", "write_file")
-        assert not await store.granted("ann", "other", "terminal")
-        assert not await store.granted("ann", "s", "read_file")
-        assert not await store.granted("ann", "", "terminal")
+        first = Grant("ann", "g1", "s", "terminal", '{"command":"ä \\"x\\""}', 1_700_000_000_000, "key 1")
+        second = Grant("ann", "g2", "", "write_file", "{}", 1_700_000_000_001, "key 2")
+        for grant in (first, first, second):
+            await store.grant(grant)
+        assert await store.grants("ann") == [second, first]
+        assert await store.granted("ann", ["g0", "g1"]) and await store.granted("ann", ["g2"])
+        assert not await store.granted("ann", ["g0"]) and not await store.granted("ann", [])
+        assert await store.revoke("ann", "g1")
+        assert not await store.revoke("ann", "g1")
+        assert not await store.granted("ann", ["g1"]) and await store.grants("ann") == [second]
+
+    async def test_an_owner_keeps_the_newest_grants(self, backend: Backend) -> None:
+        store = backend.store
+        for n in range(MAX_GRANTS + 2):
+            await store.grant(Grant("ann", f"g{n}", "", "t", "{}", n, "key 1"))
+        kept = await store.grants("ann")
+        assert len(kept) == MAX_GRANTS and kept[0].id == f"g{MAX_GRANTS + 1}" and kept[-1].id == "g2"
 
     async def test_parking_keeps_the_signals(self, backend: Backend) -> None:
         ann = Author(backend)

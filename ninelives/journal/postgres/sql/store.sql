@@ -305,12 +305,26 @@ SELECT id FROM runs WHERE owner = $1 AND asks = $2 AND asks != '' AND hidden = 0
 UPDATE runs SET metadata = $3 WHERE owner = $1 AND id = $2 AND hidden = 0 RETURNING 1;
 
 -- name: grant
--- Lets a tool run without approval, in one session or (empty) in all.
-INSERT INTO grants (owner, session, tool) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
+-- Lets one call run without approval.
+INSERT INTO call_grants (owner, id, session, tool, arguments, at, given_by) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING;
+
+-- name: trim_grants
+-- Deletes all but the newest permissions of an owner.
+DELETE FROM call_grants WHERE owner = $1 AND id IN (
+  SELECT id FROM call_grants WHERE owner = $1 ORDER BY at DESC, id OFFSET $2);
 
 -- name: granted
--- Whether a tool may run without approval.
-SELECT 1 FROM grants WHERE owner = $1 AND session IN ($2, '') AND tool = $3 LIMIT 1;
+-- Whether a call may run without approval.
+SELECT 1 FROM call_grants WHERE owner = $1 AND id = ANY($2::text[]) LIMIT 1;
+
+-- name: grants
+-- The permissions of an owner, the newest first.
+SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants WHERE owner = $1 ORDER BY at DESC, id;
+
+-- name: revoke
+-- Takes a permission back.
+DELETE FROM call_grants WHERE owner = $1 AND id = $2 RETURNING id;
 
 -- name: now
 -- The time by which things expire.
@@ -353,4 +367,4 @@ SELECT owner, $3, n, at, run, turn FROM session_turns WHERE owner = $1 AND sessi
 -- Deletes a session with its turns, its title and its permissions.
 WITH turns AS (DELETE FROM session_turns WHERE owner = $1 AND session = $2),
   titles AS (DELETE FROM session_titles WHERE owner = $1 AND session = $2)
-DELETE FROM grants WHERE owner = $1 AND session = $2;
+DELETE FROM call_grants WHERE owner = $1 AND session = $2;

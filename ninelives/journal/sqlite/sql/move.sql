@@ -30,7 +30,7 @@ SELECT owner, run, kind, key, payload FROM signals ORDER BY run, kind, key;
 
 -- name: grants
 -- All standing permissions.
-SELECT owner, session, tool FROM grants ORDER BY owner, session, tool;
+SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants ORDER BY owner, id;
 
 -- name: put_run
 -- A run from another store; its log follows.
@@ -66,4 +66,4 @@ INSERT INTO signals (owner, run, kind, key, payload) VALUES (?, ?, ?, ?, ?);
 
 -- name: put_grant
 -- A standing permission.
-INSERT INTO grants (owner, session, tool) VALUES (?, ?, ?);
+INSERT INTO call_grants (owner, id, session, tool, arguments, at, given_by) VALUES (?, ?, ?, ?, ?, ?, ?);

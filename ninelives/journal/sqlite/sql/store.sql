@@ -238,12 +238,26 @@ WHERE ended = 1 AND hidden = 0 AND sealed_seq < last_seq ORDER BY n;
 SELECT id, run, seq, attempt, at, crc, data FROM entries ORDER BY id;
 
 -- name: grant
--- A standing permission for a tool, in one session or (empty) in all.
-INSERT INTO grants (owner, session, tool) VALUES (?, ?, ?) ON CONFLICT DO NOTHING;
+-- Lets one call run without approval.
+INSERT INTO call_grants (owner, id, session, tool, arguments, at, given_by) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
+
+-- name: trim_grants
+-- Deletes all but the newest permissions of an owner.
+DELETE FROM call_grants WHERE owner = ?1 AND id IN (
+  SELECT id FROM call_grants WHERE owner = ?1 ORDER BY at DESC, id LIMIT -1 OFFSET ?2);
 
 -- name: granted
--- Whether a standing permission exists.
-SELECT 1 FROM grants WHERE owner = ?1 AND session IN (?2, '') AND tool = ?3 LIMIT 1;
+-- Whether a call may run without approval.
+SELECT 1 FROM call_grants WHERE owner = ?1 AND id IN (SELECT value FROM json_each(?2)) LIMIT 1;
+
+-- name: grants
+-- The permissions of an owner, the newest first.
+SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants WHERE owner = ? ORDER BY at DESC, id;
+
+-- name: revoke
+-- Takes a permission back.
+DELETE FROM call_grants WHERE owner = ? AND id = ? RETURNING id;
 
 -- name: sessions
 -- A page of an owner's named sessions, the one used last first.
@@ -279,7 +293,7 @@ DELETE FROM session_titles WHERE owner = ? AND session = ?;
 
 -- name: forget_grants
 -- Delete the standing permissions of a session.
-DELETE FROM grants WHERE owner = ? AND session = ?;
+DELETE FROM call_grants WHERE owner = ? AND session = ?;
 
 -- name: touch
 -- Note when a run was last used.

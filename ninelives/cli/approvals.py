@@ -1,0 +1,42 @@
+"""ninelives approvals. Owns: ls and revoke. They use only the public HTTP API. Refuses to know: the store."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import click
+
+from ninelives.cli.shared import Remote, json_option, remote_options
+
+
+@click.group()
+def approvals() -> None:
+    """List and revoke what a person approved for more than one call."""
+
+
+@approvals.command("ls")
+@remote_options
+@json_option
+def ls(url: str | None, key: str | None, as_json: bool) -> None:
+    """List standing permissions."""
+    answer = Remote(url, key).get("/v1/approvals")
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    for grant in answer["data"]:
+        where = f"in session {grant['session_id']}" if grant["session_id"] else "in all sessions"
+        shown = json.dumps(json.loads(grant["arguments"]))  # ASCII: nothing in it can move the cursor
+        click.echo(f"{grant['id']}  {where}, by {grant['by']}\n  {grant['tool']} {shown}")
+    if not answer["data"]:
+        click.echo("no standing permissions")
+
+
+@approvals.command("revoke")
+@click.argument("grant")
+@remote_options
+@json_option
+def revoke(grant: str, url: str | None, key: str | None, as_json: bool) -> None:
+    """Take a permission back: the next such call asks again."""
+    answer = Remote(url, key).get(f"/v1/approvals/{quote(grant, safe='')}", "DELETE")
+    click.echo(json.dumps(answer) if as_json else f"{answer['id']}: revoked")
