@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel constraints sbom
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -59,6 +59,11 @@ sandbox:
 
 test: check sandbox
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs
+
+# The sandboxes with all that they need: a small virtual machine whose memory runs out, and containers (podman).
+test-sandbox: $(STAMP) sandbox
+	@command -v linux.uml >/dev/null 2>&1 || apt-get install -y -qq user-mode-linux >/dev/null 2>&1 || true
+	$(BIN)/python -m pytest -rs -m "long or not long" tests/tools $(ARGS)
 
 # The server with the lowest version of each direct dependency, in an environment of its own.
 test-lowest:

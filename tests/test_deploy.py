@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 
 from ninelives.app.settings import OPTIONS
+from ninelives.tools.sandbox.seccomp import REFUSED
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 KNOWN = {option.env for option in OPTIONS.values()} | {"API_SERVER_KEY"}
@@ -32,6 +34,15 @@ def test_nginx_sends_to_the_replicas_of_the_compose_file_and_does_not_buffer_str
     assert named == dict.fromkeys(("one", "two", "three"), "8642") and set(named) <= set(compose()["services"])
     assert conf.count("{") == conf.count("}") and "proxy_buffering off" in conf
     assert "listen 8080" in conf and compose()["services"]["nginx"]["ports"] == ["127.0.0.1:8642:8080"]
+
+
+def test_the_seccomp_profile_refuses_what_sandboxed_commands_may_not_call_but_lets_bubblewrap_work() -> None:
+    profile = json.loads((DEPLOY / "seccomp.json").read_text())
+    refused = {name for row in profile["syscalls"] if "args" not in row for name in row["names"]}
+    needed = {"mount", "umount2", "pivot_root", "setns", "clone3", "sched_setattr", "clone", "unshare", "seccomp"}
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW" and not refused & needed
+    assert set(REFUSED) - needed <= refused
+    assert [row["names"] for row in profile["syscalls"] if "args" in row] == [["socket"]]
 
 
 def test_the_unit_of_systemd_gives_a_server_the_time_that_it_drains() -> None:

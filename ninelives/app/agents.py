@@ -120,6 +120,11 @@ class Agents(Struct, kw_only=True):
         """The tools of each profile, for GET /v1/toolsets."""
         return {name: list(_described(made)) for name, made in self.by_profile.items()}
 
+    def tools_off(self) -> list[dict[str, object]]:
+        """The tools that this machine cannot offer, each with the reason and the remedy."""
+        off = SHELL_TOOLS if self.sandbox.kind == "refused" else ()
+        return [{"name": name, "why": self.sandbox.says} for name in off]
+
 
 def _described(made: ProfileAgent) -> Iterable[dict[str, object]]:
     toolbox, approvals = made.toolbox, made.approvals

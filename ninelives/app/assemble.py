@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+import msgspec
 from msgspec import Struct
 from starlette.applications import Starlette
 
@@ -34,6 +35,7 @@ from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.log import Log
 from ninelives.tools.mcp.tools import Status
+from ninelives.tools.registry import SHELL_TOOLS
 from ninelives.tools.sandbox.kinds import choose
 
 
@@ -102,6 +104,8 @@ async def assemble(
         agents = build_agents(settings, opened.store, model, sandbox, environment, extensions)
         for name in keyless_profiles(settings):
             log.warning("profile_without_key", profile=name, note=KEYLESS)
+        if sandbox.kind == "refused":
+            log.warning("shell_tools_off", tools=SHELL_TOOLS, why=sandbox.says)
         return _join(settings, key, log, role, _Parts(opened, agents, model))
     except BaseException:
         await opened.close()
@@ -230,6 +234,8 @@ def _about(settings: Settings, parts: RouteParts, made: _Parts, mask: Callable[[
             "sandbox_says": agents.sandbox.says,
             "data_dir": str(settings.server.data_path),
         },
+        sandbox={"kind": agents.sandbox.kind, **msgspec.structs.asdict(agents.sandbox.holds)},
+        tools_off=agents.tools_off(),
         limits={
             "concurrent_runs": limits.concurrent_runs,
             "queue": limits.queue,

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
 
+_OOM_SCORE = "-500"
 FRAME_SLACK = 1024 * 1024
 """A websocket frame that exceeds the limit by less than this gets an error. A larger one closes its connection."""
 
@@ -85,6 +87,7 @@ class Foreground:
 
         sock = self._bind()
         _give_memory_back()
+        be_killed_last()
         log = Log(_utc_now, json=not sys.stderr.isatty(), secrets=known_secrets(self._loaded.settings, os.environ))
         logging.getLogger().addHandler(LibraryHandler(log))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -224,6 +227,8 @@ class Foreground:
         file = self._loaded.file
         yield f"  config    {printable(str(file.absolute())) if file else 'no file: defaults, environment and flags'}"
         yield f"  tools     {built.assembled.agents.describe_rules()}"
+        for off in built.assembled.agents.tools_off()[:1]:
+            yield f"  warning   {off['why']}"
 
 
 def _give_memory_back() -> None:
@@ -236,6 +241,17 @@ def _give_memory_back() -> None:
     if mallopt is not None:
         mallopt(mmap_threshold, 128 * 1024)
         mallopt(trim_threshold, 128 * 1024)
+
+
+def be_killed_last() -> None:
+    """Lower the OOM score where this process may (mostly as root), unless somebody has set it. Commands of tools raise
+    theirs, so the kernel kills them first everywhere."""
+    score = Path("/proc/self/oom_score_adj")
+    try:
+        if score.read_text().strip() == "0":
+            score.write_text(_OOM_SCORE)
+    except OSError:
+        return  # another system than Linux, or no right to lower it
 
 
 def _collect_less() -> None:

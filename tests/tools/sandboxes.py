@@ -90,6 +90,11 @@ def having(mark: str) -> list[int]:
     return found
 
 
+def score_of(pid: int) -> int:
+    """How readily the kernel kills a process when memory is short."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
 @asynccontextmanager
 async def responsive(seconds: float) -> AsyncIterator[None]:
     """In the meantime no step of the loop waits for longer than that."""

@@ -111,7 +111,7 @@ async def test_the_group_does_not_survive_a_server_that_is_killed(sandbox: Sandb
 
 async def test_the_doctor_tells_what_it_does_not_hold(sandbox: Sandbox, place: Place) -> None:
     findings = {finding.name: finding.ok for finding in await prove(sandbox, place)}
-    assert len(findings) == 8
+    assert len(findings) == 14
     assert not findings.pop("reach this machine by UDP")
     assert findings.pop("start processes without end") == IS_ROOT
     if abi() < 4:

@@ -71,6 +71,8 @@ class DetailedHealth(Struct, frozen=True, kw_only=True):
     upstream: Json
     mcp: dict[str, int]
     """How many MCP servers are configured, and how many are connected."""
+    tools: Json
+    """The sandbox, whether shell tools are on, and what to do if they are not."""
     recovery: dict[str, int]
     expired: Count
     replicas: dict[str, int] | UnsetType = UNSET
@@ -101,14 +103,17 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     tool_progress: list[str]
     store: Json
     features: Json
+    sandbox: Json
+    """What bounds the commands of tools: its kind, and what it holds. null is no bound."""
     limits: Json
 
 
 class Toolset(Struct, frozen=True):
-    """The tools of a profile, each with effect and approval class."""
+    """The tools of a profile, each with effect and approval class, and those that are off, each with the reason."""
 
     profile: str
     tools: list[Json]
+    off: list[Json] = []
 
 
 class Toolsets(Struct, frozen=True):

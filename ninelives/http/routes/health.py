@@ -22,6 +22,7 @@ from ninelives.journal.values import Replica, StoreUnavailable
 
 NO_STORE_S = 2
 """When a client or a load balancer may ask again."""
+REMEDY = "Install bubblewrap, or set tools.sandbox: see GET /v1/toolsets, `ninelives doctor` and docs/operations.md."
 REPLICAS_S = 2.0
 """How long the list of replicas may take."""
 
@@ -99,6 +100,7 @@ class HealthRoutes(Routes):
             limits=about.limits,
             upstream=upstream,
             mcp={"configured": len(servers), "connected": sum(map(bool, servers))},
+            tools=_tools(about),
             recovery={name: stats[name] for name in ("recovered", "taken_over", "restarted", "sealed", "fenced")},
             expired=stats["evicted"],
             replicas=UNSET if replicas is None else _counted(replicas),
@@ -125,6 +127,12 @@ class HealthRoutes(Routes):
 
 def _counted(replicas: Sequence[Replica]) -> dict[str, int]:
     return {"alive": len(replicas), "working": sum(each.works for each in replicas)}
+
+
+def _tools(about: About) -> dict[str, object]:
+    """Without the reason, which may name a path: an admin and GET /v1/toolsets see it."""
+    shown: dict[str, object] = {"sandbox": about.sandbox["kind"], "shell": "off" if about.tools_off else "on"}
+    return {**shown, "remedy": REMEDY} if about.tools_off else shown
 
 
 def _later(response: Response) -> Response:

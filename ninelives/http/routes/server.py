@@ -33,6 +33,10 @@ class About(Struct, frozen=True, kw_only=True):
     parts: RouteParts
     store: Described
     limits: Described
+    sandbox: Described
+    """Its kind, and what it holds."""
+    tools_off: list[Described]
+    """Tools that this machine cannot offer, with the reason."""
     toolsets: Callable[[], dict[str, list[Described]]]
     """The tools of each profile. MCP servers may change theirs."""
     mcp: Callable[[], list[Described]]
@@ -116,13 +120,15 @@ class ServerRoutes(Routes):
                 "websocket": True,
                 "sandbox": about.store["sandbox"],
             },
+            sandbox=about.sandbox,
             limits=about.limits,
         )
         return answer(shown)
 
     async def toolsets(self, request: Request) -> Response:
         """The tools of each profile, and how the MCP servers are that some of them come from."""
-        shown = [shapes.Toolset(name, tools) for name, tools in self._about.toolsets().items()]
+        off = self._about.tools_off
+        shown = [shapes.Toolset(name, tools, off) for name, tools in self._about.toolsets().items()]
         servers = [{name: each[name] for name in each if name != "stderr"} for each in self._about.mcp()]
         return answer(shapes.Toolsets("list", shown, servers))
 

@@ -75,6 +75,7 @@ class Processes:
         self._in_total = in_total
         self._start = secrets.token_hex(4)
         self._known: dict[str, Running] = {}
+        self._sweeps: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def check_room(self, owner: str) -> None:
@@ -98,6 +99,9 @@ class Processes:
             overdue.cancel()
             running.ended = time.monotonic()
             waiting.close()
+            sweep = loop.create_task(waiting.sweep(self._threads), name="sweep")
+            self._sweeps.add(sweep)
+            sweep.add_done_callback(self._sweeps.discard)
 
         waiting.child.follow(running.log.append, ended)
         self._forget_old(owner)
@@ -122,12 +126,17 @@ class Processes:
         waiting = running.waiting
         waiting.child.kill()
         await waiting.sweep(self._threads)
-        await waiting.end()
+        await waiting.end(self._threads)
+
+    async def abandon(self, waiting: WaitingLauncher) -> None:
+        """Kill a launcher that did not get permission."""
+        await waiting.end(self._threads)
 
     async def close(self) -> None:
         """Kill all. No more can be started."""
         self._closed = True
         await asyncio.gather(*(self.kill(each) for each in self._known.values()))
+        await asyncio.gather(*self._sweeps)
 
     def _forget_old(self, owner: str) -> None:
         finished = [each for each in self.of(owner) if each.ended is not None]
@@ -243,7 +252,7 @@ class _Start:
         """Kill the launcher, if it did not get permission."""
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
-            await waiting.end()
+            await self._processes.abandon(waiting)
 
 
 class _ProcessAction:

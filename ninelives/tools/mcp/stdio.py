@@ -12,7 +12,8 @@ import asyncio
 import importlib
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -85,7 +86,7 @@ class Stdio:
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the program. Blocks until it is loaded, as the event loop's own subprocess call does."""
         pipe = subprocess.PIPE
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self._program.argv,
             stdin=pipe,
             stdout=pipe,
@@ -95,6 +96,8 @@ class Stdio:
             start_new_session=True,
             bufsize=0,
         )
+        _lose_privilege(process.pid)
+        return process
 
     async def _watch(self, leader: GroupLeader) -> None:
         """Report how it ended, with the end of its stderr."""
@@ -143,6 +146,14 @@ class Stdio:
         while data := await words.read(65_536):
             self._last_words = (self._last_words + data)[-LAST_WORDS_BYTES:]
         self._stderr_ended.set()
+
+
+def _lose_privilege(pid: int) -> None:
+    """The server may have an OOM score below zero. Its children have the usual one."""
+    score = Path(f"/proc/{pid}/oom_score_adj")
+    with suppress(OSError):  # it ended already, or this is not Linux
+        if int(score.read_text()) < 0:
+            score.write_text("0")
 
 
 async def _end(leader: GroupLeader) -> None:

@@ -49,6 +49,10 @@ class Bounds(Struct, frozen=True):
     files: int = 1024
     scratch_bytes: int = 256 << 20
     """Size of /tmp, which is memory."""
+    call_bytes: int = 2 << 30
+    """Memory of all processes of a call together, if a cgroup bounds it."""
+    call_processes: int = 256
+    """Processes of a call, if only a cgroup bounds them."""
 
 
 class CallFile:
@@ -101,6 +105,8 @@ class Launch(Struct, frozen=True):
     cpu_s: int
     """CPU time of each process."""
     files: tuple[CallFile, ...] = ()
+    call_bytes: int | None = None
+    """Memory of the whole call, if it is not the bound of the sandbox."""
 
 
 class Start(Struct):
@@ -117,6 +123,42 @@ class Start(Struct):
         self.fds = ()
 
 
+class CallGroup(Protocol):
+    """The cgroup of one call. See cgroup.py."""
+
+    path: Path
+
+    def remove(self) -> bool:
+        """Kill what is in it and remove it. True if it is gone. Blocks."""
+        ...
+
+
+class CallGroups(Protocol):
+    """Makes a cgroup for each call."""
+
+    def make(self, bounds: Bounds) -> CallGroup:
+        """A cgroup for a call. Raises OSError."""
+        ...
+
+
+class Holds(Struct, frozen=True, kw_only=True):
+    """What a sandbox bounds, for /v1/capabilities and for `doctor`. None means that there is no bound."""
+
+    network: bool
+    """Whether commands reach a network."""
+    memory_bytes: int | None = None
+    """Address space of one process."""
+    call_memory_bytes: int | None = None
+    """Memory of all processes of a call together."""
+    processes: int | None = None
+    seccomp: bool = False
+    """Whether a filter refuses system calls that get around the bounds."""
+    oom_floor: bool = False
+    """Whether the kernel, short of memory, kills commands first, and commands cannot change that."""
+    nothing_survives: bool = False
+    """Whether no process can outlive its call or the server."""
+
+
 class Sandbox(Protocol):
     """A way to confine what a model runs. Stateless: all calls share one."""
 
@@ -127,6 +169,9 @@ class Sandbox(Protocol):
     """The user that commands run as, if it is not the server's own. The workspace must belong to that user."""
     bounds: Bounds | None
     """The bounds that the launcher sets on itself."""
+    holds: Holds
+    groups: CallGroups | None
+    """Makes a cgroup for each call, if this server may."""
     contained: bool
     """Whether no process can outlive the spawned one or the server. If not, the launcher ends its own group when the
     server dies, and the reaper looks for processes that left the group."""

@@ -4,9 +4,10 @@ what runs inside.
 Theory of operation. The sandbox has its own root: /usr and a few files of /etc to read, and a fresh /proc, /dev and
 /tmp. The workspace is mounted under its own path, so file tools and commands use the same paths. It is the only thing
 that can be written and that stays. There is no network, no environment of the launcher, and no capability; process ids
-and user namespace are its own. Bubblewrap dies with the server, and everything inside dies with it. The launcher is
-the first process inside (--as-pid-1). When it ends, the kernel has killed all others before bubblewrap returns, so
-nothing is left and no init has to reap it.
+and user namespace are its own. A filter refuses system calls that get around this (seccomp.py). /proc is read-only, so
+no process inside can lower its OOM score. Bubblewrap dies with the server, and everything inside dies with it. The
+launcher is the first process inside (--as-pid-1). When it ends, the kernel has killed all others before bubblewrap
+returns, so nothing is left and no init has to reap it.
 
 A server that is not root needs one bubblewrap. Root needs two, because what runs inside must not be root outside: the
 limit of processes does not apply to root, and root reads every visible file. So an unprivileged user starts bubblewrap,
@@ -32,6 +33,8 @@ from ninelives.tools.sandbox.base import (
     READABLE_ETC,
     Bounds,
     CallFile,
+    CallGroups,
+    Holds,
     Kind,
     Launch,
     Start,
@@ -40,6 +43,7 @@ from ninelives.tools.sandbox.base import (
     hand_over,
     real_path,
 )
+from ninelives.tools.sandbox.seccomp import filter_program
 
 INSIDE_UID = 1000
 CALL_FILES = "/run/ninelives"
@@ -50,7 +54,7 @@ _SHM_BYTES = 64 << 20
 _PROBE_S = 10.0
 _OWN = ("/proc", "/dev", "/run", "/etc", *READABLE)
 """Paths at which no workspace can be, because the sandbox mounts its own files there."""
-_OPTIONAL = ("--disable-userns", "--size", "--perms")
+_OPTIONAL = ("--disable-userns", "--size", "--perms", "--seccomp")
 """Options that can be left out, for versions that do not have them."""
 
 
@@ -60,13 +64,26 @@ class Bwrap:
     kind: Kind = "bwrap"
     contained = True
 
-    def __init__(self, program: str, options: frozenset[str], version: str) -> None:
+    def __init__(
+        self, program: str, options: frozenset[str], version: str, groups: CallGroups | None = None
+    ) -> None:
         self.uid = dropped_uid()
         # Before Linux 5.14 the kernel counts the user's processes on the whole machine: a small bound would forbid all.
         self.bounds: Bounds | None = Bounds(processes=64 if _kernel() >= (5, 14) else 1024)
+        self.groups = groups
+        self._filter = filter_program() if "--seccomp" in options else None
+        self.holds = Holds(
+            network=False,
+            memory_bytes=self.bounds.memory_bytes,
+            call_memory_bytes=self.bounds.call_bytes if groups else None,
+            processes=self.bounds.processes,
+            seccomp=self._filter is not None,
+            oom_floor=True,
+            nothing_survives=True,
+        )
         self.says = f"bubblewrap {version}: no network, own process ids, only the workspace can be written"
         if missing := [option for option in _OPTIONAL if option not in options]:
-            self.says += f" (this version has no {', '.join(missing)})"
+            self.says += f" (without {', '.join(missing)})"
         self._program = program
         self._setpriv = shutil.which("setpriv") or "setpriv"
         self._options = options
@@ -80,7 +97,8 @@ class Bwrap:
         home = str(launch.workspace)
         if home == "/" or any(Path(home).is_relative_to(taken) for taken in _OWN):
             raise ToolRefused(f"The workspace {home} is where the sandbox has its own files. Set server.data_dir.")
-        users, groups = _text(f"agent:x:{INSIDE_UID}:{INSIDE_UID}::{home}:/bin/sh\n"), _text(f"agent:x:{INSIDE_UID}:\n")
+        users = _pipe(f"agent:x:{INSIDE_UID}:{INSIDE_UID}::{home}:/bin/sh\n".encode())
+        groups = _pipe(f"agent:x:{INSIDE_UID}:\n".encode())
         sources = {home: home} | {str(file.path): self.path_inside(file) for file in launch.files}
         outer: list[str] = []
         if self.uid is not None:
@@ -94,7 +112,11 @@ class Bwrap:
             *(word for source, inside in sources.items() for word in ("--bind", source, inside)),
             *("--remount-ro", "/", "--chdir", "/"),
         ]
-        return Start((*outer, self._program, *inner, "--", *argv), {}, (users, groups))
+        fds = [users, groups]
+        if self._filter is not None:
+            fds.append(_pipe(self._filter))
+            inner += ["--seccomp", str(fds[-1])]
+        return Start((*outer, self._program, *inner, "--", *argv), {}, tuple(fds))
 
     def _window(self, sources: dict[str, str], uid: int) -> list[str]:
         binds = [word for source, shown in sources.items() for word in ("--bind", source, shown)]
@@ -124,7 +146,8 @@ class Bwrap:
         for path in existing_paths(READABLE_ETC):
             words += ["--ro-bind-try", os.path.realpath(path), path]
         scratch = self.bounds.scratch_bytes if self.bounds else 0
-        words += ["--proc", "/proc", "--dev", "/dev", *self._size(_SHM_BYTES), "--tmpfs", "/dev/shm"]
+        words += ["--proc", "/proc", "--remount-ro", "/proc"]
+        words += ["--dev", "/dev", *self._size(_SHM_BYTES), "--tmpfs", "/dev/shm"]
         return [*words, "--remount-ro", "/dev", *self._perms("1777"), *self._size(scratch), "--tmpfs", "/tmp"]
 
     def _size(self, size: int) -> list[str]:
@@ -134,7 +157,7 @@ class Bwrap:
         return ["--perms", mode] if "--perms" in self._options else []
 
 
-def find_bwrap() -> Bwrap | str:
+def find_bwrap(groups: CallGroups | None = None) -> Bwrap | str:
     """Run bubblewrap to see whether it works. If not: the reason, as a text that follows "bubblewrap". Blocks."""
     program = shutil.which("bwrap")
     if program is None:
@@ -146,11 +169,13 @@ def find_bwrap() -> Bwrap | str:
         version = subprocess.run([program, "--version"], capture_output=True, text=True, env={}, timeout=_PROBE_S)
         named = version.stdout.strip().removeprefix("bubblewrap ")
         options = frozenset(option for option in _OPTIONAL if option in said.stdout + said.stderr)
-        found = Bwrap(program, options, named)
+        found = Bwrap(program, options, named, groups)
         trouble = _trouble(found)
-        if trouble and "--disable-userns" in options:  # some containers have a read-only /proc/sys
-            found = Bwrap(program, options - {"--disable-userns"}, named)
-            trouble = _trouble(found)
+        # Some containers have a read-only /proc/sys, and some kernels no filters.
+        for left_out in ({"--disable-userns"}, {"--seccomp"}, {"--disable-userns", "--seccomp"}):
+            if trouble and left_out <= options:
+                found = Bwrap(program, options - left_out, named, groups)
+                trouble = _trouble(found)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not work here: {error}"
     return f"does not work here: {trouble}" if trouble else found
@@ -183,10 +208,10 @@ def _trouble(sandbox: Bwrap) -> str:
         return said[:300] or f"it ended with code {ran.returncode}"
 
 
-def _text(text: str) -> int:
-    """A descriptor from which a short text is read."""
+def _pipe(data: bytes) -> int:
+    """A descriptor from which a few bytes are read."""
     reading, writing = os.pipe()
-    os.write(writing, text.encode())
+    os.write(writing, data)
     os.close(writing)
     return reading
 

@@ -22,6 +22,8 @@ from ninelives.tools.sandbox.base import (
     READABLE_ETC,
     Bounds,
     CallFile,
+    CallGroups,
+    Holds,
     Kind,
     Launch,
     Sandbox,
@@ -29,7 +31,9 @@ from ninelives.tools.sandbox.base import (
     dropped_uid,
 )
 from ninelives.tools.sandbox.bwrap import find_bwrap
+from ninelives.tools.sandbox.cgroup import find_groups
 from ninelives.tools.sandbox.reaper import CALL
+from ninelives.tools.sandbox.seccomp import filter_program
 
 __all__ = ["Landlocked", "NoSandbox", "Sandbox", "SandboxOff", "choose"]
 
@@ -40,14 +44,16 @@ _SHARED_PROCESSES = 256
 
 def choose(setting: str) -> Sandbox:
     """The sandbox for `tools.sandbox` = auto, landlock or off. Blocks for about 40 ms, because it runs bubblewrap."""
+    if setting not in ("auto", "landlock", "off"):
+        raise ValueError(f"tools.sandbox cannot be {setting!r}")
+    made = find_groups()
+    groups = None if isinstance(made, str) else made
     if setting == "off":
-        return SandboxOff()
+        return SandboxOff(groups)
     if setting == "landlock":
         version = landlock.abi()
-        return Landlocked(version) if version else NoSandbox("this kernel has no Landlock")
-    if setting != "auto":
-        raise ValueError(f"tools.sandbox cannot be {setting!r}")
-    found = find_bwrap()
+        return Landlocked(version, groups) if version else NoSandbox("this kernel has no Landlock")
+    found = find_bwrap(groups)
     return NoSandbox(f"bubblewrap {found}") if isinstance(found, str) else found
 
 
@@ -60,7 +66,9 @@ class SandboxOff:
     bounds: Bounds | None = None
     contained = False
 
-    def __init__(self) -> None:
+    def __init__(self, groups: CallGroups | None = None) -> None:
+        self.groups = groups
+        self.holds = Holds(network=True, call_memory_bytes=Bounds().call_bytes if groups else None)
         # After a change of user, /proc/self belongs to root: other processes of the user cannot open its descriptors.
         self._open = os.stat("/proc/self/fd").st_uid == os.geteuid()
 
@@ -82,11 +90,14 @@ class NoSandbox:
     kind: Kind = "refused"
     uid: int | None = None
     bounds: Bounds | None = None
+    groups: CallGroups | None = None
+    holds = Holds(network=False)
     contained = False
 
     def __init__(self, why: str) -> None:
         self.says = (
-            f"shell tools are off: {why}. Make bubblewrap work (it is looked for at start), or set tools.sandbox to "
+            f"shell tools are off: {why}. Make bubblewrap work (it is looked for at start; in a container see "
+            "docs/operations.md, 'Tools in a container'), or set tools.sandbox to "
             "landlock (partial: no network or process isolation) or off (none)"
         )
 
@@ -105,9 +116,19 @@ class Landlocked:
     kind: Kind = "landlock"
     contained = False
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, groups: CallGroups | None = None) -> None:
         self.uid = dropped_uid()
         self.bounds: Bounds | None = Bounds(processes=_SHARED_PROCESSES if self.uid is not None else None)
+        self.groups = groups
+        self._filter = (filter_program() or b"").hex()
+        self.holds = Holds(
+            network=True,
+            memory_bytes=self.bounds.memory_bytes,
+            call_memory_bytes=self.bounds.call_bytes if groups else None,
+            processes=self.bounds.call_processes if groups else self.bounds.processes,
+            seccomp=bool(self._filter),
+            oom_floor=True,
+        )
         closed = "files outside of the workspace" + (" and TCP" if version >= 4 else "")
         self.says = f"Landlock {version}, partial: closes {closed}; not UDP, local sockets and the number of processes"
 
@@ -119,7 +140,8 @@ class Landlocked:
         """See Sandbox.wrap."""
         _check_reach(launch.workspace, self.uid)
         files = [str(each.path) for each in launch.files]
-        plan = landlock.Plan([*READABLE, *READABLE_ETC], [str(launch.workspace), *files, *_DEVICES], self.uid)
+        write = [str(launch.workspace), *files, *_DEVICES]
+        plan = landlock.Plan([*READABLE, *READABLE_ETC], write, self.uid, self._filter)
         return Start(_closed_in(argv, plan), {CALL: launch.call_id})
 
 

@@ -19,6 +19,8 @@ _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every architecture
 _VERSION = 1
 _PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_SECCOMP = 22
+_MODE_FILTER = 2
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
@@ -37,10 +39,16 @@ class Plan(NamedTuple):
     read: list[str]
     write: list[str]
     uid: int | None = None
+    filter: str = ""
+    """A seccomp program in hexadecimal (seccomp.py), which main() installs. Empty: none."""
 
 
 class _Ruleset(ctypes.Structure):
     _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
 
 
 class _Beneath(ctypes.Structure):
@@ -89,10 +97,19 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         os.close(fd)
 
 
+def install_filter(program: bytes) -> None:
+    """Let the kernel run this filter before each system call, in this process and its children. Raises OSError."""
+    _prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Filter(len(program) // 8, program)))
+
+
 def _no_new_privileges() -> None:
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0)
+
+
+def _prctl(option: int, value: int, pointer: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "no_new_privs was refused")
+    if libc.prctl(option, ctypes.c_ulong(value), pointer, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 
 
 def _syscall(number: int, *arguments: object, check: bool = True) -> int:
@@ -107,7 +124,10 @@ def _syscall(number: int, *arguments: object, check: bool = True) -> int:
 def main() -> None:
     """Restrict this process by the plan in the first argument, then become the command in the others."""
     try:
-        restrict(Plan(**json.loads(sys.argv[1])))
+        plan = Plan(**json.loads(sys.argv[1]))
+        restrict(plan)
+        if plan.filter:
+            install_filter(bytes.fromhex(plan.filter))
         os.execv(sys.argv[2], sys.argv[2:])
     except OSError as error:
         sys.stderr.write(f"landlock: {error}\n")

@@ -2,10 +2,12 @@
 the environment that a program begins with, and the execution that runs one to its end. Refuses to know: which tool
 the program is for, and how the sandbox is made.
 
-Theory of operation (R8 in docs/architecture.md). start_launcher() spawns the launcher: a shell in the sandbox, with an
-empty environment. It reports that it is ready and waits for one line on a socket that only this server holds. The
-identity of the outermost process goes into ToolStarted. Once that is committed, permit() waits until the launcher is
-ready and writes the line. The launcher then sets its bounds and becomes the program.
+Theory of operation (R8 in docs/architecture.md). start_launcher() spawns the launcher. Before all else it enters the
+cgroup of its call, if there is one, and raises its OOM score, which nobody inside a sandbox can write any more. Then it
+is a shell in the sandbox, with an empty environment. It reports that it is ready and waits for one line on a socket
+that only this server holds. The identity of the outermost process goes into ToolStarted. Once that is committed,
+permit() waits until the launcher is ready and writes the line. The launcher then sets its bounds and becomes the
+program.
 
 A launcher that is ready has its sandbox, and bubblewrap has arranged to die with the server. So a program that has
 permission always has somebody who ends it. If the server dies before permission, the socket closes and the launcher
@@ -21,10 +23,12 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ninelives.core.events import Process
 from ninelives.tools.base import Output, Place, ToolRefused
 from ninelives.tools.output import bounded
-from ninelives.tools.sandbox.base import Bounds, CallFile, Launch, Sandbox, hand_over, real_path
+from ninelives.tools.sandbox.base import Bounds, CallFile, CallGroup, Launch, Sandbox, hand_over, real_path
 from ninelives.tools.sandbox.child import Child, Collected, spawn
 from ninelives.tools.sandbox.reaper import CALL, LAUNCHER, end_leftover, identify
 from ninelives.tools.threads import Threads
@@ -36,6 +40,12 @@ NOT_RUN = "[it was not run: its launcher did not start]"
 
 _READY_S = 30.0
 _NICE = 10
+# If the machine runs out of memory, the kernel kills commands first and not the server.
+_LOWER = """if [ -n "$1" ]; then echo 0 >"$1/cgroup.procs" || exit 125; fi
+{ echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null
+shift
+exec "$@"
+"""
 _GATE = """echo ready >&0
 read -r go && [ "$go" = go ] || exit 125
 """
@@ -43,9 +53,8 @@ _WATCHER = """exec 3<&0 </dev/null
 { read -r end <&3; kill -9 0; } >/dev/null 2>&1 &
 exec 3<&-
 """
-# A bound that cannot be set is lower already. If the machine runs out of memory, this is killed first, not the server.
-_BOUNDS = """{{ echo 1000 >/proc/self/oom_score_adj
-ulimit -c 0; ulimit -v {memory}; ulimit -f {file}; ulimit -n {files}; ulimit -t {cpu}; }} 2>/dev/null
+# A bound that cannot be set is lower already.
+_BOUNDS = """{{ ulimit -c 0; ulimit -v {memory}; ulimit -f {file}; ulimit -n {files}; ulimit -t {cpu}; }} 2>/dev/null
 """
 _PROCESSES = "{{ ulimit -u {count} || ulimit -p {count}; }} 2>/dev/null\n"  # bash || dash
 _ENTER = """cd -- "$1" || exit 125
@@ -89,15 +98,25 @@ def start_launcher(sandbox: Sandbox, launch: Launch) -> WaitingLauncher:
     start = sandbox.wrap(argv, launch)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
+    group: CallGroup | None = None
     try:
-        child = spawn((*_niceness(), *start.argv), start.environ, Path("/"), theirs.fileno(), start.fds)
+        group = sandbox.groups.make(_of_call(sandbox.bounds, launch)) if sandbox.groups else None
+        lowered = (SHELL, "-c", _LOWER, "sh", str(group.path) if group else "", *_niceness())
+        child = spawn((*lowered, *start.argv), start.environ, Path("/"), theirs.fileno(), start.fds)
     except OSError as error:
         ours.close()
+        if group is not None:
+            group.remove()
         raise ToolRefused(f"The command could not be started: {error.strerror}.") from error
     finally:
         theirs.close()
         start.close()
-    return WaitingLauncher(child, ours, launch.call_id, sandbox.contained)
+    return WaitingLauncher(child, ours, launch.call_id, sandbox.contained, group)
+
+
+def _of_call(bounds: Bounds | None, launch: Launch) -> Bounds:
+    known = bounds or Bounds()
+    return known if launch.call_bytes is None else replace(known, call_bytes=launch.call_bytes)
 
 
 def _niceness() -> tuple[str, ...]:
@@ -123,12 +142,15 @@ def _ulimits(bounds: Bounds, cpu_s: int) -> str:
 class WaitingLauncher:
     """A launcher that waits for permission, and the process that it becomes."""
 
-    def __init__(self, child: Child, gate: socket.socket, call_id: str, contained: bool) -> None:
+    def __init__(
+        self, child: Child, gate: socket.socket, call_id: str, contained: bool, group: CallGroup | None = None
+    ) -> None:
         self.child = child
         self.process: Process | None = identify(child.pid)
         self._gate = gate
         self._call_id = call_id
         self.contained = contained
+        self._group = group
         self._asked = False
 
     async def permit(self) -> bool:
@@ -147,14 +169,21 @@ class WaitingLauncher:
         return True
 
     async def sweep(self, threads: Threads) -> None:
-        """Kill what left the group. Call it after the child has ended."""
+        """Kill what left the process group. Call it after the child has ended."""
+        await self._remove_group(threads)
         if not self.contained and self.process is not None:
             await threads.run(end_leftover, self.process, self._call_id)
 
-    async def end(self) -> None:
+    async def end(self, threads: Threads) -> None:
         """Kill it if it still runs, and release what is held for it."""
         self.close()
         await self.child.end()
+        await self._remove_group(threads)
+
+    async def _remove_group(self, threads: Threads) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            await threads.run(group.remove)
 
     def close(self) -> None:
         """Close the socket. If the sandbox does not contain its processes, this alone ends the group."""
@@ -206,7 +235,7 @@ class LaunchExecution:
         """Kill the launcher. Without permission it has done nothing."""
         for file in self._files:
             file.close()
-        await self._waiting.end()
+        await self._waiting.end(self._threads)
 
     async def _sweep(self) -> None:
         await self._waiting.sweep(self._threads)

@@ -5,24 +5,33 @@ An attempt that succeeds does no harm: its target is bait that was made for it a
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import secrets
 import shlex
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from ninelives.tools.base import Output, Place, ToolRefused
 from ninelives.tools.sandbox.base import PYTHONS, Launch, Sandbox
+from ninelives.tools.sandbox.cgroup import find_groups
 from ninelives.tools.sandbox.launch import SHELL, LaunchExecution, base_environ, ready_workspace, start_launcher
+from ninelives.tools.sandbox.seccomp import CHECKED, MACHINES, REFUSED
 from ninelives.tools.threads import Threads
+from ninelives.tools.workspace import inside, open_file
 
 _SECONDS = 15.0
 _FORKS = 300
+_TRIED = ("io_uring_setup", "userfaultfd", "keyctl", "add_key", "bpf", "perf_event_open", "mount")
+"""System calls that the doctor tries. None of them does anything with the arguments that it passes."""
+_PROBE_BYTES = 64 << 20
 _BASH = Path("/usr/bin/bash")
 
 
@@ -34,8 +43,11 @@ class Finding(Struct, frozen=True):
     detail: str
 
 
-Run = Callable[[str], Awaitable[Output]]
-"""Runs a shell script in the sandbox."""
+class Run(Protocol):
+    """Runs a shell script in the sandbox, with a bound on the memory of the call if one is given."""
+
+    def __call__(self, script: str, call_bytes: int | None = None) -> Awaitable[Output]: ...
+
 
 
 async def prove(sandbox: Sandbox, place: Place) -> list[Finding]:
@@ -44,7 +56,7 @@ async def prove(sandbox: Sandbox, place: Place) -> list[Finding]:
         return [Finding("sandbox", False, sandbox.says)]
     threads = Threads(1)
 
-    async def run(script: str) -> Output:
+    async def run(script: str, call_bytes: int | None = None) -> Output:
         workspace = await threads.run(ready_workspace, sandbox, place)
         launch = Launch(
             argv=(SHELL, "-c", "--", script),
@@ -53,6 +65,7 @@ async def prove(sandbox: Sandbox, place: Place) -> list[Finding]:
             folder=workspace,
             call_id=place.call_id,
             cpu_s=30,
+            call_bytes=call_bytes,
         )
         bounded = msgspec.structs.replace(place, output_bytes=65_536)
         return await LaunchExecution(start_launcher(sandbox, launch), bounded, _SECONDS, threads).run()
@@ -64,8 +77,14 @@ async def prove(sandbox: Sandbox, place: Place) -> list[Finding]:
             await _environments(run),
             await _network(run, "TCP", socket.SOCK_STREAM),
             await _network(run, "UDP", socket.SOCK_DGRAM),
-            await _forks(run),
+            await _memfd(run),
+            await _system_calls(run),
+            await _oom_score(run),
+            await _realtime(run),
+            await _named_pipe(run, place, threads),
+            await _call_memory(run, sandbox),
             await _outlives(run),
+            await _forks(run),
         ]
     except ToolRefused as refused:
         return [Finding("sandbox", False, str(refused))]
@@ -160,6 +179,109 @@ async def _outlives(run: Run) -> Finding:
     await run(f"setsid sleep {mark} >/dev/null 2>&1 & sleep {mark} >/dev/null 2>&1 & sleep 0.2")
     left = [pid for pid in os.listdir("/proc") if pid.isdigit() and mark.encode() in _proc(pid, "cmdline")]
     return Finding("outlive the call", not left, f"{len(left)} processes are left" if left else "nothing is left")
+
+
+async def _memfd(run: Run) -> Finding:
+    title = "hold memory that no process is charged for"
+    code = "import os; f = os.memfd_create('x'); print('held', os.write(f, bytes(1 << 20)))"
+    tried, said = await _python(run, code)
+    held = tried and "held" not in said
+    return Finding(title, held, "a memfd was made" if tried and not held else _last(said))
+
+
+async def _system_calls(run: Run) -> Finding:
+    """Calls that only get around a sandbox, and sockets that have no network namespace."""
+    title = "make system calls that a command has no use for"
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        return Finding(title, False, f"there is no filter for {os.uname().machine}: every system call is allowed")
+    numbers = {name: (REFUSED[name][machine.column], 0) for name in _TRIED}
+    numbers["AF_VSOCK"] = (CHECKED["socket"].numbers[machine.column], 40)
+    numbers["a user namespace"] = (CHECKED["unshare"].numbers[machine.column], 0x1000_0000)
+    wanted = {"AF_VSOCK": "EAFNOSUPPORT", **{name: errno.errorcode[REFUSED[name][2]] for name in _TRIED}}
+    code = f"import ctypes, errno; libc = ctypes.CDLL(None, use_errno=True)\nfor name, (n, a) in {numbers!r}.items():\n"
+    code += " r = libc.syscall(*map(ctypes.c_long, (n, a, 1, 0, 0, 0)))\n"
+    code += " print(name, errno.errorcode[ctypes.get_errno()] if r < 0 else 'done', sep='=')"
+    tried, said = await _python(run, code)
+    if not tried:
+        return Finding(title, False, _last(said))
+    results = dict(line.partition("=")[::2] for line in said.splitlines() if "=" in line)
+    passed = [name for name in numbers if results.get(name, "") not in (wanted.get(name, "EPERM"), "ENOSPC")]
+    return Finding(title, not passed, f"not refused: {', '.join(passed)}" if passed else f"{len(numbers)} are refused")
+
+
+async def _oom_score(run: Run) -> Finding:
+    """Judged from outside: the score of a process that tried to lower it."""
+    mark = f"3{secrets.randbelow(10**9):09d}"
+    script = f"echo 0 >/proc/self/oom_score_adj; echo 0 >/proc/$$/oom_score_adj; sleep {mark}"
+    running = asyncio.ensure_future(run(script))
+    try:
+        score = await _score_of(mark)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    own = int(_proc("self", "oom_score_adj") or 0)
+    held = score is not None and score > own
+    detail = f"its score is {score}, that of this process {own}: the kernel kills the higher one first"
+    return Finding("be killed after the server when memory is short", held, detail)
+
+
+async def _score_of(mark: str) -> int | None:
+    for _ in range(int(_SECONDS / 0.02)):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if _proc(pid, "cmdline").split(b"\0")[:2] == [b"sleep", mark.encode()]:
+                return int(_proc(pid, "oom_score_adj") or 0)
+        await asyncio.sleep(0.02)
+    return None
+
+
+async def _realtime(run: Run) -> Finding:
+    title = "take the processor with SCHED_FIFO"
+    code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)); print('taken')"
+    tried, said = await _python(run, code)
+    held = tried and "taken" not in said
+    return Finding(title, held, "it could" if tried and not held else _last(said))
+
+
+async def _named_pipe(run: Run, place: Place, threads: Threads) -> Finding:
+    """A file tool that opens a named pipe like a file would wait for ever."""
+    title = "make a file tool wait at a named pipe"
+    await run("mkfifo waits")
+    pipe = inside(place.workspace, "waits")
+    if not pipe.is_fifo():
+        return Finding(title, False, "not tried: no named pipe could be made")
+    try:
+        async with asyncio.timeout(_SECONDS):
+            (await threads.run(open_file, place.workspace, pipe)).close()
+    except ToolRefused as refused:
+        return Finding(title, True, str(refused))
+    except TimeoutError:
+        return Finding(title, False, "it waits")
+    finally:
+        await run("rm -f waits")
+    return Finding(title, False, "it was opened")
+
+
+async def _call_memory(run: Run, sandbox: Sandbox) -> Finding:
+    title = "take more memory than a call may have"
+    if sandbox.groups is None:
+        why = find_groups()
+        each = f"{sandbox.bounds.memory_bytes >> 20} MiB" if sandbox.bounds else "no bound"
+        note = f"no cgroup per call: {why}. One process has {each}. The kernel kills commands first"
+        return Finding(title, True, note)
+    output = await run(f"head -c {_PROBE_BYTES * 2} /dev/zero | tail -c {_PROBE_BYTES * 2} >/dev/null", _PROBE_BYTES)
+    held = output.is_error
+    return Finding(title, held, f"a call with {_PROBE_BYTES >> 20} MiB was {'killed' if held else 'not bounded'}")
+
+
+async def _python(run: Run, code: str) -> tuple[bool, str]:
+    """Whether a Python inside came to the code, and what it printed; if not, why it was not tried."""
+    python = next((path for path in PYTHONS if os.access(path, os.X_OK)), None)
+    if python is None:
+        return False, "not tried: there is no Python below /usr"
+    began = secrets.token_hex(8)
+    said = (await run(f"{python} -I -c {shlex.quote(f'print({began!r}, flush=True){chr(10)}{code}')}")).text
+    return (True, said.replace(f"{began}\n", "")) if began in said else (False, f"not tried: {_last(said)}")
 
 
 def _proc(pid: str, name: str) -> bytes:
