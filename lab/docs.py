@@ -69,7 +69,8 @@ def options_page() -> str:
     lines.append(
         "`ninelives.toml`, the environment and flags set the same options. Flags win over the environment, which"
     )
-    lines.append("wins over the file. `ninelives config show` tells where each value came from.\n")
+    lines.append("wins over the file. `ninelives config show` tells where each value came from. An option that may")
+    lines.append("hold a secret can be in a file: `NAME_FILE` names it ([secrets](../operations.md#secrets)).\n")
     lines += ["| option | environment | default | allowed | what for |", "|---|---|---|---|---|"]
     for option in OPTIONS.values():
         default = option.show(option.default) or "-"

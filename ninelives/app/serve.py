@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from ninelives import __version__
 from ninelives.app.address import local_url, publish_address, server_url, withdraw_address
+from ninelives.app.environment import hide_environment
 from ninelives.app.errors import StartError
 from ninelives.app.known_secrets import known_secrets
-from ninelives.app.settings import LoadedSettings, Settings, load_given, without_password
+from ninelives.app.settings import SECRET_ENV, LoadedSettings, Settings, load_given, without_password
 from ninelives.core.hosts import is_loopback
 from ninelives.observe.log import printable
 
@@ -90,6 +91,7 @@ class Foreground:
         be_killed_last()
         log = Log(_utc_now, json=not sys.stderr.isatty(), secrets=known_secrets(self._loaded.settings, os.environ))
         logging.getLogger().addHandler(LibraryHandler(log))
+        hide_environment(SECRET_ENV)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             try:
                 return runner.run(self._run(sock, log))

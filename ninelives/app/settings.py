@@ -1,7 +1,7 @@
 """Settings. Owns: every option with its default, unit and one line of documentation; the tables of the configuration
-file; the order in which values win (argument, environment, file, default); and what is refused. With keys.py and
-config_file.py the only reader of the environment and of the configuration and key files. Refuses to know: what the
-options are used for.
+file; the order in which values win (argument, environment, file, default); and what is refused. With keys.py,
+config_file.py and environment.py the only reader of the environment and of the configuration and key files. Refuses to
+know: what the options are used for.
 
 An empty environment variable counts as not set, so `KEY=${KEY:-}` in a compose file does no harm."""
 
@@ -20,6 +20,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ninelives.app.config_file import FILE_ENV, FoundConfig, find_config
+from ninelives.app.environment import FILE as SECRET_FILE
+from ninelives.app.environment import secret_files
 from ninelives.app.errors import ConfigError
 from ninelives.app.keys import MAKE_KEY, weakness
 from ninelives.core.hosts import is_loopback
@@ -374,6 +376,10 @@ _LEGACY_ENV = {
     "API_SERVER_CORS_ORIGINS": "server.cors_origins",
     "API_SERVER_MODEL_NAME": "server.model_name",
 }
+SECRET_ENV = {
+    name: key for known in (_LEGACY_ENV, _ENV) for name, key in known.items() if OPTIONS[key].hidden != "nothing"
+}
+"""The variables that may hold a secret. Each may name a file instead: NAME_FILE."""
 Given = tuple[str, object, str]
 """A dotted key, its raw value and where it was found."""
 
@@ -387,7 +393,12 @@ def load(
     file = find_config(path, env)
     document, found = _read_file(file)
     tables = _read_tables({name: document.pop(name) for name in _TABLES if name in document}, found)
-    for key, raw, origin in (*_from_file(document, found), *_from_env(env), *_from_flags(flags, flags_from)):
+    for key, raw, origin in (
+        *_from_file(document, found),
+        *secret_files(env, SECRET_ENV),
+        *_from_env(env),
+        *_from_flags(flags, flags_from),
+    ):
         if key not in OPTIONS:
             raise _unknown(key, origin)
         values[key] = _convert(OPTIONS[key], raw, origin)
@@ -491,10 +502,11 @@ def _from_file(document: dict[str, Any], origin: str) -> Iterator[Given]:
 
 def _from_env(env: Mapping[str, str]) -> Iterator[Given]:
     for name in sorted(env):
-        if name.startswith("NINELIVES_") and name not in _ENV and name != FILE_ENV:
+        known = name in _ENV or name == FILE_ENV or name.removesuffix(SECRET_FILE) in SECRET_ENV
+        if name.startswith("NINELIVES_") and not known:
             yield name, env[name], "the environment"
-    for known in (_LEGACY_ENV, _ENV):
-        for name, key in known.items():
+    for names in (_LEGACY_ENV, _ENV):
+        for name, key in names.items():
             if text := env.get(name, "").strip():
                 yield key, text, f"env {name}"
 
