@@ -35,6 +35,7 @@ from ninelives.tools.decorator import ToolsError, load_tools, tool_of
 from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
 from ninelives.tools.output import OutputFiles
+from ninelives.tools.quota import QuotaLimits, Quotas, disk_bytes
 from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.kinds import Sandbox
 from ninelives.tools.sandbox.reaper import end_leftover
@@ -42,6 +43,7 @@ from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import workspace_for
 
 T = TypeVar("T")
+RESERVE_BYTES = 1 << 30
 PROMPT = (
     "You are a helpful agent. You have tools that work in a workspace which keeps its files between conversations. "
     "Use them when they help, and say briefly what you did."
@@ -200,6 +202,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     mcp: McpTools
     threads: Threads
     outputs: OutputFiles
+    quotas: Quotas
     sandbox: Sandbox
 
     def agent(self, table: ProfileTable, model: Model) -> ProfileAgent:
@@ -250,17 +253,19 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             accepted = state.facts.accepted
             session = accepted.resolved.session or ""
             name = accepted.owner if workspace == "owner" else f"{accepted.owner}/{session}"
+            folder = workspace_for(data / "workspaces", name)
             return Place(
                 owner=accepted.owner,
                 session=session,
                 call_id=call_id,
-                workspace=workspace_for(data / "workspaces", name),
+                workspace=folder,
                 state=workspace_for(data / "tools", accepted.owner),
                 apart=state.facts.run if accepted.spec.kept in brief else "",
                 memory_scope=accepted.spec.memory_scope,
                 timeout_s=limits.tool_timeout_s,
                 output_bytes=limits.tool_output_bytes,
                 home=HERE if homes is None else homes.of(accepted.owner, name),
+                quota=self.quotas.of(folder),
             )
 
         return place
@@ -291,6 +296,7 @@ def build_agents(
         mcp=mcp,
         threads=threads,
         outputs=outputs,
+        quotas=Quotas(_quota_limits(settings), threads),
         sandbox=sandbox,
     )
     name = settings.server.model_name
@@ -309,6 +315,14 @@ def build_agents(
         processes=processes,
         mcp=mcp,
     )
+
+
+def _quota_limits(settings: Settings) -> QuotaLimits:
+    """The bounds of workspaces. Tools leave free what the store needs, and room for what they write before they are
+    stopped."""
+    low = settings.store.low_water_bytes
+    reserve = low + min(RESERVE_BYTES, disk_bytes(settings.server.data_path) // 20) if low else 0
+    return QuotaLimits(settings.tools.workspace_bytes, reserve)
 
 
 def _profile_agents(

@@ -170,6 +170,7 @@ class ToolSettings(Section, frozen=True):
     workspace: Annotated[Literal["owner", "session"], _doc("Whose chats share one workspace.")] = "owner"
     approval_ttl_s: Annotated[Seconds, _doc("How long a question waits for its answer; then denied.")] = 3600.0
     modules: Annotated[tuple[str, ...], _doc("Python modules with tools of your own.")] = ()
+    workspace_bytes: Annotated[Room, _doc("Bytes that one workspace may hold; 0: no bound.")] = 10_737_418_240
 
 
 class WebSettings(Section, frozen=True):

@@ -3,6 +3,7 @@ run). Refuses to know: models and runs, and when a person is asked."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,42 @@ class Here:
 HERE = Here()
 
 
+class Quota(Protocol):
+    """What the workspace of a call may hold. See tools/quota.py."""
+
+    async def refusal(self) -> str:
+        """Why nothing can be written now, as a text for the model. Empty if something can."""
+        ...
+
+    async def room(self) -> int:
+        """How many bytes can be written."""
+        ...
+
+    async def exceeded(self) -> str:
+        """Wait until more was written than is allowed. Returns a note for the model. Cancel it to stop watching."""
+        ...
+
+
+class Unlimited:
+    """The Quota of a workspace without bounds."""
+
+    async def refusal(self) -> str:
+        """See Quota.refusal."""
+        return ""
+
+    async def room(self) -> int:
+        """See Quota.room."""
+        return 1 << 60
+
+    async def exceeded(self) -> str:
+        """See Quota.exceeded."""
+        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return await never
+
+
+UNLIMITED = Unlimited()
+
+
 class Place(Struct, frozen=True):
     """Where a call runs, and within which bounds."""
 
@@ -61,6 +98,7 @@ class Place(Struct, frozen=True):
     output_bytes: int = 1_048_576
     progress: Callable[[str], None] = lambda text: None
     home: Home = HERE
+    quota: Quota = UNLIMITED
     may_visit: Callable[[str], bool] = lambda host: True
     """Whether a call of class network may go on to another host than the one that was approved (a redirect)."""
 

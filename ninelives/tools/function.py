@@ -33,6 +33,8 @@ class FunctionTool(Struct, kw_only=True):
     """What happens to the function when its time is over, for the error text."""
     local: Use = ""
     """What it needs from the disk. The call is refused if that is on another machine."""
+    grows: bool = False
+    """It writes to the workspace. The call is refused if that is full."""
 
     async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
         """Nothing to prepare: the function is called in run()."""

@@ -38,6 +38,8 @@ class OutputFiles:
         """Write an output to `path` in the workspace, where the model can read on, within the time of a call."""
         if refusal := await place.home.refusal("workspace"):
             raise ToolRefused(refusal)
+        if refusal := await place.quota.refusal():
+            raise ToolRefused(refusal)
         try:
             async with asyncio.timeout(place.timeout_s):
                 await self._threads.run(_write, place, path, text)

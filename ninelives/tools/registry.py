@@ -110,6 +110,8 @@ class Toolbox:
             raise ToolRefused(f"There is no tool {name[:64]!r}. Tools: {known}.")
         if refusal := await place.home.refusal(getattr(tool, "local", "")):
             raise ToolRefused(refusal)
+        if getattr(tool, "grows", False) and (refusal := await place.quota.refusal()):
+            raise ToolRefused(refusal)
         return await tool.prepare(parsed(raw_arguments, tool.schema), place)
 
 

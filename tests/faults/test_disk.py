@@ -4,6 +4,7 @@ on by itself where it may."""
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -105,6 +106,24 @@ async def test_P13_a_short_disk_parks_what_runs_and_goes_on_with_it(small: Path)
         await asyncio.wait_for(reading, 60)
         await judged(rig, load)
         assert rig.lines() == 25 and (small / "data" / "ballast").exists()
+
+
+FILLS = "i=0; while :; do head -c 1048576 /dev/zero > f$i || exit 9; i=$((i+1)); done"
+UNNAMED = "exec 3> f 4> g; rm f g; head -c 500000000 /dev/zero >&3; head -c 500000000 /dev/zero >&4; sleep 50"
+
+
+@pytest.mark.parametrize("command", [FILLS, UNNAMED], ids=["files", "without a name"])
+async def test_P13_a_command_that_fills_the_disk_stops_no_stored_run(small: Path, command: str) -> None:
+    grow(small, "600m")
+    async with Rig(small, 3, NINELIVES_STORE_LOW_WATER_BYTES=str(64 * MIB)) as rig:
+        call = f"terminal:{json.dumps({'command': command, 'timeout_s': 50})}"
+        hostile = asyncio.create_task(post(rig.server.port, "/v1/responses", {"input": f"[[tools={call}]]"}))
+        while not hostile.done():
+            await post(rig.server.port, "/v1/responses", {"input": "hi"})
+        assert "[ended: the disk" in (await hostile).data.decode()
+        for _ in range(10):
+            shown = (await post(rig.server.port, "/v1/responses", {"input": "hi"})).json()
+            assert shown["status"] == "completed"
 
 
 async def test_P13_a_read_only_disk_is_refused_with_a_clear_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a command puts where the server writes in a workspace blocks nobody (E3)."""
+"""What a command puts where the server writes in a workspace blocks nobody."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(tmp_path: Path, upstream: Upstream) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_e3_nothing_at_the_path_of_a_long_output_blocks_a_run_or_the_stop(server: Server, trap: str) -> None:
+def test_nothing_at_the_path_of_a_long_output_blocks_a_run_or_the_stop(server: Server, trap: str) -> None:
     command = f"echo keep > victim; {TRAPS[trap]} && {LONG}"
     call = f"terminal:{json.dumps({'command': command})}"
     ids = [

@@ -14,7 +14,7 @@ from ninelives.tools.arguments import as_struct, schema_of
 from ninelives.tools.base import ApprovalClass, Execution, Place, ToolRefused, Use
 from ninelives.tools.builtin.terminal import session_start
 from ninelives.tools.sandbox.base import PYTHONS, CallFile, Launch, Sandbox
-from ninelives.tools.sandbox.launch import LaunchExecution, cpu_seconds, start_launcher
+from ninelives.tools.sandbox.launch import LaunchExecution, cpu_seconds, file_room, full_note, no_note, start_launcher
 from ninelives.tools.threads import Threads
 
 CODE_BYTES = 1_048_576
@@ -63,13 +63,15 @@ class ExecuteCode:
             call_id=place.call_id,
             cpu_s=cpu_seconds(seconds),
             files=(code,),
+            file_bytes=file_room(await place.quota.room()),
         )
         try:
             waiting = start_launcher(self._sandbox, launch)
         except BaseException:
             code.close()
             raise
-        return LaunchExecution(waiting, place, seconds, self._threads, launch.files)
+        after = full_note(place) if launch.file_bytes == 0 else no_note
+        return LaunchExecution(waiting, place, seconds, self._threads, launch.files, after)
 
 
 def _code(code: str) -> bytes:

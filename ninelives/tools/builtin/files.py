@@ -89,6 +89,7 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
         FunctionTool(
             name="write_file",
             local="workspace",
+            grows=True,
             description="Write a whole text file, replacing what was there. Missing folders are made.",
             schema=schema_of(_Write),
             fn=write_file,

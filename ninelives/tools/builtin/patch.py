@@ -66,6 +66,7 @@ def patch_tool(threads: Threads) -> Tool:
     return FunctionTool(
         name="patch",
         local="workspace",
+        grows=True,
         description="Change a text file by search and replace: all edits are made, or none.",
         schema=schema,
         fn=patch,

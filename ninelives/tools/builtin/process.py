@@ -24,7 +24,15 @@ from ninelives.tools.builtin.terminal import checked_command, session_start
 from ninelives.tools.output import bounded
 from ninelives.tools.sandbox.base import Launch, Sandbox
 from ninelives.tools.sandbox.child import Ring
-from ninelives.tools.sandbox.launch import NOT_RUN, SHELL, WaitingLauncher, cpu_seconds, exit_note, start_launcher
+from ninelives.tools.sandbox.launch import (
+    NOT_RUN,
+    SHELL,
+    WaitingLauncher,
+    cpu_seconds,
+    exit_note,
+    file_room,
+    start_launcher,
+)
 from ninelives.tools.threads import Threads
 
 PER_OWNER = 8
@@ -56,13 +64,20 @@ class Running:
         """The position up to which its output was polled."""
         self.began = time.monotonic()
         self.ended: float | None = None
+        self._full = ""
+
+    def end_if_full(self, full: asyncio.Future[str]) -> None:
+        """Kill it, because it has written more than the workspace may hold."""
+        if not full.cancelled():
+            self._full = full.result()
+            self.waiting.child.kill()
 
     @property
     def status(self) -> str:
         """Its status as a text."""
         if self.ended is None:
             return f"running for {time.monotonic() - self.began:.0f} s"
-        how = exit_note(self.waiting.child.code, 0).strip("[]") or "exit code 0"
+        how = (self._full or exit_note(self.waiting.child.code, 0)).strip("[]") or "exit code 0"
         return f"ended after {self.ended - self.began:.0f} s: {how}"
 
 
@@ -88,15 +103,18 @@ class Processes:
         if len(running) >= self._in_total:
             raise ToolRefused("The server has as many background processes as it may have. Try later.")
 
-    def admit(self, owner: str, command: str, waiting: WaitingLauncher) -> Running:
+    def admit(self, place: Place, command: str, waiting: WaitingLauncher) -> Running:
         """Take over a process that has just got permission."""
-        name = f"proc_{self._start}_{secrets.token_hex(6)}"
+        owner, name = place.owner, f"proc_{self._start}_{secrets.token_hex(6)}"
         running = self._known[name] = Running(owner, name, command, waiting)
+        full = asyncio.ensure_future(place.quota.exceeded())
+        full.add_done_callback(running.end_if_full)
         loop = asyncio.get_running_loop()
         overdue = loop.call_later(LIFE_S, waiting.child.kill)
 
         def ended() -> None:
             overdue.cancel()
+            full.cancel()
             running.ended = time.monotonic()
             waiting.close()
             sweep = loop.create_task(waiting.sweep(self._threads), name="sweep")
@@ -188,6 +206,8 @@ class ProcessTool:
     async def _start(self, asked: _ProcessArguments, place: Place) -> Execution:
         command = checked_command(asked.command)
         self._processes.check_room(place.owner)
+        if refusal := await place.quota.refusal():
+            raise ToolRefused(refusal)
         known = await self._threads.run(session_start, self._sandbox, place)
         launch = Launch(
             argv=(SHELL, "-c", "--", command),
@@ -196,6 +216,7 @@ class ProcessTool:
             folder=known.folder,
             call_id=place.call_id,
             cpu_s=cpu_seconds(LIFE_S),
+            file_bytes=file_room(await place.quota.room()),
         )
         return _Start(start_launcher(self._sandbox, launch), self._processes, command, place)
 
@@ -238,7 +259,7 @@ class _Start:
                 result = await waiting.child.collect(2000, 1.0)
                 said = bounded(result.kept, 2000).strip()
                 return Output(f"{NOT_RUN} {said}".strip(), is_error=True)
-            running = self._processes.admit(self._place.owner, self._command, waiting)
+            running = self._processes.admit(self._place, self._command, waiting)
             self._waiting = None
         finally:
             await self.abandon()

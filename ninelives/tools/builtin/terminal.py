@@ -34,6 +34,8 @@ from ninelives.tools.sandbox.launch import (
     LaunchExecution,
     base_environ,
     cpu_seconds,
+    file_room,
+    full_note,
     ready_workspace,
     start_launcher,
 )
@@ -87,19 +89,25 @@ class Terminal:
         command = checked_command(asked.command)
         known = await self._threads.run(session_start, self._sandbox, place)
         seconds = min(asked.timeout_s, place.timeout_s)
+        room = file_room(await place.quota.room())
         report = CallFile("state", uid=self._sandbox.uid)
+        reported = reporting_state(command, self._sandbox.path_inside(report))
         launch = Launch(
-            argv=(SHELL, "-c", "--", reporting_state(command, self._sandbox.path_inside(report))),
+            # A shell that can write no file would be killed for its report.
+            argv=(SHELL, "-c", "--", command if room == 0 else reported),
             environ=known.shell.environ_over(known.base),
             workspace=known.workspace,
             folder=known.folder,
             call_id=place.call_id,
             cpu_s=cpu_seconds(seconds),
             files=(report,),
+            file_bytes=room,
         )
 
-        async def after(result: Collected) -> str:
+        async def save(result: Collected) -> str:
             return await self._threads.run(_save_reported, result, report, known, place)
+
+        after = full_note(place) if room == 0 else save
 
         try:
             waiting = start_launcher(self._sandbox, launch)

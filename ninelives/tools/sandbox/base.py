@@ -107,6 +107,8 @@ class Launch(Struct, frozen=True):
     files: tuple[CallFile, ...] = ()
     call_bytes: int | None = None
     """Memory of the whole call, if it is not the bound of the sandbox."""
+    file_bytes: int | None = None
+    """The largest file that it may write, if that is less than the bound of the sandbox; 0: none, but it can delete."""
 
 
 class Start(Struct):

@@ -57,6 +57,7 @@ exec 3<&-
 _BOUNDS = """{{ ulimit -c 0; ulimit -v {memory}; ulimit -f {file}; ulimit -n {files}; ulimit -t {cpu}; }} 2>/dev/null
 """
 _PROCESSES = "{{ ulimit -u {count} || ulimit -p {count}; }} 2>/dev/null\n"  # bash || dash
+_FILE = "ulimit -f {file} 2>/dev/null\n"
 _ENTER = """cd -- "$1" || exit 125
 shift
 """
@@ -86,6 +87,11 @@ def ready_workspace(sandbox: Sandbox, place: Place) -> Path:
     return workspace
 
 
+def file_room(room: int) -> int | None:
+    """Launch.file_bytes for this room in the workspace. None: the bound of the sandbox is less."""
+    return room if room < Bounds().file_bytes else None
+
+
 def cpu_seconds(seconds: float) -> int:
     """CPU time for a call that may take `seconds`. It is never the first bound that is reached."""
     return math.ceil(min(seconds, 86_400.0)) + 1
@@ -94,7 +100,7 @@ def cpu_seconds(seconds: float) -> int:
 def start_launcher(sandbox: Sandbox, launch: Launch) -> WaitingLauncher:
     """Spawn a launcher, which waits for permission. Not async, so that no cancellation can lose it."""
     assignments = (f"{name}={value}" for name, value in launch.environ.items())
-    argv = (SHELL, "-c", _script(sandbox, launch.cpu_s), "sh", str(launch.folder), *assignments, *launch.argv)
+    argv = (SHELL, "-c", _script(sandbox, launch), "sh", str(launch.folder), *assignments, *launch.argv)
     start = sandbox.wrap(argv, launch)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -125,8 +131,10 @@ def _niceness() -> tuple[str, ...]:
     return (nice, "-n", str(_NICE)) if nice else ()
 
 
-def _script(sandbox: Sandbox, cpu_s: int) -> str:
-    bounds = _ulimits(sandbox.bounds, cpu_s) if sandbox.bounds else ""
+def _script(sandbox: Sandbox, launch: Launch) -> str:
+    bounds = _ulimits(sandbox.bounds, launch.cpu_s) if sandbox.bounds else ""
+    if launch.file_bytes is not None:
+        bounds += _FILE.format(file=launch.file_bytes // 512)
     if sandbox.contained:
         return f"{_GATE}{bounds}{_ENTER}{_STAY}"
     return f"{_GATE}{_WATCHER}{bounds}{_ENTER}{_BECOME}"
@@ -190,8 +198,19 @@ class WaitingLauncher:
         self._gate.close()
 
 
-async def _no_note(result: Collected) -> str:
+async def no_note(result: Collected) -> str:
+    """Nothing to add."""
     return ""
+
+
+def full_note(place: Place) -> Callable[[Collected], Awaitable[str]]:
+    """For a command that ran in a full workspace, where it could delete files and not write any."""
+
+    async def note(result: Collected) -> str:
+        refusal = await place.quota.refusal()
+        return f"[it could write no file: {refusal}]" if refusal else ""
+
+    return note
 
 
 class LaunchExecution:
@@ -204,7 +223,7 @@ class LaunchExecution:
         seconds: float,
         threads: Threads,
         files: tuple[CallFile, ...] = (),
-        after: Callable[[Collected], Awaitable[str]] = _no_note,
+        after: Callable[[Collected], Awaitable[str]] = no_note,
     ) -> None:
         self.process = waiting.process
         self._waiting = waiting
@@ -217,6 +236,8 @@ class LaunchExecution:
     async def run(self) -> Output:
         """Give permission and collect the output. `after` gets the result and may add a note."""
         keep = self._place.output_bytes
+        full = asyncio.ensure_future(self._place.quota.exceeded())
+        full.add_done_callback(self._end_if_full)
         try:
             if not await self._waiting.permit():
                 return await self._not_run()
@@ -225,8 +246,10 @@ class LaunchExecution:
                     file.forget_name()
             result = await self._waiting.child.collect(keep, self._seconds, self._sweep)
             text = await self._threads.run(bounded, result.kept, keep, result.total)  # 100 ms for a megabyte of NULs
-            notes = [note for note in (exit_note(result.code, self._seconds), await self._after(result)) if note]
+            how = full.result() if full.done() else exit_note(result.code, self._seconds)
+            notes = [note for note in (how, await self._after(result)) if note]
         finally:
+            full.cancel()
             await self.abandon()
         gap = "\n" if notes and text and not text.endswith("\n") else ""
         return Output(f"{text}{gap}{chr(10).join(notes)}", is_error=result.code != 0)
@@ -236,6 +259,10 @@ class LaunchExecution:
         for file in self._files:
             file.close()
         await self._waiting.end(self._threads)
+
+    def _end_if_full(self, full: asyncio.Future[str]) -> None:
+        if not full.cancelled():
+            self._waiting.child.kill()
 
     async def _sweep(self) -> None:
         await self._waiting.sweep(self._threads)
