@@ -45,8 +45,10 @@ def show(run: str, url: str | None, key: str | None, as_json: bool) -> None:
     answer = Remote(url, key).get(f"/v1/runs/{run}")
     if as_json:
         click.echo(json.dumps(answer))
-    else:
-        print_fields(answer)
+        return
+    if asked := answer.get("approval"):
+        del asked["arguments"]  # `call` has them too, decoded
+    print_fields(answer)
 
 
 @runs.command("tail")

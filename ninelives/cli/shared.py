@@ -112,19 +112,22 @@ class Remote:
         self._held_back = str(server.data_path / "key") if stored and not self._key else ""
         self._opener = _opener(self.url)
 
-    def open(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
+    def open(self, path: str, method: str = "GET", timeout: float = 30.0, body: Answer | None = None) -> Any:
         """The open response. Raises ClickException with the message of the server, or with why there is none."""
         try:
-            return self.send(path, method, timeout)
+            return self.send(path, method, timeout, body)
         except HTTPError as error:
             self._fail(error)
         except (OSError, HTTPException) as error:
             raise self.away(error) from error
 
-    def send(self, path: str, method: str = "GET", timeout: float = 30.0) -> Any:
+    def send(self, path: str, method: str = "GET", timeout: float = 30.0, body: Answer | None = None) -> Any:
         """The open response. Raises HTTPError, OSError and HTTPException. Redirects are errors: they would carry the
         key to another server."""
         request = Request(self.url + path, method=method)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
         if self._key:
             request.add_header("Authorization", f"Bearer {self._key}")
         return self._opener.open(request, timeout=timeout)
@@ -137,9 +140,9 @@ class Remote:
         start = "Start it with `ninelives serve`, or name another with --url."
         return click.ClickException(f"{self.url} does not answer ({reason}). {start}")
 
-    def get(self, path: str, method: str = "GET") -> Answer:
+    def get(self, path: str, method: str = "GET", body: Answer | None = None) -> Answer:
         """A JSON answer."""
-        with self.open(path, method) as response:
+        with self.open(path, method, body=body) as response:
             return self.read(response)
 
     def read(self, response: Any) -> Answer:

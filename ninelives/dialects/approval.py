@@ -8,16 +8,25 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ninelives.core.events import ApprovalGiven, ApprovalRequested, Entry
+from ninelives.core.errors import ClientError
+from ninelives.core.events import ApprovalGiven, ApprovalRequested, Call, Entry
 from ninelives.core.history import text_of
+from ninelives.core.ids import wire_id
 from ninelives.core.spec import Message
 
 _ANSWER = re.compile(r"\A(approve|deny)\s++([A-Z0-9]{4,16})\s*+\.?\Z", re.IGNORECASE)
 LONGEST_ANSWER = 100
 """A longer message is no answer. So the time of the expression above is bounded, whatever is sent."""
+CHAT_CHARS = 8000
+"""The longest call that is shown whole in a chat, and can be approved there."""
+EDGE_CHARS = 1500
+"""What is shown of the beginning and the end of a longer one."""
+OLD_CHARS = 2000
+_UNUSUAL = re.compile(r"[^\x20-\x7e]")
 MARK = "Approval needed"
 _QUESTION = f"**{MARK}**"
 
@@ -76,14 +85,67 @@ class Reply(Struct, frozen=True):
     """The question is in the conversation. If it is not, and no run waits, the message is plain text."""
 
 
-def question(asked: ApprovalRequested) -> str:
+def shown_call(call: Call) -> str:
+    """A call as a person reads it: the decoded arguments, all of them, on one line. What cannot be seen is escaped."""
+    try:
+        arguments = msgspec.json.encode(msgspec.json.decode(call.arguments or "{}")).decode()
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        arguments = call.arguments
+    return f"{call.name} {_UNUSUAL.sub(_escaped, arguments)}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    sign = found[0]
+    return sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode()
+
+
+def is_too_long(asked: ApprovalRequested) -> bool:
+    """Whether the question in a chat leaves out a part of the call, so that a reply there cannot approve it."""
+    return len(asked.call.arguments) > OLD_CHARS if _is_old(asked) else len(shown_call(asked.call)) > CHAT_CHARS
+
+
+def _is_old(asked: ApprovalRequested) -> bool:
+    """Asked by a release whose question showed the first 2,000 characters. Its frames stay as they are (R1)."""
+    return not asked.tool_digest and "always" in asked.choices
+
+
+def question(asked: ApprovalRequested, run: str) -> str:
     """The text for the person: the exact call, and how to reply."""
-    arguments = asked.call.arguments
-    shown = arguments if len(arguments) <= 2000 else f"{arguments[:2000]}… ({len(arguments)} characters in all)"
+    if _is_old(asked):
+        arguments = asked.call.arguments
+        cut = f"{arguments[:OLD_CHARS]}… ({len(arguments)} characters in all)"
+        return _short_question(asked, f"{asked.call.name} {cut if is_too_long(asked) else arguments}")
+    shown = shown_call(asked.call)
+    return _long_question(asked, shown, wire_id("runs", run)) if is_too_long(asked) else _short_question(asked, shown)
+
+
+def _short_question(asked: ApprovalRequested, shown: str) -> str:
     return (
         f"\n\n**{MARK}** before this call is made:\n\n"
-        f"```\n{asked.call.name} {shown}\n```\n\n"
+        f"```\n{shown}\n```\n\n"
         f"Reply `approve {asked.code}` to allow it once, or `deny {asked.code}`."
+    )
+
+
+def _long_question(asked: ApprovalRequested, shown: str, run: str) -> str:
+    left_out = len(shown) - 2 * EDGE_CHARS
+    return (
+        f"\n\n**{MARK}** before this call is made. It is too long to be approved in a chat:\n\n"
+        f"```\n{shown[:EDGE_CHARS]}\n… {left_out} characters are left out …\n{shown[-EDGE_CHARS:]}\n```\n\n"
+        f"See all of it with `ninelives runs show {run}` or `GET /v1/runs/{run}`. Then approve it with "
+        f"`ninelives approvals answer {run} once` or `POST /v1/runs/{run}/approval`. To refuse it, reply "
+        f"`deny {asked.code}`."
+    )
+
+
+def too_long(run: str) -> ClientError:
+    """The error for a reply that would approve what its question did not show."""
+    shown = wire_id("runs", run)
+    return ClientError(
+        "approval_too_long",
+        f"This call is too long to be approved in a chat. See it with `ninelives runs show {shown}`, then answer with "
+        f"`ninelives approvals answer {shown} once` or POST /v1/runs/{shown}/approval. The question is still open.",
+        status=409,
     )
 
 

@@ -9,11 +9,11 @@ import pytest
 from ninelives.core import events as e
 from ninelives.core.spec import Message
 from ninelives.dialects import approval
-from ninelives.dialects.approval import Reply, question, reply_in, without_questions
+from ninelives.dialects.approval import Reply, is_too_long, question, reply_in, shown_call, without_questions
 from ninelives.dialects.chat import body
 from ninelives.dialects.chat.frames import ChatProjection, ContinuedChat
 from tests.dialects.transcript import Frame, edge_view, follow, json_of, read, replay
-from tests.journals import AT, Pen, spec_of
+from tests.journals import AT, RUN, Pen, spec_of
 
 CHAT = ChatProjection()
 REST = ContinuedChat("K7QM2X", "chatcmpl-new")
@@ -44,9 +44,47 @@ def content(frames: list[Frame]) -> str:
 def test_the_question_shows_the_exact_call_and_what_to_reply() -> None:
     """G11: a person must see what is asked."""
     _, _, asked = waiting()
-    shown = question(asked)
+    shown = question(asked, RUN)
     assert 'terminal {"command":"rm -r build"}' in shown
     assert "approve K7QM2X" in shown and "deny K7QM2X" in shown
+
+
+def new(arguments: str) -> e.ApprovalRequested:
+    """A question as this release asks it."""
+    call = e.Call("call_1", "terminal", arguments)
+    return e.ApprovalRequested(call=call, digest="d", code="K7QM2X", expires_at=AT, choices=("once", "deny"))
+
+
+def test_the_question_shows_what_will_run_and_not_how_it_was_written() -> None:
+    """Decoded values on one line; what cannot be seen is escaped."""
+    asked = new('{\n "command":\t"\\u0072m \\u002drf ä\\n```\\u202e\u202e\\u001b"}')
+    shown = 'terminal {"command":"rm -rf ä\\n```\\u202e\\u202e\\u001b"}'
+    assert shown_call(asked.call) == shown and f"```\n{shown}\n```" in question(asked, RUN)
+    assert shown_call(new("no json\n").call) == "terminal no json\\n"
+
+
+def test_a_call_of_8000_characters_is_shown_whole_and_a_longer_one_by_head_and_tail() -> None:
+    whole = new('{"command":"' + "a" * (8000 - len('terminal {"command":""}')) + '"}')
+    assert not is_too_long(whole) and shown_call(whole.call) in question(whole, RUN)
+    longer = new('{"command":"head ' + "a" * 8000 + ' tail"}')
+    shown = question(longer, RUN)
+    assert is_too_long(longer) and "approve K7QM2X" not in shown and "deny K7QM2X" in shown
+    assert "head aaa" in shown and "aaa tail" in shown and len(shown) < 4000
+    assert f"… {len(shown_call(longer.call)) - 3000} characters are left out …" in shown
+    assert f"ninelives runs show run_{RUN}" in shown and f"POST /v1/runs/run_{RUN}/approval" in shown
+
+
+@pytest.mark.parametrize("length", [1990, 2001])
+def test_r1_a_question_of_an_older_release_keeps_its_text(length: int) -> None:
+    """A part that it did not show cannot be approved by its code."""
+    arguments = "x" * length
+    old = e.ApprovalRequested(call=e.Call("c", "terminal", arguments), digest="d", code="C0DE", expires_at=AT)
+    cut = arguments if length <= 2000 else f"{arguments[:2000]}… ({length} characters in all)"
+    assert question(old, RUN) == (
+        f"\n\n**Approval needed** before this call is made:\n\n```\nterminal {cut}\n```\n\n"
+        "Reply `approve C0DE` to allow it once, or `deny C0DE`."
+    )
+    assert is_too_long(old) is (length > 2000)
 
 
 @pytest.mark.parametrize("usage", [False, True])
@@ -55,7 +93,7 @@ def test_the_first_answer_ends_with_the_question_and_finish_reason_stop(store: b
     """G11, B2, B6: [DONE] follows; the last chunk carries the number."""
     pen, _, asked = waiting(store=store, include_usage=usage)
     frames = told(replay(CHAT, pen.entries))
-    assert content(frames) == "I must delete it." + question(asked)
+    assert content(frames) == "I must delete it." + question(asked, RUN)
     assert frames[-1].data == "[DONE]"
     assert frames[-3 if usage else -2].data["choices"][0]["finish_reason"] == "stop"
     numbers = [f.data["sequence_number"] for f in frames[:-1] if "sequence_number" in f.data]
@@ -154,7 +192,7 @@ def test_question_and_answer_are_taken_out_of_the_history() -> None:
     _, _, asked = waiting()
     talk = [
         user("Clean up"),
-        {"role": "assistant", "content": "I must delete it." + question(asked)},
+        {"role": "assistant", "content": "I must delete it." + question(asked, RUN)},
         user("approve K7QM2X"),
         {"role": "assistant", "content": "It is gone."},
         user("Thanks"),
@@ -169,7 +207,7 @@ def test_question_and_answer_are_taken_out_of_the_history() -> None:
 def test_a_question_without_words_before_it_leaves_nothing() -> None:
     """G11."""
     _, _, asked = waiting()
-    talk = [user("Clean up"), {"role": "assistant", "content": question(asked)}, user("deny K7QM2X")]
+    talk = [user("Clean up"), {"role": "assistant", "content": question(asked, RUN)}, user("deny K7QM2X")]
     assert without_questions(talk) == [user("Clean up")]
 
 

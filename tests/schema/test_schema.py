@@ -132,7 +132,9 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
     elsewhere = {
         ("GET", "/"),  # no body: tests/http/test_openapi.py
         ("GET", "/v1/responses"),  # a websocket: tests/story/test_websocket.py
-        ("POST", "/v1/runs/{id}/approval"),  # needs a question: below
+        ("POST", "/v1/runs/{id}/approval"),  # these need a question: below
+        ("GET", "/v1/approvals"),
+        ("DELETE", "/v1/approvals/{id}"),
     }
     assert told - say.called - elsewhere == set(), "call the new route here too"
 
@@ -155,8 +157,10 @@ def test_a_response_in_any_state_fits_its_schema(tmp_path: Path) -> None:
         )
         say("GET", "/v1/runs/{id}", id=shown)
         say("GET", "/v1/responses/{id}", id=shown)
-        say("POST", "/v1/runs/{id}/approval", {"choice": "deny"}, id=shown)
+        say("POST", "/v1/runs/{id}/approval", {"choice": "always"}, id=shown)
         finished(client, shown)
+        (grant,) = say("GET", "/v1/approvals")["data"]
+        say("DELETE", "/v1/approvals/{id}", id=grant["id"])
         say("GET", "/v1/runs/{id}/receipt", id=shown)
         with client.stream(f"/v1/responses/{shown}?stream=true") as stream:
             for frame in stream.rest():

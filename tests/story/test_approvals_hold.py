@@ -4,14 +4,17 @@ waits for one, and what the person sees is all that will run."""
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.story.approvals import ASKED, DONE, begin, finish, made, script
-from tests.story.server import Server, Upstream, start_server
+from tests.story.approvals import ASKED, CHAT, DONE, RUNS, begin, finish, made, script
+from tests.story.server import KEY, Client, Server, Upstream, start_server, wait_until
 
 CONFIG = """
 [profiles.careful]
@@ -150,3 +153,73 @@ def test_a3_toolsets_tell_effect_and_approval_class(server: Server) -> None:
     assert classes["web_fetch"] == ("read", "network", "on-write")
     assert classes["terminal"] == ("write", "exec", "on-write")
     assert classes["read_file"] == ("read", "none", "on-write")
+
+
+def shell(server: Server, *args: str) -> str:
+    """What a command prints."""
+    command = [sys.executable, "-m", "ninelives", *args, "--url", server.url, "--key", KEY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def question(client: Client, text: str) -> tuple[str, str]:
+    """The question in a chat, and its code."""
+    body = {"model": "careful", "messages": [{"role": "user", "content": text}]}
+    content = client.post(CHAT, body).json()["choices"][0]["message"]["content"]
+    found = re.search(r"deny ([A-Z0-9]+)", content)
+    assert found, content
+    return content, found[1]
+
+
+def reply(client: Client, text: str, asked: str, answer: str) -> Any:
+    said = [("user", text), ("assistant", asked), ("user", answer)]
+    return client.post(CHAT, {"model": "careful", "messages": [{"role": r, "content": c} for r, c in said]})
+
+
+def test_g11_the_question_shows_decoded_values_and_hides_no_sign(server: Server, mark: str) -> None:
+    text = script("terminal", f'{{"command":"echo \\u0061 \\u202e \\u001b[2J # {mark} \\u002drf"}}')
+    asked, code = question(server.client, text)
+    assert f"echo a \\u202e \\u001b[2J # {mark} -rf" in asked
+    assert reply(server.client, text, asked, f"deny {code}").status == 200
+
+
+def test_g11_the_question_shows_the_tail_of_a_call(server: Server, mark: str) -> None:
+    text = script("terminal", {"command": f"echo {'a' * 5000}; touch {mark}"})
+    asked, code = question(server.client, text)
+    assert f"; touch {mark}" in asked and "a" * 5000 in asked, "all that will run"
+    assert reply(server.client, text, asked, f"approve {code}").status == 200
+    assert made(server, mark)
+
+
+def test_approval_too_long_a_code_approves_nothing_over_8000_characters(server: Server, mark: str) -> None:
+    client, command = server.client, f"echo {'a' * 9000}; touch {mark}"
+    text = script("terminal", {"command": command})
+    asked, code = question(client, text)
+    assert "approve " + code not in asked and f"; touch {mark}" in asked and len(asked) < 5000
+    assert re.search(r"\d{4} characters are left out", asked)
+    found = re.search(r"ninelives runs show (run_\w+)", asked)
+    assert found and f"/v1/runs/{found[1]}" in asked
+    refused = reply(client, text, asked, f"approve {code}")
+    assert refused.status == 409 and refused.error()["code"] == "approval_too_long"
+    assert not made(server, mark)
+    shown = client.get(f"{RUNS}/{found[1]}").json()["approval"]
+    assert json.loads(shown["arguments"])["command"] == command and command in shown["call"]
+    assert shown["choices"] == ["once", "deny"]
+    assert f'call: terminal {{"command":"{command}"}}' in shell(server, "runs", "show", found[1])
+    assert shell(server, "approvals", "answer", found[1], "once", "--yes").startswith(f"{found[1]}: once")
+    wait_until(lambda: client.get(f"{RUNS}/{found[1]}").json()["status"] == DONE, "the end", 60.0)
+    assert made(server, mark)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_g11_messages_show_and_refuse_a_long_call_as_chats_do(server: Server, mark: str, stream: bool) -> None:
+    client, text = server.client, script("terminal", {"command": f"echo {'a' * 9000}; touch {mark}"})
+    body = {"model": "careful", "max_tokens": 99, "messages": [{"role": "user", "content": text}], "stream": stream}
+    asked = client.post("/v1/messages", body).body.decode()
+    found = re.search(r"deny ([A-Z0-9]+)", asked)
+    assert found and f"; touch {mark}" in asked and "ninelives runs show run_" in asked
+    said = {"role": "user", "content": f"approve {found[1]}"}
+    refused = client.post("/v1/messages", {**body, "messages": [said]})
+    assert refused.status == 409 and refused.json()["error"]["code"] == "approval_too_long"
+    assert not made(server, mark)

@@ -44,7 +44,7 @@ def body(state: RunState, metadata: dict[str, str] | None = None, since: int = 0
 
 def _message(state: RunState, since: int, calls: list[e.Call]) -> ChatMessage:
     facts = state.facts
-    text = visible_text(state, since) + (question(facts.asked) if facts.asked else "")
+    text = visible_text(state, since) + (question(facts.asked, facts.run) if facts.asked else "")
     declined = "".join(item.refusal for item in facts.items if isinstance(item, Said)) or None
     return ChatMessage(
         role="assistant",

@@ -148,7 +148,7 @@ class ContinuedChat(Continued, ChatProjection):
 def _ask(view: ChatView, entry: e.Entry, asked: e.ApprovalRequested) -> tuple[ChatView, list[bytes]]:
     """The question ends this answer; the run waits."""
     view = replace(view, after=min(view.after, entry.seq - 1))
-    view, frames = _conclude(view, entry, [_delta("content", question(asked))], "stop")
+    view, frames = _conclude(view, entry, [_delta("content", question(asked, entry.run))], "stop")
     return replace(view, over=True), frames
 
 

@@ -20,7 +20,7 @@ def content(state: RunState, before: RunState | None = None) -> list[blocks.Bloc
     names = {item.started.call.id: item.started.call.name for item in facts.items if isinstance(item, Called)}
     shown = [block for item in facts.items[since:] if (block := _block(facts, item, names)) is not None]
     if facts.asked is not None:
-        shown.append(blocks.text(question(facts.asked).lstrip()))
+        shown.append(blocks.text(question(facts.asked, facts.run).lstrip()))
     return shown + [blocks.client_call(call) for call in _handed(facts)]
 
 

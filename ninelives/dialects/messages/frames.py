@@ -118,8 +118,8 @@ class MessagesProjection:
                 return _restart(view)
             case e.RunCompleted() | e.RunInterrupted() | e.RunFailed() | e.RunCancelled() as end:
                 return _end(view, end)
-            case event:
-                return _tool_event(view, event)
+            case _:
+                return _tool_event(view, entry)
 
 
 class ContinuedMessages(Continued, MessagesProjection):
@@ -320,7 +320,8 @@ def _restart(view: MessagesView) -> Shown:
     return replace(view, held=None, index=first, draft=Draft(first=first)), []
 
 
-def _tool_event(view: MessagesView, event: e.AnyEvent) -> Shown:
+def _tool_event(view: MessagesView, entry: e.Entry) -> Shown:
+    event = entry.event
     match event:
         case e.ToolStarted(call=call) if call.id not in view.calls:
             view = replace(view, calls={**view.calls, call.id: call.name})
@@ -328,7 +329,7 @@ def _tool_event(view: MessagesView, event: e.AnyEvent) -> Shown:
         case e.ToolFinished(call_id=call_id) if call_id in view.calls:
             return _tool(view, view.calls[call_id], blocks.server_result(event, _known(view)))
         case e.ApprovalRequested():
-            return _ask(view, event)
+            return _ask(view, event, entry.run)
         case _:
             return view, []
 
@@ -342,9 +343,9 @@ def _tool(view: MessagesView, name: str, block: blocks.Block) -> Shown:
     return _send(view, frames)
 
 
-def _ask(view: MessagesView, asked: e.ApprovalRequested) -> Shown:
+def _ask(view: MessagesView, asked: e.ApprovalRequested, run: str) -> Shown:
     """The question ends this answer; the run waits (G11)."""
-    frames = [*_text_block(view.index, question(asked).lstrip()), *_conclusion(view.usage, "end_turn")]
+    frames = [*_text_block(view.index, question(asked, run).lstrip()), *_conclusion(view.usage, "end_turn")]
     return _send(replace(view, over=True), frames)
 
 

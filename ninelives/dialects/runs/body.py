@@ -9,6 +9,7 @@ from ninelives.core import events as e
 from ninelives.core.ids import wire_id
 from ninelives.core.state import Called, Returned, RunState, Said, Thought
 from ninelives.core.table import Phase
+from ninelives.dialects.approval import shown_call
 from ninelives.dialects.responses.body import usage_object
 from ninelives.dialects.runs.shapes import OpenQuestion, RunObject, RunStatus
 from ninelives.dialects.shared import hidden, joined
@@ -63,6 +64,7 @@ def _open_question(asked: e.ApprovalRequested) -> OpenQuestion:
         tool=asked.call.name,
         toolCallId=asked.call.id,
         arguments=asked.call.arguments,
+        call=shown_call(asked.call),
         digest=asked.digest,
         expires_at=asked.expires_at / 1000,
         choices=asked.takes(),

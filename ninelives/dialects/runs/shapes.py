@@ -30,6 +30,8 @@ class OpenQuestion(Struct, frozen=True):
     toolCallId: str
     arguments: str
     """All of them, as the model wrote them."""
+    call: str
+    """All that will run, for a person: the tool and its decoded arguments. What cannot be seen is escaped."""
     digest: str
     expires_at: Seconds
     choices: tuple[Choice, ...]

@@ -17,7 +17,7 @@ from ninelives.core.errors import NinelivesError, not_found
 from ninelives.core.ids import is_shown, run_of, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import Dialect
-from ninelives.dialects.approval import Reply
+from ninelives.dialects.approval import Reply, is_too_long, too_long
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import broken_frame
@@ -179,6 +179,8 @@ class RunRoutes(DialectRoutes):
             if reply.quoted:
                 raise not_pending()
             return None
+        if reply.choice == "once" and state.facts.asked is not None and is_too_long(state.facts.asked):
+            raise too_long(state.facts.run)
         await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
         ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "", rest=True)
         projection, body = self.continuation(reply, state, wire_id(self.dialect.name, engine.new_id()))
