@@ -376,3 +376,21 @@ async def test_workspaces_that_moved_keep_their_home() -> None:
         assert await store.peers.settle("eve", "eve", "machine-2") == "machine-2"
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+async def test_a_session_that_is_deleted_takes_its_permissions_along(tmp_path: Path, backend: str) -> None:
+    store: SqliteStore | PostgresStore
+    if backend == "sqlite":
+        store = await SqliteStore.open_at(tmp_path / "ninelives.db", "normal", VirtualClock().now_ms)
+    else:
+        store = await store_at(await server().database())
+    try:
+        for name, session in (("g1", "desk"), ("g2", "other"), ("g3", "")):
+            await store.grant(Grant("ann", name, session, "terminal", "{}", 1, "key 1"))
+        await store.grant(Grant("bob", "g1", "desk", "terminal", "{}", 1, "key 1"))
+        await store.sessions.forget("ann", "desk")
+        assert [grant.id for grant in await store.grants("ann")] == ["g2", "g3"]
+        assert await store.granted("bob", ["g1"])
+    finally:
+        await store.close()

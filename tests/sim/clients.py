@@ -316,17 +316,17 @@ async def answers(world: World, track: Track, question: e.ApprovalRequested) -> 
         return
     world.watch.counts["answers"] += 1
     await asyncio.sleep(chance.choice((0.0, 0.01, 1.0, 4.0)))
-    people = [_answer(world, track.run, question.code, f"person {n}") for n in range(chance.choice((1, 1, 2)))]
+    people = [_answer(world, track.run, question, f"person {n}") for n in range(chance.choice((1, 1, 2)))]
     given = await asyncio.gather(*people)
     if sum(given) > 1:
         world.watch.wrong("client", track.run, "two answers to one question were taken")
 
 
-async def _answer(world: World, run: str, code: str, who: str) -> bool:
-    choice = world.chance.choice(("once", "once", "deny", "session", "always"))
+async def _answer(world: World, run: str, asked: e.ApprovalRequested, who: str) -> bool:
+    choice = world.chance.choice(("once", *asked.takes()))
     for _ in range(TRIES):
         try:
-            return bool(await ask(world, lambda life: _approve(life, run, code, choice, who)))
+            return bool(await ask(world, lambda life: _approve(life, run, asked.code, choice, who)))
         except Unanswered:
             await asyncio.sleep(0.5)
         except Conflict:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
-from ninelives.agents.rules import Rule
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS
 from ninelives.drill.checks import Told
@@ -30,7 +29,7 @@ from ninelives.models.base import Ask, Part
 from ninelives.models.scripted import text_of
 from ninelives.testing.playbook import PlaybookModel, Step, said
 from ninelives.testing.shared import SharedMemory
-from ninelives.tools.base import Output, Place
+from ninelives.tools.base import Output, Place, Reach
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
@@ -265,7 +264,12 @@ class World:
             return Output(f"{name} gave {arguments['n']}")
 
         schema: dict[str, object] = {"type": "object", "properties": KNOWN}
-        return FunctionTool(name=name, description=name, schema=schema, fn=work, effect=EFFECTS[name])
+        return FunctionTool(name=name, description=name, schema=schema, fn=work, effect=EFFECTS[name], reach=_reach)
+
+
+def _reach(arguments: dict[str, object]) -> Reach:
+    """A call asks where its arguments say so."""
+    return Reach("write" if arguments.get("ask") is True else "none")
 
 
 def _tag(task: SimTask) -> None:
@@ -311,8 +315,7 @@ class Life:
         self.door: Any = world.make_door(self, inner, random.Random(f"door {world.plan.seed} {n}"))
         self.side = MemoryStore(lambda: world.loop.now, now_ms=world.steady_ms)
         plan = world.plan
-        policy = ApprovalPolicy("never", (Rule("*", "always", "true", "ask"),))
-        approvals = Approvals(policy, self.door.granted, world.new_id, world.steady_ms, plan.ttl_s)
+        approvals = Approvals(ApprovalPolicy("on-write"), self.door.granted, world.new_id, world.steady_ms, plan.ttl_s)
         settings = LoopSettings(max_rounds=6, on_unknown=plan.on_unknown)
         environment = CallEnvironment(_place, _no_leftover, NoFiles())
         agent = world.make_agent(world.model, world.toolbox, settings, environment, approvals)
