@@ -300,11 +300,12 @@ def end_mark(state: RunState) -> Mark:
     )
 
 
-def parked_mark(at: int, state: RunState, *, left: bool = False) -> Mark:
-    """The run waits for the next holder, for a person's answer until that expires, or for its caller."""
+def parked_mark(at: int, state: RunState, *, left_at: int = 0) -> Mark:
+    """The run waits for the next holder, for a person's answer until that expires, or for its caller. `left_at`: when
+    that one was seen to have left, by the clock by which things expire."""
     if waiting(state):
         return _asking(at, state.facts.asked, parked=True)
-    return Mark(status="queued", at=at, parked=True, left=left)
+    return Mark(status="queued", at=at, parked=True, left=left_at > 0, wake_at=left_at)
 
 
 def asking_mark(at: int, asked: ApprovalRequested) -> Mark:

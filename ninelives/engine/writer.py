@@ -42,6 +42,7 @@ class Writer:
         self._journal = journal
         self._notifier = parts.notifier
         self._now_ms = parts.now_ms
+        self._clock = parts.clock()
         self._limits = parts.limits
         self._log = parts.log
         self._lease = lease
@@ -111,8 +112,8 @@ class Writer:
 
     async def park(self, run: ClaimedRun) -> None:
         """Give the claim back cleanly, with everything staged before it."""
-        left = ClaimEvent.LEAVE in run.happened
-        run.stage_mark(parked_mark(self._now_ms(), run.staged, left=left))
+        left_at = self._clock() if ClaimEvent.LEAVE in run.happened else 0
+        run.stage_mark(parked_mark(self._now_ms(), run.staged, left_at=left_at))
         self._enqueue(run, True)
         while not run.gone and run.pending:
             await run.news()

@@ -96,7 +96,7 @@ def wake_at(run: MemoryRun, mark: Mark) -> int:
     """Until when a run waits after this mark."""
     if not mark.left:
         return mark.wake_at
-    return 0 if run.waits else (run.lost_at or mark.at) + run.opening.asked.resend_ms
+    return 0 if run.waits else (run.lost_at or mark.wake_at or mark.at) + run.opening.asked.resend_ms
 
 
 class MemoryWaiting:

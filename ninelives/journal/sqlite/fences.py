@@ -64,7 +64,7 @@ class Fence(Struct, frozen=True, kw_only=True):
         return replace(self, wake_at=wake_at, asks=mark.asks)
 
     def _left_until(self, mark: Mark) -> int:
-        return 0 if self.waits else (self.lost_at or mark.at) + self.resend_ms
+        return 0 if self.waits else (self.lost_at or mark.wake_at or mark.at) + self.resend_ms
 
     def after_loss(self, at: int) -> Fence:
         """The connection of the waiting caller was lost."""
