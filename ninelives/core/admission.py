@@ -127,7 +127,7 @@ def _remembers(asked: Asked) -> bool:
 
 def resolve_without_store(asked: Asked) -> Resolved | None:
     """Resolve a request that names nothing in a store; None where the store must be asked."""
-    if asked.key or asked.match or asked.previous or asked.conversation or asked.session:
+    if asked.key or asked.match or asked.previous or asked.conversation or (asked.session and not asked.history_given):
         return None
     decision = decide(asked, Found()) if asked.conversation_use == "join" else None
     return decision.resolved if isinstance(decision, Accept) else None

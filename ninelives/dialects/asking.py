@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +30,11 @@ CALLER_IDS = (
 """Headers that tell people and chats behind one key apart. Those that are sent are part of the match (B8)."""
 SESSION_HEADERS = frozenset({"x-hermes-session-id", "x-hermes-session-key"})
 _KEY = re.compile(r"\A[\x21-\x7e]{1,255}\Z")
+
+
+@lru_cache(4)
+def _keyed(secret: bytes) -> hmac.HMAC:
+    return hmac.new(secret, digestmod="sha256")
 
 
 def is_session_name(named: str) -> bool:
@@ -135,7 +141,9 @@ class Context(Struct, frozen=True):
         if chat and _SESSION.match(chat):
             return f"owui-{chat}"
         text = "\0".join((self.owner, system or "", first_user)).encode("utf-8", "replace")
-        return DERIVED_SESSION + hmac.digest(self.secret, text, "sha256").hex()[:32]
+        signed = _keyed(self.secret).copy()  # hmac.digest lets go of the interpreter: 40 us while the writer works
+        signed.update(text)
+        return DERIVED_SESSION + signed.hexdigest()[:32]
 
     def known(self) -> Policy:
         """The policy for this caller, without the headers of this request."""

@@ -6,27 +6,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from ninelives.core import codec
 from ninelives.core.admission import Asked, resolve_without_store
-from ninelives.core.errors import ClientError, ServerError, store_not_asked, store_unavailable
+from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
 from ninelives.core.events import AttemptStarted, Entry, RunAccepted
-from ninelives.core.spec import Resolved
+from ninelives.core.spec import Resolved, Spec
 from ninelives.core.state import fold
-from ninelives.engine.base import EngineParts, Order, Ticket
+from ninelives.engine.base import CutOff, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.deliveries import DeliveryTracker
 from ninelives.engine.lease import LeaseSpan, Unleased
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.work import WorkFinder, entry_of
 from ninelives.engine.workers import Workers
+from ninelives.engine.writer import not_stored
 from ninelives.journal.values import Attached, Opened, Opening, StoreUnavailable
 
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 """How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
+SHORT_MESSAGES, SHORT_TEXT = 32, 8192
+"""A request with more messages, or a longer one, is not encoded on the event loop."""
+_ATTEMPT = codec.encode(AttemptStarted())
 Abandon = Callable[[str, Ticket], Awaitable[None]]
 
 
@@ -67,6 +72,8 @@ class Admission:
             await self._give_way()
         if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
             return await self._admit(order)
+        if (run := self._begin(order)) is not None:
+            return await self._opened(order, run)
         answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._answer(order, answer))
         try:
@@ -75,6 +82,48 @@ class Admission:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 self._tasks.spawn(self._abandon(order.owner, answer.result()))
             raise
+
+    def _begin(self, order: Order) -> ClaimedRun | None:
+        """Begin a run whose admission depends on nothing in the store: its opening is written like its events, with
+        those of other runs. Its worker waits for that. None: the store must decide, or there is no slot."""
+        self.refuse_if_unable(stored=True)
+        parts, spec = self._parts, order.spec
+        alone = is_short(spec) and not spec.chore and not self._deliveries.untold
+        resolved = parts.durable.foregone(order.asked) if alone else None
+        if resolved is None or not self._finder.take_slot(in_memory=False):
+            return None
+        accepted = RunAccepted(spec=spec, resolved=resolved, owner=order.owner)
+        data = [codec.encode(accepted), _ATTEMPT]
+        opening = self._opening(spec, order.asked, lambda _: data, held=True, foregone=resolved)
+        records = opening.first_records(data)
+        began, claimed = records
+        entries = [Entry(opening.run, began.seq, began.at, began.attempt, accepted), entry_of(opening.run, claimed)]
+        run = ClaimedRun(fold(entries), 1, ClaimPhase.OPENED, self._lease.span(), opening=opening)
+        run.stage_opening(entries, records)
+        try:
+            self._tasks.spawn(self._drive(run))
+        except CutOff:
+            self._finder.release()
+            raise
+        self._workers.start(run)
+        self._writers[False].open(run)
+        return run
+
+    async def _opened(self, order: Order, run: ClaimedRun) -> Ticket:
+        session = run.committed.facts.accepted.resolved.session
+        ticket = Ticket(run.run, session or "", waited=bool(order.asked.credential))
+        try:
+            await run.until_opened()
+        except asyncio.CancelledError:
+            self._tasks.spawn(self._abandon_opened(order.owner, ticket, run))
+            raise
+        return ticket
+
+    async def _abandon_opened(self, owner: str, ticket: Ticket, run: ClaimedRun) -> None:
+        """A caller left before its run was in the store."""
+        with suppress(NinelivesError):
+            await run.until_opened()
+            await self._abandon(owner, ticket)
 
     def _late(self) -> bool:
         return any(writer.late_s > LATE_S for writer in self._writers.values())
@@ -205,19 +254,11 @@ class Admission:
             if full:
                 raise self._too_many()
             accepted = RunAccepted(spec=spec, resolved=prepared or resolved, owner=order.owner)
-            return [codec.encode(accepted)] + ([codec.encode(AttemptStarted())] if held else [])
+            return [codec.encode(accepted)] + ([_ATTEMPT] if held else [])
 
-        opening = Opening(
-            run=parts.new_id(),
-            at=parts.now_ms(),
-            now=self._clock(),
-            dialect=spec.dialect,
-            model=spec.model,
-            asked=asked if asked.fresh_conversation else replace(asked, fresh_conversation=f"conv_{parts.new_id()}"),
-            accept=accept,
-            holder=self._holder if held else None,
-            metadata=msgspec.json.encode(spec.metadata),
-        )
+        if not asked.fresh_conversation:
+            asked = replace(asked, fresh_conversation=f"conv_{parts.new_id()}")
+        opening = self._opening(spec, asked, accept, held=held)
         try:
             await self._deliveries.tell_losses()
             opened = await store.open(opening)
@@ -226,6 +267,28 @@ class Admission:
         if prepared is not None and isinstance(opened, Opened):
             return Opened(opened.run, prepared, opened.records)
         return opened
+
+    def _opening(
+        self,
+        spec: Spec,
+        asked: Asked,
+        accept: Callable[[Resolved], list[bytes]],
+        *,
+        held: bool,
+        foregone: Resolved | None = None,
+    ) -> Opening:
+        return Opening(
+            run=self._parts.new_id(),
+            at=self._parts.now_ms(),
+            now=self._clock(),
+            dialect=spec.dialect,
+            model=spec.model,
+            asked=asked,
+            accept=accept,
+            holder=self._holder if held else None,
+            metadata=msgspec.json.encode(spec.metadata) if spec.metadata else b"{}",
+            foregone=foregone,
+        )
 
     def _too_many(self) -> ClientError:
         return ClientError(
@@ -246,8 +309,10 @@ class Admission:
         return Ticket(found.run, row.session if row else "", attached=not found.again, waited=found.again)
 
 
-def not_stored(error: StoreUnavailable) -> ServerError:
-    """The answer where the store took nothing, or did not say whether it did."""
-    if error.away:
-        return store_unavailable(str(error))
-    return ServerError("storage_full", f"Nothing can be stored now: {error}. Try again later.", retry_after=5)
+def is_short(spec: Spec) -> bool:
+    """Whether to encode a request takes no time to speak of. Long ones are encoded by the store, in its thread."""
+    messages = (*spec.history[:SHORT_MESSAGES], *spec.input)
+    if len(messages) > SHORT_MESSAGES or len(spec.instructions or "") > SHORT_TEXT:
+        return False
+    texts = [message.get("content") or "" for message in messages]
+    return all(isinstance(text, str) and len(text) <= SHORT_TEXT for text in texts) and not spec.client_tools

@@ -15,10 +15,10 @@ from ninelives.core.errors import not_found
 from ninelives.core.events import AttemptStarted, Entry, RunAccepted, RunCompleted
 from ninelives.core.spec import Message, Resolved
 from ninelives.core.state import RunState, fold
-from ninelives.engine.admission import not_stored
 from ninelives.engine.base import Order
 from ninelives.engine.engine import Engine
 from ninelives.engine.run import end_mark
+from ninelives.engine.writer import not_stored
 from ninelives.journal.values import ConversationLink, ConversationRow, Opening, Removal, StoreUnavailable
 
 T = TypeVar("T")

@@ -2,8 +2,8 @@
 was handed to the transport. A connection is lost when it broke before that. At a start all connections of the process
 before are lost, however it ended (`strand`). Refuses to know: connections, and what follows for a run.
 
-Theory of operation. Delivered answers are told in batches: one write for all that were delivered while the last was
-under way. A loss is told at once, because a retry may be on its way already. If the store did not take a loss, it is
+Theory of operation. Delivered answers are told in batches: one write for all within a moment
+(`TELL_S`). A loss is told at once, because a retry may be on its way already. If the store did not take a loss, it is
 told before the next run is opened, or the retry would begin a second run.
 
 A draining server that has its store to itself tells of no loss. Its next start does, so the time in which a caller may
@@ -18,6 +18,9 @@ from collections.abc import Awaitable
 from ninelives.engine.base import EngineParts, Tasks
 from ninelives.journal.values import Gone, StoreUnavailable
 
+TELL_S = 0.02
+"""How long delivered answers are gathered. A death meanwhile: the same request gets the same answer once more."""
+
 
 class DeliveryTracker:
     """What one process says about its callers."""
@@ -28,7 +31,6 @@ class DeliveryTracker:
         self._log = parts.log
         self._tasks = tasks
         self._delivered: list[Gone] = []
-        self._telling = asyncio.Lock()
         self._untold: dict[Gone, int] = {}
         """Losses that the store has not taken yet, and when they happened."""
         self._tells_at_drain = parts.durable.peers.shared
@@ -37,6 +39,11 @@ class DeliveryTracker:
     def stop(self) -> None:
         """The server stops."""
         self._draining = True
+
+    @property
+    def untold(self) -> bool:
+        """True while the store may not know of a loss: then it must be asked what a request joins."""
+        return bool(self._untold)
 
     async def strand(self) -> None:
         """Before the first request, and now and then: whoever waited at a process that is gone has no connection."""
@@ -49,9 +56,11 @@ class DeliveryTracker:
             self._tasks.spawn(self._tell_delivered())
 
     async def _tell_delivered(self) -> None:
-        async with self._telling:  # those that are delivered meanwhile go with the next write
-            told, self._delivered = self._delivered, []
-            await self._say(self._deliveries.answered(told))
+        """Answers that are delivered in the next moment go with the same write."""
+        if not self._draining:
+            await asyncio.sleep(TELL_S)
+        told, self._delivered = self._delivered, []
+        await self._say(self._deliveries.answered(told))
 
     async def rest_given(self, owner: str, run: str) -> None:
         """Who answered the question of a run has all that came after it."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ninelives.core.errors import NinelivesError, store_not_asked
 from ninelives.core.events import AnyEvent, ApprovalRequested, Entry
 from ninelives.core.history import turn_messages
 from ninelives.core.state import RunState, chainable, waiting
@@ -22,7 +23,7 @@ from ninelives.core.writing import Place, Writing, at
 from ninelives.engine.base import Projection
 from ninelives.engine.claim import ClaimEvent, ClaimPhase, after
 from ninelives.engine.lease import LeaseSpan
-from ninelives.journal.values import Mark, Record, Slice
+from ninelives.journal.values import Mark, Opening, Record, Slice
 
 LAPSED, LOST = ClaimPhase.LAPSED, ClaimPhase.LOST
 _HALTS = frozenset({ClaimEvent.ASK, ClaimEvent.CANCEL, ClaimEvent.FAIL, ClaimEvent.LAPSE, ClaimEvent.FENCE})
@@ -103,8 +104,15 @@ class ClaimedRun:
     """One run under one claim."""
 
     def __init__(
-        self, state: RunState, attempt: int, phase: ClaimPhase, lease: LeaseSpan, alone: Turnstile | None = None
+        self,
+        state: RunState,
+        attempt: int,
+        phase: ClaimPhase,
+        lease: LeaseSpan,
+        alone: Turnstile | None = None,
+        opening: Opening | None = None,
     ) -> None:
+        """`opening`: the run is not in the store yet. Its first records go there with it (stage_opening)."""
         self.owner = state.facts.accepted.owner
         self.run = state.facts.run
         self.attempt = attempt
@@ -129,6 +137,9 @@ class ClaimedRun:
         self._entries: list[Entry] = []
         self._records: list[Record] = []
         self._mark: Mark | None = None
+        self._opening = opening
+        self._refusal: NinelivesError | None = None
+        self._openers: list[asyncio.Future[None]] = []
 
     # the claim
 
@@ -154,7 +165,42 @@ class ClaimedRun:
     def _lose(self) -> None:
         """What was staged never happened, and readers go back to the journal."""
         self.staging = Writing(self.committed)
+        self._tell_openers()
         self.dismiss()
+
+    # the opening
+
+    @property
+    def unopened(self) -> bool:
+        """True until the store has the run. Nobody but its caller knows of it."""
+        return self._opening is not None
+
+    def stage_opening(self, entries: list[Entry], records: list[Record]) -> None:
+        """The first records of a run that is not in the store yet."""
+        self._entries, self._records = entries, records
+
+    def until_opened(self) -> asyncio.Future[None]:
+        """Done when the store has the run; fails with the answer for its caller where the store does not take it."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._openers.append(future)
+        if self._opening is None or self.gone:
+            self._tell_openers()
+        return future
+
+    def refuse(self, answer: NinelivesError) -> None:
+        """The store did not take the run: it never was."""
+        self._refusal = answer
+        self.advance(ClaimEvent.FENCE)
+
+    def _tell_openers(self) -> None:
+        openers, self._openers = self._openers, []
+        for future in openers:
+            if future.done():  # its caller has left
+                continue
+            if self._opening is None:
+                future.set_result(None)
+            else:
+                future.set_exception(self._refusal or store_not_asked("the run was not stored"))
 
     def dismiss(self) -> None:
         """Nobody drives it here any more: readers go on from the journal."""
@@ -200,7 +246,7 @@ class ClaimedRun:
 
     def take(self) -> tuple[Slice, list[Entry], Place]:
         """All that is staged, for the writer."""
-        part = Slice(self.run, self.attempt, self._records, self._mark)
+        part = Slice(self.run, self.attempt, self._records, self._mark, self._opening)
         entries, self._entries, self._records, self._mark = self._entries, [], [], None
         self.pending_bytes = 0
         self.flushing = True
@@ -211,6 +257,9 @@ class ClaimedRun:
         """These entries are committed."""
         self._committed, ended = after, after[0].ended
         self.flushing = False
+        if self._opening is not None:
+            self._opening = None
+            self._tell_openers()
         if self._alone is not None and self.committed.facts.fresh:
             self._alone.over()
         if entries:

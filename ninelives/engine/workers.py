@@ -159,6 +159,8 @@ class Worker:
     async def _pump(self, claimed: Claimed) -> None:
         """From the agent to the writer, until the run ends or is stopped."""
         run = self.run
+        if run.unopened:  # an agent that kills the process must not do so without a trace (P18)
+            await run.until_opened()
         if not await self._may_go_on(claimed):
             return
         turn = Turn(run.staged, await self._history(), holds_claim=self._holds_claim, deltas=self)

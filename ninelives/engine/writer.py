@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ninelives.core import codec
-from ninelives.core.errors import ServerError, store_not_asked
+from ninelives.core.errors import ServerError, store_not_asked, store_unavailable
 from ninelives.core.events import AnyEvent, ApprovalRequested, Delta, Entry
 from ninelives.core.state import RunState
 from ninelives.core.writing import Place
@@ -89,6 +89,10 @@ class Writer:
             run.stage_mark(asking_mark(self._now_ms(), event))
         self._enqueue(run, True)
         return after
+
+    def open(self, run: ClaimedRun) -> None:
+        """Add the opening of a run to the next batch."""
+        self._enqueue(run, True)
 
     def _enqueue(self, run: ClaimedRun, urgent: bool) -> None:
         if urgent and not self._urgent:
@@ -225,10 +229,10 @@ class Writer:
                     return [Verdict.FENCED] * len(slices)
                 verdicts = await self._journal.append(standing) if standing else []
             except StoreUnavailable as error:
-                self._note_unavailable(error)
+                self._note_unavailable(error, runs)
                 await asyncio.sleep(RETRY_S)
-                lost = {run.run for run in runs if run.phase is LAPSED}
-                standing = [part for part in standing if part.run not in lost]
+                gone = {run.run for run in runs if run.gone}
+                standing = [part for part in standing if part.run not in gone]
                 continue
             except Exception as error:
                 self._log.error("store_failed", error=repr(error))
@@ -244,7 +248,10 @@ class Writer:
             written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}
             return [written.get(part.run, Verdict.FENCED) for part in slices]
 
-    def _note_unavailable(self, error: StoreUnavailable) -> None:
+    def _note_unavailable(self, error: StoreUnavailable, runs: Sequence[ClaimedRun]) -> None:
+        for run in runs:
+            if run.unopened:  # its caller gets an answer now, as from open()
+                run.refuse(not_stored(error))
         if self.degraded is None:
             self._log.error("store_unavailable", reason=str(error), retried=error.passing)
         self.degraded, self._away = str(error), error.away
@@ -261,6 +268,13 @@ class Writer:
             raise store_not_asked(self.degraded)
         if (why := self.degraded or short) is not None:
             raise ServerError("storage_full", f"Nothing can be stored now: {why}. Try again later.", retry_after=5)
+
+
+def not_stored(error: StoreUnavailable) -> ServerError:
+    """The answer where the store took nothing, or did not say whether it did."""
+    if error.away:
+        return store_unavailable(str(error))
+    return ServerError("storage_full", f"Nothing can be stored now: {error}. Try again later.", retry_after=5)
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -99,6 +99,12 @@ class Catalog(Protocol):
         """Decide like open(), without writing. For runs that are not stored. Raises like open()."""
         ...
 
+    def foregone(self, asked: Asked) -> Resolved | None:
+        """What open() would decide, where this store knows it at once and nothing can change it before the opening is
+        written: then the opening may go with the first slice of its run (Slice.opening). Else None. A shared store
+        never knows."""
+        ...
+
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """The cached turns before a run, from its chain or its session. Raises Damaged if one of a chain is missing. A
         session with fewer turns than the run counted was deleted since: it gives none."""

@@ -77,6 +77,8 @@ class Slice(Struct, frozen=True):
     attempt: int
     records: list[Record]
     mark: Mark | None = None
+    opening: Opening | None = None
+    """Opens the run in the same transaction; `records` begin with its first. Only where Catalog.foregone decided."""
 
 
 class Verdict(Enum):
@@ -105,9 +107,12 @@ class Opening(Struct, frozen=True, kw_only=True):
     """The metadata of the run, and of a conversation that is created without a name."""
     ended: Mark | None = None
     """Ends the run in the transaction that opens it. Its records must say so too. Only with a holder."""
+    foregone: Resolved | None = None
+    """What was decided already (Catalog.foregone). Only for Slice.opening."""
 
-    def first_records(self, data: Sequence[bytes], attempt: int) -> list[Record]:
+    def first_records(self, data: Sequence[bytes]) -> list[Record]:
         """Records from the data that `accept` made."""
+        attempt = 1 if self.holder else 0
         return [Record(seq, min(seq, attempt), self.at, item) for seq, item in enumerate(data)]
 
 

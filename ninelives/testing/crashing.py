@@ -126,6 +126,10 @@ class CrashingStore:
         """See Catalog.resolve."""
         return await self._plain(lambda: self._inner.resolve(asked))
 
+    def foregone(self, asked: Asked) -> Resolved | None:
+        """See Catalog.foregone."""
+        return self._inner.foregone(asked)
+
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""
         return await self._plain(lambda: self._inner.turns(owner, resolved))

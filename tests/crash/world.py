@@ -90,6 +90,10 @@ class MortalStore:
         """One process has the store to itself."""
         return self.inner.peers
 
+    def foregone(self, asked: Any) -> Any:
+        """What is known at once is no place to die at."""
+        return self.inner.foregone(asked)
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             return await self._call(name, args, named)

@@ -96,6 +96,9 @@ class Valve:
     def conversations(self) -> Any:
         return self._store.conversations
 
+    def foregone(self, asked: Any) -> Any:
+        return self._store.foregone(asked)
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
             return await self.through(getattr(self._store, name), *args, **named)
@@ -144,6 +147,8 @@ class House:
         """No process is told what the others do."""
         self.store = SharedMemory(time.monotonic, self.now_ms, LEASE_S, lambda topic: self.deaf)
         self.books: dict[str, list[list[Step]]] = {}
+        self.asked: list[str] = []
+        """What the model was asked."""
         self.deeds: Counter[str] = Counter()
         self.holds: dict[str, asyncio.Event] = {}
         """Tools wait for the event of their `n`, where there is one."""
@@ -277,6 +282,7 @@ class Books(PlaybookModel):
     async def stream(self, ask: Any) -> Any:
         """See Model.stream."""
         text = next(str(m["content"]) for m in reversed(ask.messages) if m["role"] == "user")
+        self._house.asked.append(text)
         async for parts in PlaybookModel(self._house.books[text]).stream(ask):
             yield parts
 

@@ -18,8 +18,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from ninelives.core import codec
+from ninelives.core.admission import Asked
 from ninelives.core.events import AttemptStarted
+from ninelives.core.spec import Resolved
 from ninelives.journal.base import Deliveries, Peers, Upkeep
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import Claim, Mark, Opened, Slice, StoreUnavailable, Verdict
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 WRITES = frozenset({"open", "append", "claim", "signal", "delete", "beat", "grant", "revoke", "annotate", "forget"})
 STEPS = frozenset({"open", "append", "claim", "signal", "delete"})
 UNHEARD = frozenset({"open", "append", "claim", "signal", "delete", "beat"})
+FIRST = 2
+"""An opening that goes with a slice has the first two of its records: it was accepted and claimed."""
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
@@ -41,7 +47,7 @@ def observe(watch: Watch, call: Call, result: Any, home: Life | None) -> None:
         case "open":
             watch.opened(args[0], result, home)
         case "append":
-            watch.appended(args[0], result)
+            watch.appended([_opened(watch, part, home) for part in args[0]], result)
         case "claim":
             watch.claimed(result)
         case "signal":
@@ -50,6 +56,14 @@ def observe(watch: Watch, call: Call, result: Any, home: Life | None) -> None:
             watch.removed(args[1], result)
         case "forget":
             watch.forgotten([run for _, run in args[0]])
+
+
+def _opened(watch: Watch, part: Slice, home: Life | None) -> Slice:
+    """Tell the watch of a run that a slice has opened; the rest of the slice."""
+    if part.opening is None or part.opening.foregone is None:
+        return part
+    watch.opened(part.opening, Opened(part.run, part.opening.foregone, part.records[:FIRST]), home)
+    return replace(part, records=part.records[FIRST:], opening=None)
 
 
 def at_once(work: Awaitable[Any]) -> Any:
@@ -93,6 +107,12 @@ class Door:
 
         self.__dict__[name] = call
         return call
+
+    def foregone(self, asked: Asked) -> Resolved | None:
+        """See Catalog.foregone."""
+        self._alive()
+        found: Resolved | None = self._inner.foregone(asked)
+        return found
 
     @property
     def deliveries(self) -> Deliveries:
@@ -249,7 +269,13 @@ class Door:
                 self._doubts.append((result.run, result.attempt))
             case [*verdicts]:
                 written = zip(call[1][0], verdicts, strict=True)
-                self._unheard += [part for part, verdict in written if verdict is Verdict.WRITTEN]
+                for part in (part for part, verdict in written if verdict is Verdict.WRITTEN):
+                    if part.opening is None:
+                        self._unheard.append(part)
+                    else:  # its caller is told of a failure, and the run is tried no more
+                        asked = part.opening.asked
+                        at_once(self._inner.deliveries.lost(asked.owner, part.run, self._life.world.steady_ms()))
+                        self._doubts.append((part.run, 1))
 
     def _give_back(self) -> None:
         doubts, self._doubts = self._doubts, []

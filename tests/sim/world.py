@@ -195,6 +195,9 @@ class World:
                 self._holders[result.run] = life, self.loop.now
             case "append":
                 for part, verdict in zip(args[0], result, strict=True):
+                    if part.opening is not None and verdict is Verdict.WRITTEN:
+                        self._holders[part.run] = life, self.loop.now
+                        self.watch.tracks[part.run].caller = life
                     over = part.mark is not None and (part.mark.parked or part.mark.ended)
                     if verdict is Verdict.WRITTEN and over:
                         self._holders.pop(part.run, None)

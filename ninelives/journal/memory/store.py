@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from ninelives.core import admission
 from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
@@ -80,16 +82,8 @@ class MemoryStore:
                 self.deliveries.wait_again(decision.run, asked.credential)
             return Attached(decision.run, decision.again)
         resolved = decision.resolved
-        attempt = 1 if opening.holder else 0
-        data = opening.accept(resolved)
-        records = opening.first_records(data, attempt)
-        status = "running" if attempt else "queued"
-        run = MemoryRun(asked.owner, opening, resolved, status, opening.at, opening.metadata, records)
-        run.waits, run.credential = bool(asked.credential), asked.credential
-        if opening.holder:
-            run.attempt, run.holder, run.parked = 1, opening.holder, False
-            run.lease_until = self._clock() + self._lease_s
-        self._runs[opening.run] = run
+        records = opening.first_records(opening.accept(resolved))
+        run = self._add(opening, resolved, records)
         if asked.key is not None:
             self._keys[asked.owner, asked.key] = admission.KeyFound(opening.run, asked.fingerprint)
         if resolved.conversation and asked.kept == "stored":
@@ -97,6 +91,16 @@ class MemoryStore:
         if opening.ended:
             self._mark(run, opening.ended)
         return Opened(opening.run, resolved, list(records))
+
+    def _add(self, opening: Opening, resolved: Resolved, records: list[Record]) -> MemoryRun:
+        asked, status = opening.asked, "running" if opening.holder else "queued"
+        run = MemoryRun(asked.owner, opening, resolved, status, opening.at, opening.metadata, records)
+        run.waits, run.credential = bool(asked.credential), asked.credential
+        if opening.holder:
+            run.attempt, run.holder, run.parked = 1, opening.holder, False
+            run.lease_until = self._clock() + self._lease_s
+        self._runs[opening.run] = run
+        return run
 
     def _take_conversation(self, opening: Opening, conversation: str) -> None:
         asked = opening.asked
@@ -113,6 +117,7 @@ class MemoryStore:
         """See Journal.append."""
         return [self._append(part) for part in slices]
 
+
     def _writable(self, part: Slice) -> MemoryRun | None:
         run = self._runs.get(part.run)
         if run is None or run.ended or run.hidden or run.attempt != part.attempt or run.holder is None:
@@ -122,6 +127,8 @@ class MemoryStore:
         return run if first == len(run.records) and whole else None
 
     def _append(self, part: Slice) -> Verdict:
+        if part.opening and part.opening.foregone:
+            self._add(part.opening, part.opening.foregone, [])
         run = self._writable(part)
         if run is None:
             return Verdict.FENCED
@@ -234,6 +241,12 @@ class MemoryStore:
         if not isinstance(decision, admission.Accept):
             raise ValueError("a request that is not stored has no idempotency key")
         return decision.resolved
+
+    def foregone(self, asked: admission.Asked) -> Resolved | None:
+        """See Catalog.foregone."""
+        if self.peers.shared or asked.counted or self._found(asked, 1).lost is not None:
+            return None
+        return admission.resolve_without_store(replace(asked, match=""))
 
     def _found(self, asked: admission.Asked, at: int = 0) -> admission.Found:
         conversation = self._conversations.get((asked.owner, asked.conversation or ""))

@@ -412,7 +412,7 @@ def _settled(opening: Opening) -> Resolved | None:
 
 
 def _accept(opening: Opening, resolved: Resolved) -> Opened:
-    records = opening.first_records(opening.accept(resolved), 1 if opening.holder else 0)
+    records = opening.first_records(opening.accept(resolved))
     return Opened(opening.run, resolved, records)
 
 

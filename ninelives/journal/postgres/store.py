@@ -249,6 +249,10 @@ class PostgresStore:
         """See Catalog.resolve."""
         return await self._claims.resolve(asked)
 
+    def foregone(self, asked: admission.Asked) -> Resolved | None:
+        """See Catalog.foregone. Other processes write too."""
+        return None
+
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""
         if resolved.previous is None and resolved.session_turns is None:

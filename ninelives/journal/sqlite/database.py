@@ -42,7 +42,7 @@ from ninelives.journal.sqlite.load import (
 from ninelives.journal.sqlite.rows import SQL
 from ninelives.journal.sqlite.segments import TRIM_ROWS, Segment, pack_all, store_segments, trim_rows
 from ninelives.journal.sqlite.space import Space, watch_space
-from ninelives.journal.sqlite.tails import SealDelay, Tail, Tails
+from ninelives.journal.sqlite.tails import JoinableRuns, SealDelay, Tail, Tails
 from ninelives.journal.sqlite.tip import TipFile
 from ninelives.journal.values import Record, StoreUnavailable
 
@@ -86,6 +86,7 @@ class SqliteDatabase:
         """Committed entries of the last process that a power loss took."""
         self.fences = Fences()
         self.tails = Tails()
+        self.joinable = JoinableRuns()
         self.shortage: str | None = None
         """Why nothing new should be stored: the disk is nearly full."""
         self.problem: str | None = None
@@ -119,6 +120,7 @@ class SqliteDatabase:
             database._tip.close()
             raise
         database.tails.load(loaded.tails, loaded.end_id)
+        database.joinable.add(loaded.joinable, now)
         database.reader = DatabaseThread("ninelives-reader", database._connect_other, "BEGIN")
         database.upkeep_thread = DatabaseThread("ninelives-upkeep", database._connect_other, "")
         await database.reader.ready()

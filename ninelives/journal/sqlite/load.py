@@ -175,6 +175,7 @@ class LoadedStore:
         self.end_id = 1
         self.last_n = int(rows(db, "last_number")[0][0])
         self.stranded: list[Gone] = rows(db, "waited_for")
+        self.joinable: list[Any] = db.execute(SQL["joinable"], (now,)).fetchall()
         places: dict[int, tuple[str, int]] = {}
         least: dict[str, int] = {}
         for owner, run, n, attempt, parked, sealed, crc, conversation, last, *waiting in rows(db, "open_runs"):

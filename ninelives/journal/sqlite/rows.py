@@ -11,7 +11,6 @@ from typing import Any
 
 import apsw
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.core import admission
@@ -20,6 +19,7 @@ from ninelives.core.spec import Resolved
 from ninelives.journal import queries
 from ninelives.journal.segments import link, origin
 from ninelives.journal.sqlite.fences import Fence, Fences
+from ninelives.journal.sqlite.tails import Written
 from ninelives.journal.values import (
     Attached,
     Claim,
@@ -41,13 +41,6 @@ _INSERT = {
     1 << k: "INSERT INTO entries(run,seq,attempt,at,crc,data) VALUES " + ",".join([_VALUES] * (1 << k))
     for k in range(13)
 }
-
-
-class Written(Struct, frozen=True):
-    """The result of an append. `first_id` is the row of the first new record."""
-
-    verdicts: list[Verdict]
-    first_id: int
 
 
 def _one(db: apsw.Connection, query: str, *values: apsw.SQLiteValue) -> tuple[apsw.SQLiteValue, ...] | None:
@@ -74,8 +67,8 @@ def found(db: apsw.Connection, asked: admission.Asked, at: int = 0) -> admission
 def _lost(db: apsw.Connection, asked: admission.Asked, at: int) -> str | None:
     if not asked.match or asked.key is not None or not at:
         return None
-    row = _one(db, "lost_run", asked.owner, asked.match, at)
-    return str(row[0]) if row else None
+    rows: list[Any] = db.execute(SQL["lost_run"], (asked.owner, asked.match, at)).fetchall()
+    return max(rows)[1] if rows else None
 
 
 def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Opened, int, int] | Attached:
@@ -88,28 +81,14 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
             _wait_again(db, fences, asked, decision.run)
         return Attached(decision.run, decision.again)
     resolved = decision.resolved
-    data = opening.accept(resolved)
-    attempt = 1 if opening.holder else 0
-    records = opening.first_records(data, attempt)
-    n = fences.next_number()
-    _insert_run(db, n, opening, resolved, len(records) - 1)
+    records = opening.first_records(opening.accept(resolved))
     if asked.key is not None:
         db.execute(SQL["insert_key"], (asked.owner, asked.key, asked.fingerprint, opening.run))
     taken = _take_conversation(db, opening, resolved, facts) if asked.kept == "stored" else None
+    fence = _insert_run(db, fences, opening, resolved, len(records) - 1)
+    n = fence.n
     values: list[apsw.SQLiteValue] = []
-    fence = Fence(
-        owner=asked.owner,
-        n=n,
-        attempt=attempt,
-        seq=len(records) - 1,
-        crc=_chain(n, origin(opening.run), records, values),
-        parked=not attempt,
-        holder=opening.holder,
-        conversation=taken,
-        kept=asked.kept,
-        resend_ms=asked.resend_ms,
-        waits=bool(asked.credential),
-    )
+    fence = replace(fence, seq=len(records) - 1, crc=_chain(n, fence.crc, records, values), conversation=taken)
     after = fence.after_mark(opening.ended) if opening.ended else fence
     fences.put(opening.run, after)
     if opening.ended:
@@ -136,8 +115,10 @@ def _take_conversation(db: apsw.Connection, opening: Opening, resolved: Resolved
     return conversation
 
 
-def _insert_run(db: apsw.Connection, n: int, opening: Opening, resolved: Resolved, last_seq: int) -> None:
-    held, asked = opening.holder is not None, opening.asked
+def _insert_run(db: apsw.Connection, fences: Fences, opening: Opening, resolved: Resolved, last_seq: int) -> Fence:
+    """The row of a new run. Returns its fence before the first record."""
+    held, asked, n = opening.holder is not None, opening.asked, fences.next_number()
+    crc = origin(opening.run)
     db.execute(
         SQL["insert_run"],
         (
@@ -150,7 +131,7 @@ def _insert_run(db: apsw.Connection, n: int, opening: Opening, resolved: Resolve
             int(held),
             int(not held),
             last_seq,
-            origin(opening.run),
+            crc,
             opening.at,
             opening.at,
             resolved.session or "",
@@ -164,6 +145,18 @@ def _insert_run(db: apsw.Connection, n: int, opening: Opening, resolved: Resolve
             asked.kept,
             asked.resend_ms,
         ),
+    )
+    return Fence(
+        owner=asked.owner,
+        n=n,
+        attempt=int(held),
+        seq=-1,
+        crc=crc,
+        parked=not held,
+        holder=opening.holder,
+        kept=asked.kept,
+        resend_ms=asked.resend_ms,
+        waits=bool(asked.credential),
     )
 
 
@@ -192,9 +185,10 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
     verdicts: list[Verdict] = []
     values: list[apsw.SQLiteValue] = []
     marks: list[tuple[str, Fence, Fence | None, Mark]] = []
+    opened: dict[str, int] = {}
     is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
     for part in slices:
-        fence = fences.get(part.run)
+        fence = _opened_with(db, fences, part) if part.opening else fences.get(part.run)
         if (
             fence is None
             or fence.holder is None
@@ -212,10 +206,20 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
             marks.append((part.run, fence, after, part.mark))
         fences.put(part.run, after)
         verdicts.append(is_written)
+        if part.opening:
+            opened[part.run] = fence.n
     first = _insert(db, fences, values)
     for run, fence, after, mark in marks:
         _mark(db, run, fence, after, mark)
-    return Written(verdicts, first)
+    return Written(verdicts, first, opened)
+
+
+def _opened_with(db: apsw.Connection, fences: Fences, part: Slice) -> Fence | None:
+    """The fence of a run that a slice opens."""
+    opening = part.opening
+    if opening is None or opening.foregone is None:
+        return None
+    return _insert_run(db, fences, opening, opening.foregone, len(part.records) - 1)
 
 
 def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark: Mark) -> None:
@@ -271,16 +275,16 @@ def answered(db: apsw.Connection, fences: Fences, told: Sequence[Gone], at: int)
             fences.put(run, replace(fence, waits=False, lost_at=0))
 
 
-def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int) -> None:
-    """Deliveries.lost, inside the transaction."""
-    db.execute(SQL["lose"], (owner, run, at))
+def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int) -> list[Any]:
+    """Deliveries.lost, inside the transaction. Returns what can be joined now: owner, match, until when."""
+    joinable = db.execute(SQL["lose"], (owner, run, at)).fetchall()
     fence = fences.get(run)
-    if fence is None or fence.owner != owner or not fence.waits:
-        return
-    after = fence.after_loss(at)
-    fences.put(run, after)
-    if after.wake_at != fence.wake_at:
-        db.execute(SQL["sleep"], (fence.n, after.wake_at))
+    if fence is not None and fence.owner == owner and fence.waits:
+        after = fence.after_loss(at)
+        fences.put(run, after)
+        if after.wake_at != fence.wake_at:
+            db.execute(SQL["sleep"], (fence.n, after.wake_at))
+    return joinable
 
 
 def strand(db: apsw.Connection, fences: Fences, at: int) -> None:

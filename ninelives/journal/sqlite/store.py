@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
@@ -16,9 +16,10 @@ from ninelives.journal.base import Alone
 from ninelives.journal.sqlite import rows as run_rows
 from ninelives.journal.sqlite.conversations import SqliteConversations, SqliteSessions
 from ninelives.journal.sqlite.database import Durability, SqliteDatabase
-from ninelives.journal.sqlite.rows import SQL, Written
+from ninelives.journal.sqlite.rows import SQL
 from ninelives.journal.sqlite.segments import read_segment
 from ninelives.journal.sqlite.space import Space
+from ninelives.journal.sqlite.tails import Written
 from ninelives.journal.sqlite.upkeep import SqliteUpkeep
 from ninelives.journal.values import (
     MAX_GRANTS,
@@ -45,6 +46,7 @@ class SqliteStore:
         self.database = database
         self.lost = database.lost
         """Committed entries of the last process that a power loss took."""
+        self._now_ms = now_ms
         self._fences = database.fences
         self._tails = database.tails
         self.sessions = SqliteSessions(database)
@@ -74,7 +76,7 @@ class SqliteStore:
             if isinstance(done, Attached):
                 return done
             new, n, first_id = done
-            self._tails.add_opened(opening, new, n, first_id)
+            self._tails.add_opened(opening, new.records, n, first_id)
             return new
 
         return await self.database.write(lambda db: run_rows.open_run(db, self._fences, opening), opened)
@@ -83,7 +85,7 @@ class SqliteStore:
         """See Journal.append."""
 
         def appended(written: Written) -> list[Verdict]:
-            self._tails.add_appended(slices, written.verdicts, written.first_id)
+            self._tails.add_appended(slices, written)
             return written.verdicts
 
         return await self.database.write(lambda db: run_rows.append(db, self._fences, slices), appended)
@@ -163,6 +165,12 @@ class SqliteStore:
             raise ValueError("a request that is not stored has no idempotency key")
         return decision.resolved
 
+    def foregone(self, asked: admission.Asked) -> Resolved | None:
+        """See Catalog.foregone. Nobody else writes, so the runs that can be joined are known here."""
+        if asked.counted or self.database.joinable.has(asked.owner, asked.match, self._now_ms()):
+            return None
+        return admission.resolve_without_store(replace(asked, match=""))
+
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""
         if resolved.previous is None and resolved.session_turns is None:
@@ -228,7 +236,10 @@ class SqliteDeliveries:
 
     async def lost(self, owner: str, run: str, at: int) -> None:
         """See Deliveries.lost."""
-        await self._database.write(lambda db: run_rows.lose(db, self._fences, owner, run, at))
+        await self._database.write(
+            lambda db: run_rows.lose(db, self._fences, owner, run, at),
+            lambda found: self._database.joinable.add(found, self._now_ms()),
+        )
 
     async def strand(self, at: int) -> None:
         """See Deliveries.strand. Only the first call after the start has something to do."""
@@ -236,7 +247,6 @@ class SqliteDeliveries:
             await self._database.write(
                 lambda db: run_rows.strand(db, self._fences, at), lambda done: self._fences.stranded.clear()
             )
-
 
 class SqlitePeers(Alone):
     """See journal.base.Peers."""

@@ -9,12 +9,43 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from ninelives.journal.segments import SEGMENT_BYTES, origin
-from ninelives.journal.values import PAGE_BYTES, Opened, Opening, Record, Slice, Verdict
+from ninelives.journal.values import PAGE_BYTES, Opening, Record, Slice, Verdict
 
 SPILL_BYTES = 1024 * 1024
 """A tail longer than this is packed into segments while its run goes on (docs/architecture.md, R11)."""
 SEAL_RUNS = 64
+JOINABLE = 1024
+"""From so many on, what can be joined is looked through for what no longer can."""
 BUSY_ROWS, MANY_RUNS, ROUNDS = 500, 256, 12
+
+
+class Written(Struct, frozen=True):
+    """The result of an append. `first_id` is the row of the first new record; `opened` has the numbers of new runs."""
+
+    verdicts: list[Verdict]
+    first_id: int
+    opened: dict[str, int]
+
+
+class JoinableRuns:
+    """Which requests may join a run whose connection was lost (Asked.match), as far as a process that has the store to
+    itself must know. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, str], int] = {}
+        self._most = JOINABLE
+
+    def add(self, found: Iterable[tuple[str, str, int]], now: int) -> None:
+        """(owner, match, until when) of runs that were lost."""
+        for owner, match, until in found:
+            self._until[owner, match] = max(until, self._until.get((owner, match), 0))
+        if len(self._until) > self._most:
+            self._until = {match: until for match, until in self._until.items() if until >= now}
+            self._most = JOINABLE + 2 * len(self._until)
+
+    def has(self, owner: str, match: str, now: int) -> bool:
+        """Whether there may be one. Some that were joined meanwhile are counted too."""
+        return self._until.get((owner, match), -1) >= now
 
 
 class SealDelay:
@@ -100,23 +131,28 @@ class Tails:
         self.end_id = end_id
         self.to_seal = [run for run, tail in tails.items() if tail.size > SPILL_BYTES or tail.must_be_sealed]
 
-    def add_opened(self, opening: Opening, opened: Opened, n: int, first_id: int) -> None:
+    def add_opened(self, opening: Opening, records: list[Record], n: int, first_id: int) -> None:
         """A run was opened as number `n`; its first record is at row `first_id`."""
-        tail = Tail(opening.asked.owner, n, [], origin(opened.run), first_id, opened_id=first_id)
-        tail.ended, tail.brief = opening.ended is not None, opening.asked.kept == "delivery"
-        self.by_run[opened.run] = tail
-        tail.add(opened.records, first_id)
+        tail = self._add(opening, n, first_id)
+        tail.ended = opening.ended is not None
+        tail.add(records, first_id)
         if tail.must_be_sealed:
-            self.to_seal.append(opened.run)
-        self.end_id = max(self.end_id, first_id + len(opened.records))
+            self.to_seal.append(opening.run)
+        self.end_id = max(self.end_id, first_id + len(records))
 
-    def add_appended(self, slices: Sequence[Slice], verdicts: Sequence[Verdict], first_id: int) -> None:
-        """Slices were appended; the first written record is at row `first_id`."""
-        place, fenced = first_id, Verdict.FENCED
-        for part, verdict in zip(slices, verdicts, strict=True):
+    def _add(self, opening: Opening, n: int, first_id: int) -> Tail:
+        tail = Tail(opening.asked.owner, n, [], origin(opening.run), first_id, opened_id=first_id)
+        tail.brief = opening.asked.kept == "delivery"
+        self.by_run[opening.run] = tail
+        return tail
+
+    def add_appended(self, slices: Sequence[Slice], written: Written) -> None:
+        """Slices were appended."""
+        place, fenced = written.first_id, Verdict.FENCED
+        for part, verdict in zip(slices, written.verdicts, strict=True):
             if verdict is fenced:
                 continue
-            tail = self.by_run[part.run]
+            tail = self._add(part.opening, written.opened[part.run], place) if part.opening else self.by_run[part.run]
             tail.add(part.records, place)
             place += len(part.records)
             if part.mark or tail.size > SPILL_BYTES:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import Resolved
-from ninelives.journal.values import Attached, Opened, Query
+from ninelives.journal.values import Attached, Mark, Opened, Query, Slice, Verdict
 from ninelives.testing.author import Author, Backend, refusal, started
 
 
@@ -218,3 +219,46 @@ class OpenContract:
         opened = await ann.finished("r1", derived_session="d")
         assert opened.resolved == Resolved(session="d")
         assert (await backend.store.resolve(ann.asked(session="d", kept="memory"))).session_turns == 0
+
+    async def test_an_opening_that_is_foregone_is_written_with_the_first_slice(self, backend: Backend) -> None:
+        """A store that does not know at once never gets such a slice."""
+        ann = Author(backend)
+        opening = ann.opening("r1")
+        resolved = backend.store.foregone(opening.asked)
+        if resolved is None:
+            return
+        first = opening.first_records(opening.accept(resolved))
+        ann.seqs["r1"], ann.attempts["r1"] = 1, 1
+        more = ann.records("r1", b"more")
+        opening = replace(opening, foregone=resolved)
+        assert await backend.store.append([Slice("r1", 1, [*first, *more], None, opening)]) == [Verdict.WRITTEN]
+        ann.seqs["r1"] = 2
+        assert await ann.read("r1") == [*first, *more]
+        assert await ann.status("r1") == "running"
+        assert await ann.claimable() == []
+        assert await ann.end("r1") is Verdict.WRITTEN
+        assert await ann.status("r1") == "completed"
+
+    async def test_one_slice_can_open_and_end_a_run(self, backend: Backend) -> None:
+        ann = Author(backend)
+        opening = ann.opening("r1", credential="k1", match="m1", resend_ms=1000, kept="hours")
+        resolved = backend.store.foregone(opening.asked)
+        if resolved is None:
+            return
+        first = opening.first_records(opening.accept(resolved))
+        mark = Mark(status="completed", at=1_000_000, ended=True, chains=True)
+        opening = replace(opening, foregone=resolved)
+        assert await backend.store.append([Slice("r1", 1, first, mark, opening)]) == [Verdict.WRITTEN]
+        assert await ann.status("r1") == "completed"
+        assert await ann.data("r1") == [b"accepted r1", started(1, True)]
+        ann.seqs["r1"], ann.attempts["r1"] = 1, 1
+        assert await ann.write("r1", b"late") is Verdict.FENCED
+
+    async def test_what_the_store_must_decide_is_not_foregone(self, backend: Backend) -> None:
+        ann = Author(backend)
+        sent: dict[str, Any] = {"credential": "k1", "match": "m1", "resend_ms": 1000}
+        await ann.open("r1", **sent)
+        for fields in ({"key": "k"}, {"previous": "r1"}, {"conversation": "c"}, {"session": "s"}, {"counted": True}):
+            assert backend.store.foregone(ann.asked(**{**sent, **fields})) is None, fields
+        await ann.lose("r1")
+        assert backend.store.foregone(ann.asked(**sent)) is None, "the same request joins the lost run"

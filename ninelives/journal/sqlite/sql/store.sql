@@ -21,10 +21,10 @@ INSERT INTO runs (n, owner, id, dialect, model, status, attempt, parked, last_se
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: lost_run
--- The newest run of the same request whose connection was lost, as long as it may be joined. The column `fingerprint`
--- holds Asked.match.
-SELECT id FROM runs WHERE owner = ?1 AND fingerprint = ?2 AND lost_at > 0 AND lost_at + resend_ms >= ?3 AND hidden = 0
-ORDER BY n DESC LIMIT 1;
+-- The runs of the same request whose connection was lost, as long as they may be joined. The column `fingerprint` holds
+-- Asked.match.
+-- No ORDER BY n: with it SQLite plans the query anew each time.
+SELECT n, id FROM runs WHERE owner = ?1 AND fingerprint = ?2 AND lost_at > 0 AND lost_at + resend_ms >= ?3 AND hidden = 0;
 
 -- name: wait_again
 -- A retried request takes over a lost run.
@@ -47,7 +47,8 @@ UPDATE runs SET waits = 0, lost_at = 0, delivered = ?2 WHERE n = ?1;
 
 -- name: lose
 -- The connection of a waiting caller was lost.
-UPDATE runs SET waits = 0, lost_at = ?3 WHERE owner = ?1 AND id = ?2 AND waits = 1;
+UPDATE runs SET waits = 0, lost_at = ?3 WHERE owner = ?1 AND id = ?2 AND waits = 1
+RETURNING owner, fingerprint, lost_at + resend_ms;
 
 -- name: strand
 -- The caller who waited at the last process is lost. Nobody holds the run now, so it waits to be claimed.
@@ -61,6 +62,11 @@ UPDATE runs SET wake_at = ?2 WHERE n = ?1;
 -- name: waited_for
 -- The runs with a waiting caller. At a start, these callers are lost.
 SELECT owner, id FROM runs WHERE waits = 1;
+
+-- name: joinable
+-- What can be joined after a start at ?1: the owner, the match, and until when.
+SELECT owner, fingerprint, MAX(CASE WHEN waits THEN ?1 ELSE lost_at END + resend_ms) FROM runs
+WHERE lost_at > 0 OR waits = 1 GROUP BY owner, fingerprint;
 
 -- name: insert_key
 -- Store an idempotency key.
