@@ -161,7 +161,10 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         token_counts=agents,
         secret=opened.secret,
         body=BodyLimits(
-            bytes=settings.limits.body_bytes, depth=settings.limits.json_depth, values=settings.limits.json_values
+            bytes=settings.limits.body_bytes,
+            depth=settings.limits.json_depth,
+            values=settings.limits.json_values,
+            seconds=settings.limits.body_s,
         ),
         max_parts=settings.limits.parts,
         aside=Aside(),
@@ -204,6 +207,7 @@ def _rules(settings: Settings, log: Log) -> Rules:
     return Rules(
         loopback=is_loopback(settings.server.host),
         max_body=settings.limits.body_bytes,
+        max_head=settings.limits.head_bytes,
         cors_origins=settings.server.cors_origins,
         allowed_hosts=settings.server.allowed_hosts,
         open_paths=OPEN_PATHS,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ninelives import __version__
 from ninelives.app.address import local_url, publish_address, server_url, withdraw_address
+from ninelives.app.descriptors import connections_within, raise_limit
 from ninelives.app.environment import hide_environment
 from ninelives.app.errors import StartError
 from ninelives.app.known_secrets import known_secrets
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ninelives.app.build import BuiltServer
     from ninelives.app.extensions import Extensions
     from ninelives.engine.engine import Engine
+    from ninelives.http.edge.bounds import ConnectionLimits
     from ninelives.http.edge.server import Serving
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
@@ -124,7 +126,7 @@ class Foreground:
 
         starting = StartingApp()
         longest_s, frame_bytes = limits.drain_s + 5.0, limits.body_bytes + FRAME_SLACK
-        serving = Serving(starting, sock, drain, longest_s, limits.head_s, frame_bytes)
+        serving = Serving(starting, sock, drain, longest_s, self._connection_limits(), frame_bytes)
         running = asyncio.create_task(serving.run(), name="serving")
         host, port = sock.getsockname()[:2]
         name = self._loaded.settings.server.replica or f"{gethostname()}:{port}"
@@ -145,6 +147,17 @@ class Foreground:
         starting.hand_over(built.assembled.app)
         with self._published(local_url(host, port), log):
             return await self._until_stopped(serving, running, built, log, server_url(host, port), name)
+
+    def _connection_limits(self) -> ConnectionLimits:
+        from ninelives.http.edge.bounds import ConnectionLimits
+
+        limits = self._loaded.settings.limits
+        return ConnectionLimits(
+            connections=connections_within(raise_limit(), limits.connections, limits.concurrent_runs),
+            idle_s=limits.idle_s,
+            head_s=limits.head_s,
+            head_bytes=limits.head_bytes,
+        )
 
     @contextmanager
     def _published(self, url: str, log: Log) -> Iterator[None]:

@@ -51,6 +51,7 @@ _PASSWORD = {"hidden": "password"}
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000, extra={"unit": "seconds"})]
 Pause = Annotated[float, Meta(ge=0, le=31_536_000, extra={"unit": "seconds"})]
 Bytes = Annotated[int, Meta(ge=1, le=1 << 40, extra={"unit": "bytes"})]
+HeadSize = Annotated[int, Meta(ge=8192, le=1 << 20, extra={"unit": "bytes"})]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Whole = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Room = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": "bytes"})]
@@ -179,9 +180,15 @@ class WebSettings(Section, frozen=True):
 
 class LimitSettings(Section, frozen=True):
     concurrent_runs: Annotated[Count, _doc("Runs at work at the same time.")] = 256
-    head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive.")] = 20.0
+    connections: Annotated[Count, _doc("Connections at the same time; idle ones give way, then 503.")] = 16_384
+    idle_s: Annotated[Seconds, _doc("Silence of a new connection before its first byte; then it is closed.")] = 10.0
+    head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive; then 408.")] = 20.0
+    head_bytes: Annotated[int, _doc("Bytes of request line and headers; then 431.", ge=8192, le=1 << 20)] = (
+        65_536
+    )
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
+    body_s: Annotated[Seconds, _doc("How long a request body may take to arrive; then 408.")] = 120.0
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64
     json_values: Annotated[Count, _doc("Values in a JSON body: members and elements; then 400.")] = 100_000
     parts: Annotated[Count, _doc("Messages, items and content parts in one request; then 400.")] = 2048

@@ -16,9 +16,6 @@ from starlette.requests import ClientDisconnect, Request
 from ninelives.core.errors import ClientError
 from ninelives.http.aside import Aside
 
-BODY_S = 120.0
-"""The deadline for a whole body, in seconds."""
-
 MAX_VALUES = 100_000
 """How many values a body may have, where nothing else is set."""
 LONG_FIELDS = (
@@ -50,20 +47,21 @@ class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes: int
     depth: int
+    seconds: float = 120.0
     values: int = MAX_VALUES
 
 
 async def read_json(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """Read the body and check that it is one JSON object in UTF-8 within the limits."""
     _check_type(request)
-    body = await _read(request, limits.bytes)
+    body = await _read(request, limits)
     await aside.run(len(body), check_object, body, limits)
     return body
 
 
 async def read_json_optional(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """Like read_json(), for routes that work without a body. No body counts as an empty object."""
-    body = await _read(request, limits.bytes)
+    body = await _read(request, limits)
     if not body:
         return b"{}"
     _check_type(request)
@@ -87,11 +85,11 @@ def _is_json(content_type: bytes) -> bool:
     return _JSON_TYPE.match(content_type.decode("latin-1").strip()) is not None
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, limits: BodyLimits) -> bytes:
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_S):
+        async with asyncio.timeout(limits.seconds):
             more = True
             while more:
                 message = await request.receive()
@@ -99,12 +97,12 @@ async def _read(request: Request, max_bytes: int) -> bytes:
                     raise ClientDisconnect
                 chunk = message.get("body", b"")
                 size += len(chunk)
-                if size > max_bytes:
-                    raise too_large(max_bytes)
+                if size > limits.bytes:
+                    raise too_large(limits.bytes)
                 chunks.append(chunk)
                 more = message.get("more_body", False)
     except TimeoutError as error:
-        words = f"The body did not arrive within {BODY_S:.0f} seconds: send it again over a better connection."
+        words = f"The body did not arrive within {limits.seconds:g} seconds: send it again over a better connection."
         raise ClientError("request_timeout", words, status=408) from error
     return b"".join(chunks)
 

@@ -257,12 +257,12 @@ async def test_a_client_that_leaves_in_the_middle_is_no_error_of_ours(read: Any)
         await read(Request(http_scope("POST", "/x", JSON), receive), bounds(99, 4), Aside())
 
 
-async def test_request_timeout_is_408_for_a_body_that_never_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "BODY_S", 0.01)
+async def test_request_timeout_is_408_for_a_body_that_never_arrives() -> None:
+    limits = BodyLimits(bytes=99, depth=4, seconds=0.01)
 
     async def never() -> Any:
         await asyncio.Event().wait()
 
     with pytest.raises(ClientError) as caught:
-        await read_json(Request(http_scope("POST", "/x", JSON), never), bounds(99, 4), Aside())
+        await read_json(Request(http_scope("POST", "/x", JSON), never), limits, Aside())
     assert (caught.value.status, caught.value.code) == (408, "request_timeout")

@@ -135,7 +135,7 @@ async def test_without_a_key_every_route_is_401_known_or_not(method: str, path: 
         f"Bearer {SECRET}, Bearer {SECRET}",
         "Basic eDp5",
         b"Bearer \xff",
-        "Bearer " + "a" * 10**5,
+        "Bearer " + "a" * 60_000,
     ],
 )
 async def test_a_bad_credential_is_401_and_never_5xx(value: str | bytes) -> None:
@@ -535,7 +535,19 @@ def test_an_error_can_be_rendered_whatever_its_message_holds() -> None:
     assert all(b"\r" not in value for _, value in headers)
 
 
-# A8: declared size
+# A8: declared size, and heads
+
+MANY = [("x-a", "b")] * 200
+LONG = [("x-a", "b" * 65_536)]
+
+
+@pytest.mark.parametrize(("path", "headers"), [("/v1/models", MANY), ("/v1/models", LONG), ("/" + "a" * 65_536, [])])
+async def test_headers_too_large_is_431_before_the_key_and_closes(path: str, headers: list[tuple[str, str]]) -> None:
+    deeds = Deeds()
+    answer = await call(deeds.app, "GET", path, [*HOST.items(), *headers])
+    assert (answer.status, answer.error()["code"]) == (431, "headers_too_large")
+    assert answer.header("connection") == "close" and deeds.seen == []
+    assert_fixed(answer)
 
 
 @pytest.mark.parametrize("length", ["1001", "99999999999", "9" * 5000])

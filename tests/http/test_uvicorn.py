@@ -14,6 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import Server, ServerState
 
 from ninelives.http.edge import server
+from ninelives.http.edge.bounds import ConnectionLimits
 from ninelives.http.edge.connection import protocol_of
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -56,7 +57,7 @@ def test_the_server_has_the_steps_that_are_overridden() -> None:
 
 
 async def test_a_protocol_class_and_a_websocket_factory_are_taken_as_they_are() -> None:
-    protocol = protocol_of(httptools_impl.HttpToolsProtocol, 1.0)
+    protocol = protocol_of(httptools_impl.HttpToolsProtocol, ConnectionLimits())
     config = uvicorn.Config(nothing, http=protocol, ws=server._websocket, lifespan="off")  # type: ignore[arg-type]
     config.load()
     assert config.http_protocol_class is protocol and config.ws_protocol_class is server._websocket
@@ -77,7 +78,7 @@ async def test_a_request_has_the_extensions_and_is_answered_with_our_date(base: 
         await send({"type": "http.response.body", "body": b"three"})
         done.set()
 
-    parts: dict[str, Any] = {"http": protocol_of(base, 5.0), "ws": server._websocket}
+    parts: dict[str, Any] = {"http": protocol_of(base, ConnectionLimits()), "ws": server._websocket}
     config = uvicorn.Config(app, lifespan="off", proxy_headers=False, **parts)
     config.load()
     socket = Socket()

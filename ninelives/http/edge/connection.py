@@ -1,6 +1,7 @@
-"""One connection of uvicorn, with five additions. Owns: aborting a stream, calling back when the client disconnects,
-writing a piece of a body without a task, sending the head with the first piece in one write, and the deadline for the
-head of a request. Refuses to know: what is requested. server.py lists the parts of uvicorn that this relies on."""
+"""One connection of uvicorn, with additions. Owns: aborting a stream, calling back when the client disconnects, writing
+a piece of a body without a task, sending the head with the first piece in one write, and closing after an early answer.
+Refuses to know: what is requested, and the bounds of a connection (bounds.py). server.py lists the parts of uvicorn
+that this relies on."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ninelives.http.edge.bounds import Bounded, ConnectionLimits, HeadBytes, Lingering
+from ninelives.http.edge.early import CLOSE
 
 
 class Abortable:
@@ -31,9 +35,29 @@ class Abortable:
         extensions["ninelives.disconnect"] = self._watch
         cycle: Any = getattr(send, "__self__", None)
         extensions["ninelives.write"] = write_of(cycle)
+        if getattr(cycle, "more_body", False):  # the answer may come before the rest of the body
+            send = self._closing(cycle, send)
         if hasattr(cycle, "chunked_encoding"):
             cycle.transport = HeadFirst(cycle)
         return self._inner(scope, receive, send)
+
+    def _closing(self, cycle: Any, send: Send) -> Send:
+        """A send() that closes the connection where the answer begins before the body has arrived. To read the rest of
+        it would cost more than a new connection, and it may be endless."""
+        cycle.transport = Lingering(
+            cycle.transport, lambda: self.linger() if cycle.more_body else self.transport.close()
+        )
+
+        def send_early(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start" and cycle.more_body:
+                message = {**message, "headers": [*(pair for pair in message["headers"] if pair != CLOSE), CLOSE]}
+            return send(message)
+
+        return send_early
+
+    def linger(self) -> None:
+        """See Bounded.linger."""
+        raise NotImplementedError
 
     def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], None]:
         """Call `on_disconnect` when the connection is lost, until the returned function is called."""
@@ -53,47 +77,6 @@ class Abortable:
 
 def _nothing() -> None:
     """Ends a watch that is over."""
-
-
-class HeadDeadline:
-    """Closes a connection whose next request head is not complete in time. uvicorn itself waits for ever."""
-
-    head_s: float
-    loop: Any
-    cycle: Any
-    transport: Any
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        """See asyncio.Protocol. Starts the deadline of the first head."""
-        super().connection_made(transport)  # type: ignore[misc]
-        self._timer = self.loop.call_later(self.head_s, self._give_up)
-
-    def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol. A complete head ends the deadline, the first byte of the next one starts another."""
-        super().data_received(data)  # type: ignore[misc]
-        if self._busy():
-            self._drop_timer()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.head_s, self._give_up)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol. Ends the deadline."""
-        self._drop_timer()
-        super().connection_lost(exc)  # type: ignore[misc]
-
-    def _busy(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _drop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _give_up(self) -> None:
-        self._timer = None
-        if not self._busy() and self.transport.get_protocol() is self:  # an upgraded connection has another protocol
-            self.transport.close()
 
 
 class HeadFirst:
@@ -163,6 +146,7 @@ def _cannot(data: bytes) -> bool:
     return False
 
 
-def protocol_of(base: type[Any], head_s: float) -> type[Any]:
-    """uvicorn's protocol class `base` with the additions of this module."""
-    return type("Connection", (HeadDeadline, Abortable, base), {"head_s": head_s})
+def protocol_of(base: type[Any], limits: ConnectionLimits) -> type[Any]:
+    """uvicorn's protocol class `base` with the additions of this module and of bounds.py."""
+    bounds = (Bounded, HeadBytes) if hasattr(base, "on_body") else (Bounded,)
+    return type("Connection", (*bounds, Abortable, base), {"limits": limits})

@@ -19,16 +19,11 @@ from ninelives.dialects.asking import is_session_name
 from ninelives.engine.base import Logger
 from ninelives.http.api_style import ApiStyle, style_of
 from ninelives.http.body import too_large
+from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.keys import ApiKey, Keyring
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.values import StoreUnavailable
 
-_FIXED: Headers = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-    (b"vary", b"Origin"),
-]
 _METHODS = b"GET, POST, PATCH, DELETE, OPTIONS"
 _EXPOSED = b"X-Hermes-Session-Id, x-request-id, Retry-After"
 _CALLER_HEADERS = (
@@ -47,6 +42,8 @@ _STAINLESS = re.compile(r"x-stainless-[a-z0-9-]{1,64}")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 _POLICY_VIOLATION = 1008
+_CLOSING = frozenset({408, 413, 431})
+"""After these the connection is closed: the request was not read, or its sender is not to be trusted with another."""
 
 Seen = Mapping[bytes, list[bytes]]
 """The headers that the gate reads, each with all its values, because duplicates must be refused."""
@@ -62,6 +59,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     loopback: bool
     max_body: int
+    max_head: int = 65_536
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     open_paths: frozenset[str] = frozenset()
@@ -76,7 +74,7 @@ class _GatedAnswer:
     def __init__(self, send: Send, request_id: str, style: ApiStyle) -> None:
         self._send = send
         self.style = style
-        self.headers: Headers = [*_FIXED, (b"x-request-id", request_id.encode("ascii"))]
+        self.headers: Headers = [*FIXED, (b"x-request-id", request_id.encode("ascii"))]
         if style.request_id is not None:
             self.headers.append((style.request_id, request_id.encode("ascii")))
         self.started = False
@@ -139,6 +137,7 @@ class Gate:
             await _refuse(scope, answer, unexpected(error, request_id))
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
+        self._check_head(scope)
         seen = _seen(scope)
         answer.headers += self._cors(seen)
         self._check_host(seen)
@@ -148,6 +147,13 @@ class Gate:
         scope["state"]["key"] = self._key(scope, seen, answer.style)
         self._check_size(seen)
         await self._app(scope, receive, answer.send)
+
+    def _check_head(self, scope: Scope) -> None:
+        """Refuse too many headers, and too long ones where the HTTP server does not."""
+        headers, most = scope["headers"], self._rules.max_head
+        size = len(scope["path"]) + len(scope.get("query_string", b""))
+        if len(headers) > MAX_HEADERS or size + sum([len(name) + len(value) for name, value in headers]) > most:
+            raise head_too_large(most)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
@@ -245,6 +251,7 @@ async def _refuse(scope: Scope, answer: _GatedAnswer, error: NinelivesError) -> 
     answer.headers += _session(scope)
     made = error_response(error, answer.style, scope["state"]["request_id"])
     if scope["type"] == "http":
+        made[1].extend([CLOSE] if error.status in _CLOSING else [])
         await answer.whole(*made)
     elif "websocket.http.response" in (scope.get("extensions") or {}):
         await answer.whole(*made, prefix="websocket.")

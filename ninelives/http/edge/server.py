@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from ninelives.http.edge.bounds import ConnectionLimits
 from ninelives.http.edge.connection import protocol_of
 from ninelives.http.edge.shutdown import Shutdown
 
@@ -28,10 +29,14 @@ from ninelives.http.edge.shutdown import Shutdown
 #   capture_signals and main_loop are overridden; should_exit and server_state are set.
 # - uvicorn.server.ServerState.default_headers: read once per request, so it may be a property.
 # - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol.
+# - uvicorn.server.ServerState.connections: all open connections, websockets included.
 # - uvicorn.protocols.http.httptools_impl.HttpToolsProtocol (and h11_impl.H11Protocol, without httptools): __init__ sets
-#   app and loop; connection_made, data_received and connection_lost are overridden; transport and cycle are read.
-# - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out;
-#   chunked_encoding, response_complete, disconnected and flow.write_paused are read.
+#   app and loop; connection_made, data_received, connection_lost, send_400_response, on_response_complete and
+#   handle_websocket_upgrade are overridden, and on_headers_complete, on_body (httptools only); transport, flow, url and
+#   cycle are read. Its parser takes a head of any length.
+# - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out, or
+#   until the end where the body is not complete; chunked_encoding, response_started, response_complete, more_body and
+#   flow.write_paused are read; disconnected and message_event are set where the connection answers by itself.
 # - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol.
 # - The text "returned without" in the log lines for an incomplete response.
 
@@ -55,14 +60,14 @@ class _NoIncompleteResponses(logging.Filter):
         return "returned without" not in record.getMessage()
 
 
-def _protocol(head_s: float) -> type[Any]:
+def _protocol(limits: ConnectionLimits) -> type[Any]:
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol
 
-        return protocol_of(H11Protocol, head_s)
-    return protocol_of(HttpToolsProtocol, head_s)
+        return protocol_of(H11Protocol, limits)
+    return protocol_of(HttpToolsProtocol, limits)
 
 
 def _websocket(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +82,17 @@ class _State(ServerState):
 
     def __init__(self) -> None:
         self._second = 0
+        self.idle: dict[Any, None] = {}
+        """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
         super().__init__()
+
+    def close_longest_idle(self) -> bool:
+        """Make room for another connection. False: all are in use."""
+        for connection in self.idle:
+            del self.idle[connection]
+            connection.give_way()
+            return True
+        return False
 
     @property
     def default_headers(self) -> list[tuple[bytes, bytes]]:
@@ -115,7 +130,7 @@ class _Server(uvicorn.Server):
 
 class Serving:
     """Serves an application on a socket until a signal or stop(). `longest_s` is the deadline of the shutdown (P10),
-    `head_s` the one for the head of a request; `frame_bytes` is the size limit of a websocket message."""
+    `frame_bytes` is the size limit of a websocket message."""
 
     def __init__(
         self,
@@ -123,13 +138,14 @@ class Serving:
         sock: socket.socket,
         drain: Callable[[], Awaitable[None]],
         longest_s: float,
-        head_s: float = 20.0,
+        limits: ConnectionLimits,
         frame_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         logging.getLogger("uvicorn.error").addFilter(_NoIncompleteResponses())
         config = uvicorn.Config(
             app,
-            http=_protocol(head_s),
+            http=_protocol(limits),
+            h11_max_incomplete_event_size=limits.head_bytes,
             lifespan="off",
             access_log=False,
             log_config=None,  # its lines go to the log of this process

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from ninelives.http.edge.early import FIXED, Headers, new_request_id
+
 Message = MutableMapping[str, Any]  # Any: ASGI messages have values of every kind
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -16,12 +18,6 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HOLD_S = 10.0
 """How long a request waits for the start; then 503."""
-_HEADERS = [
-    (b"content-type", b"application/json"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-store"),
-]
 _ALIVE = b'{"status":"ok","platform":"ninelives"}'
 _NOT_READY = b'{"status":"starting","reason":"The server is starting."}'
 _STARTING = (
@@ -66,14 +62,16 @@ class StartingApp:
 
 async def _refuse_websocket(send: Send) -> None:
     """Answer 503 instead of the upgrade. Our HTTP server supports the extension that this needs."""
-    headers = [*_HEADERS, (b"retry-after", b"1"), (b"content-length", b"%d" % len(_STARTING))]
-    await send({"type": "websocket.http.response.start", "status": 503, "headers": headers})
+    await send({"type": "websocket.http.response.start", "status": 503, "headers": _headers(503, _STARTING)})
     await send({"type": "websocket.http.response.body", "body": _STARTING})
 
 
 async def _answer(scope: Message, send: Send, status: int, body: bytes) -> None:
-    headers = [*_HEADERS, (b"content-length", b"%d" % len(body))]
-    if status == 503:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": _headers(status, body)})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _headers(status: int, body: bytes) -> Headers:
+    about = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    about.append((b"x-request-id", new_request_id().encode()))
+    return [*about, *FIXED, *([(b"retry-after", b"1")] if status == 503 else [])]
