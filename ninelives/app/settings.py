@@ -183,9 +183,7 @@ class LimitSettings(Section, frozen=True):
     connections: Annotated[Count, _doc("Connections at the same time; idle ones give way, then 503.")] = 16_384
     idle_s: Annotated[Seconds, _doc("Silence of a new connection before its first byte; then it is closed.")] = 10.0
     head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive; then 408.")] = 20.0
-    head_bytes: Annotated[int, _doc("Bytes of request line and headers; then 431.", ge=8192, le=1 << 20)] = (
-        65_536
-    )
+    head_bytes: Annotated[HeadSize, _doc("Size of request line and headers; then 431.")] = 65_536
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     body_s: Annotated[Seconds, _doc("How long a request body may take to arrive; then 408.")] = 120.0
