@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -147,6 +147,15 @@ drill: $(STAMP)
 sim: $(STAMP)
 	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 	$(BIN)/python -W ignore -m tests.sim --peers --seeds 10000 $(ARGS)
+
+# The worst requests against a real server, with a health check every 5 ms beside them: about 10 min, on a calm machine.
+# ARGS="--report docs/hostile.md" renews the table; ARGS="logit_bias" is one row.
+test-hostile: $(STAMP)
+	$(BIN)/python -m tests.hostile $(ARGS)
+
+# 20,000 short runs and 2,000 aborted streams against one server: what they used must come back.
+test-leaks: $(STAMP)
+	$(BIN)/python -m tests.hostile.leaks $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out

@@ -16,7 +16,7 @@ hypothesis.settings.load_profile(os.environ.get("NINELIVES_EXAMPLES", "same"))
 SLOW = (
     *("crash/test_kill", "story/test_sent_again", "tools/test_mcp", "crash/test_every_append", "story/test_replicas"),
     *("engine/test_peers", "cluster", "crash", "faults", "schema", "sim", "tools/test_process", "tools/test_sandbox"),
-    *("story", "clients", "bench", "journal", "tools"),
+    *("hostile", "story", "clients", "bench", "journal", "tools"),
 )
 """Files and directories, the longest first."""
 
