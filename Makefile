@@ -63,7 +63,8 @@ test: check sandbox
 # The sandboxes with all that they need: a small virtual machine whose memory runs out, and containers (podman).
 test-sandbox: $(STAMP) sandbox
 	@command -v linux.uml >/dev/null 2>&1 || apt-get install -y -qq user-mode-linux >/dev/null 2>&1 || true
-	$(BIN)/python -m pytest -rs -m "long or not long" tests/tools $(ARGS)
+	@command -v podman >/dev/null 2>&1 || apt-get install -y -qq podman runc >/dev/null 2>&1 || true
+	$(BIN)/python -m pytest -rs -m "long or not long" tests/tools tests/story/test_docker_kills.py $(ARGS)
 
 # The server with the lowest version of each direct dependency, in an environment of its own.
 test-lowest:

@@ -315,7 +315,7 @@ WRONG = [
     (None, {"NINELIVES_STORE_PREPARED": "maybe"}, ("store.prepared", "true or false")),
     ("[agent]\nstore_false = 'disk'", {}, ("agent.store_false", "one of journal, memory")),
     ("[store]\nunstored_hours = -1", {}, ("store.unstored_hours", "at least 0")),
-    (None, {"NINELIVES_TOOLS_SANDBOX": "docker"}, ("tools.sandbox", "one of auto, landlock, off")),
+    (None, {"NINELIVES_TOOLS_SANDBOX": "vm"}, ("tools.sandbox", "one of auto, landlock, docker, off")),
     (None, {"NINELIVES_LIMITS_QUEUE": "9" * 5000}, ("limits.queue",)),
     (None, {"NINELIVES_MODEL_NAME": "\udcff"}, ("model.name",)),
 ]

@@ -37,7 +37,8 @@ from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.quota import QuotaLimits, Quotas, disk_bytes
 from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
-from ninelives.tools.sandbox.kinds import Sandbox
+from ninelives.tools.sandbox.docker import DockerOptions
+from ninelives.tools.sandbox.kinds import Sandbox, choose
 from ninelives.tools.sandbox.reaper import end_leftover
 from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import workspace_for
@@ -48,6 +49,23 @@ PROMPT = (
     "You are a helpful agent. You have tools that work in a workspace which keeps its files between conversations. "
     "Use them when they help, and say briefly what you did."
 )
+
+_OF_ENGINES = ("DOCKER_", "CONTAINER", "PODMAN_", "XDG_")
+_NEEDED = ("HOME", "PATH", "USER", "TMPDIR", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS")
+
+
+def choose_sandbox(settings: Settings, env: Mapping[str, str]) -> Sandbox:
+    """The sandbox that is set. Blocks."""
+    tools = settings.tools
+    docker = DockerOptions(
+        image=tools.docker_image,
+        folder=settings.server.data_path.absolute() / "containers",
+        program=tools.docker_program,
+        network=tools.docker_network,
+        memory_bytes=tools.docker_memory_bytes,
+        environ={name: text for name, text in env.items() if name in _NEEDED or name.startswith(_OF_ENGINES)},
+    )
+    return choose(tools.sandbox, docker)
 
 
 class AgentEnvironment(Struct, frozen=True):
@@ -94,6 +112,7 @@ class Agents(Struct, kw_only=True):
     async def close(self) -> None:
         """End processes, and close connections and threads."""
         await self.processes.close()
+        await self.threads.run(self.sandbox.close)
         await self.mcp.close()
         for model in self.models:
             await model.close()

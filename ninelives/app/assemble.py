@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from starlette.applications import Starlette
 
-from ninelives.app.agents import AgentEnvironment, Agents, build_agents, keyless_profiles
+from ninelives.app.agents import AgentEnvironment, Agents, build_agents, choose_sandbox, keyless_profiles
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions
 from ninelives.app.known_secrets import known_secrets
@@ -36,7 +36,6 @@ from ninelives.models.base import Model
 from ninelives.observe.log import Log
 from ninelives.tools.mcp.tools import Status
 from ninelives.tools.registry import SHELL_TOOLS
-from ninelives.tools.sandbox.kinds import choose
 
 
 def id_maker() -> Callable[[], str]:
@@ -99,7 +98,7 @@ async def assemble(
     settings.server.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
     opened = await open_store(settings, role, log)
     try:
-        sandbox = await asyncio.to_thread(choose, settings.tools.sandbox)
+        sandbox = await asyncio.to_thread(choose_sandbox, settings, os.environ)
         environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes, _mcp_notices(log))
         agents = build_agents(settings, opened.store, model, sandbox, environment, extensions)
         for name in keyless_profiles(settings):

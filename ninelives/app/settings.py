@@ -30,7 +30,7 @@ from ninelives.dialects.clients import Client
 
 StoreFalse = Literal["journal", "memory"]
 ToolItemStyle = Literal["auto", "function_call", "mcp_call"]
-Sandbox = Literal["auto", "landlock", "off"]
+Sandbox = Literal["auto", "landlock", "docker", "off"]
 ClientTools = Literal["auto", "pass", "ignore"]
 OnLeave = Literal["auto", "detach", "cancel"]
 Approval = Literal["auto", "never", "on-write", "always"]
@@ -167,6 +167,12 @@ class AgentSettings(Section, frozen=True):
 
 class ToolSettings(Section, frozen=True):
     sandbox: Annotated[Sandbox, _doc("How shell and file tools are fenced; auto is bubblewrap.")] = "auto"
+    docker_image: Annotated[Text, _doc("Image of the containers of sandbox docker; it is never pulled.")] = (
+        "python:3.12-slim"
+    )
+    docker_program: Annotated[str, _doc("docker, podman or a path; empty: the first that is installed.")] = ""
+    docker_network: Annotated[Text, _doc("Network of the containers, as docker names it.")] = "none"
+    docker_memory_bytes: Annotated[Bytes, _doc("Memory of a container.")] = 2_147_483_648
     approval: Annotated[Approval, _doc("When to ask a person; auto: never in bubblewrap, else on-write.")] = "auto"
     workspace: Annotated[Literal["owner", "session"], _doc("Whose chats share one workspace.")] = "owner"
     approval_ttl_s: Annotated[Seconds, _doc("How long a question waits for its answer; then denied.")] = 3600.0

@@ -120,11 +120,11 @@ async def _mcp(loaded: LoadedSettings) -> list[Check]:
 
 
 async def _sandbox(loaded: LoadedSettings) -> list[Check]:
+    from ninelives.app.agents import choose_sandbox
     from ninelives.tools.base import Place
-    from ninelives.tools.sandbox.kinds import choose
     from ninelives.tools.sandbox.proof import prove
 
-    sandbox = choose(loaded.settings.tools.sandbox)
+    sandbox = choose_sandbox(loaded.settings, os.environ)
     top = loaded.settings.server.data_path / "workspaces"
     top.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=top) as folder:
@@ -132,5 +132,6 @@ async def _sandbox(loaded: LoadedSettings) -> list[Check]:
         for made in (workspace, state):
             made.mkdir(mode=0o700)
         findings = await prove(sandbox, Place("doctor", "doctor", "call_doctor", workspace, state))
+    sandbox.close()
     checks = [Check("sandbox", sandbox.kind != "refused", f"{sandbox.kind}: {sandbox.says}")]
     return checks + [Check(f"sandbox: {f.name}", f.ok, f.detail) for f in findings if f.name != "sandbox"]

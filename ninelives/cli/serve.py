@@ -40,7 +40,9 @@ def run_options(command: Any) -> Any:
         click.option("--model-url", help="Base URL of an OpenAI-compatible upstream, or NAME: of an installed model."),
         click.option("--model", help="Model name at the upstream."),
         click.option(
-            "--sandbox", type=click.Choice(["auto", "landlock", "off"]), help="Sandbox of shell and file tools."
+            "--sandbox",
+            type=click.Choice(["auto", "landlock", "docker", "off"]),
+            help="Sandbox of shell and file tools.",
         ),
         click.option(
             "--approval", type=click.Choice(["never", "on-write", "always"]), help="When to ask a person before a call."

@@ -337,10 +337,13 @@ def start_upstream(where: Path) -> Upstream:
     return Upstream(_start(["-m", "ninelives.testing.fake_upstream", "--port", "0"], env, where, "upstream"))
 
 
-def start_server(where: Path, model_url: str, *, at: int = 0, program: str = "ninelives", **settings: str) -> Server:
+def start_server(
+    where: Path, model_url: str, *, at: int = 0, program: str = "ninelives", sandbox: str = "off", **settings: str
+) -> Server:
     """A server that listens, on a free port or `at` one. `settings` are environment variables, `program` is the module
     that is run."""
-    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, at, program=program)
+    flags = ["--sandbox", sandbox, "--model-url", model_url, "--model", "m"]
+    return _serve(where, flags, settings, at, program=program)
 
 
 def start_stock(where: Path, model_url: str, *, at: int = 0) -> Server:

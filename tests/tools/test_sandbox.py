@@ -26,6 +26,7 @@ from ninelives.tools.sandbox.base import (
     CallFile,
     CallGroups,
     Holds,
+    HostSandbox,
     Kind,
     Launch,
     Sandbox,
@@ -364,7 +365,7 @@ async def test_the_escape_attempts_of_the_doctor_all_fail(sandbox: Sandbox, plac
 
 
 async def test_a_call_whose_sandbox_does_not_come_up_is_told_so_in_its_own_words(place: Place) -> None:
-    class Broken:
+    class Broken(HostSandbox):
         kind: Kind = "bwrap"
         says = ""
         uid: int | None = None
@@ -419,7 +420,7 @@ def test_a_bubblewrap_that_does_not_work_here_is_found_out(
 
 def test_a_setting_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ValueError):
-        choose("docker")
+        choose("vm")
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give files away")

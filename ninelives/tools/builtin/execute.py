@@ -18,6 +18,8 @@ from ninelives.tools.sandbox.launch import LaunchExecution, cpu_seconds, file_ro
 from ninelives.tools.threads import Threads
 
 CODE_BYTES = 1_048_576
+_PYTHON = "python3"
+"""In a container: the one of its image, wherever it is."""
 
 
 class _ExecuteArguments(Struct, forbid_unknown_fields=True):
@@ -49,14 +51,14 @@ class ExecuteCode:
         """Start the launcher, which waits for permission."""
         asked = as_struct(_ExecuteArguments, arguments)
         data = _code(asked.code)
-        python = next((path for path in self._pythons if os.access(path, os.X_OK)), None)
+        python = _PYTHON if self._sandbox.kind == "docker" else self._found()
         if python is None:
             raise ToolRefused("There is no Python in the sandbox (install python3 on the server). Use terminal.")
         known = await self._threads.run(session_start, self._sandbox, place)
         seconds = min(asked.timeout_s, place.timeout_s)
-        code = CallFile("code.py", data, self._sandbox.uid)
+        code = CallFile("code.py", data, self._sandbox.uid, self._sandbox.call_folder(known.workspace))
         launch = Launch(
-            argv=(str(python), "-I", "-X", "utf8", self._sandbox.path_inside(code)),
+            argv=(python, "-I", "-X", "utf8", self._sandbox.path_inside(code)),
             environ=known.shell.environ_over(known.base),
             workspace=known.workspace,
             folder=known.folder,
@@ -72,6 +74,10 @@ class ExecuteCode:
             raise
         after = full_note(place) if launch.file_bytes == 0 else no_note
         return LaunchExecution(waiting, place, seconds, self._threads, launch.files, after)
+
+
+    def _found(self) -> str | None:
+        return next((str(path) for path in self._pythons if os.access(path, os.X_OK)), None)
 
 
 def _code(code: str) -> bytes:

@@ -22,11 +22,10 @@ from ninelives.tools.arguments import as_struct, schema_of
 from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, ToolRefused, Use
 from ninelives.tools.builtin.terminal import checked_command, session_start
 from ninelives.tools.output import bounded
-from ninelives.tools.sandbox.base import Launch, Sandbox
+from ninelives.tools.sandbox.base import SHELL, Launch, Sandbox
 from ninelives.tools.sandbox.child import Ring
 from ninelives.tools.sandbox.launch import (
     NOT_RUN,
-    SHELL,
     WaitingLauncher,
     cpu_seconds,
     exit_note,

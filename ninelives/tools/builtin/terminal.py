@@ -27,10 +27,9 @@ from msgspec import Meta, Struct
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_of
 from ninelives.tools.base import ApprovalClass, Execution, Place, Reach, ToolRefused, Use
-from ninelives.tools.sandbox.base import CallFile, Launch, Sandbox
+from ninelives.tools.sandbox.base import SHELL, CallFile, Launch, Sandbox
 from ninelives.tools.sandbox.child import Collected
 from ninelives.tools.sandbox.launch import (
-    SHELL,
     LaunchExecution,
     base_environ,
     cpu_seconds,
@@ -73,7 +72,7 @@ class Terminal:
     def __init__(self, sandbox: Sandbox, threads: Threads) -> None:
         self.description = (
             "Run a shell command in the workspace. Folder and exported variables are kept for the next call. "
-            f"No input, no terminal{', no network' if sandbox.kind == 'bwrap' else ''}. Everything it started ends "
+            f"No input, no terminal{', no network' if not sandbox.holds.network else ''}. Everything it started ends "
             "with the call; use process for the background."
         )
         self._sandbox = sandbox
@@ -90,7 +89,7 @@ class Terminal:
         known = await self._threads.run(session_start, self._sandbox, place)
         seconds = min(asked.timeout_s, place.timeout_s)
         room = file_room(await place.quota.room())
-        report = CallFile("state", uid=self._sandbox.uid)
+        report = CallFile("state", uid=self._sandbox.uid, folder=self._sandbox.call_folder(known.workspace))
         reported = reporting_state(command, self._sandbox.path_inside(report))
         launch = Launch(
             # A shell that can write no file would be killed for its report.

@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
-Kind = Literal["bwrap", "landlock", "off", "refused"]
+Kind = Literal["bwrap", "landlock", "docker", "off", "refused"]
+
+SHELL = "/bin/sh"
 
 UID = 60_642
 """The user that commands run as if the server is root. systemd keeps this range free, so the user owns nothing but
@@ -58,9 +60,9 @@ class Bounds(Struct, frozen=True):
 class CallFile:
     """A file made for one call. It is held open here, so whatever the call does to its name does not matter."""
 
-    def __init__(self, name: str, data: bytes = b"", uid: int | None = None) -> None:
+    def __init__(self, name: str, data: bytes = b"", uid: int | None = None, folder: Path | None = None) -> None:
         self.name = name
-        self._fd, path = tempfile.mkstemp(prefix="ninelives-")
+        self._fd, path = tempfile.mkstemp(prefix="ninelives-", dir=folder)
         self.path = Path(path)
         try:
             os.write(self._fd, data)
@@ -117,6 +119,8 @@ class Start(Struct):
     argv: tuple[str, ...]
     environ: dict[str, str]
     fds: tuple[int, ...] = ()
+    sweep: Callable[[], None] | None = None
+    """Ends what the call left in a container. Blocks. Called once, after the end of the spawned process."""
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -178,6 +182,17 @@ class Sandbox(Protocol):
     """Whether no process can outlive the spawned one or the server. If not, the launcher ends its own group when the
     server dies, and the reaper looks for processes that left the group."""
 
+    gate_outside: bool
+    """Whether the launcher waits for permission outside of the sandbox, and enters it afterwards."""
+
+    def ready(self, workspace: Path) -> None:
+        """Get ready for calls in a workspace. Blocks: call it in a thread. Raises ToolRefused."""
+        ...
+
+    def call_folder(self, workspace: Path) -> Path | None:
+        """Where the files of a call must be made. None: anywhere."""
+        ...
+
     def path_inside(self, file: CallFile) -> str:
         """The path at which a program inside finds a file of the call."""
         ...
@@ -185,6 +200,26 @@ class Sandbox(Protocol):
     def wrap(self, argv: Sequence[str], launch: Launch) -> Start:
         """How to spawn `argv`, the launcher of `launch`. Raises ToolRefused if the workspace cannot be used."""
         ...
+
+    def close(self) -> None:
+        """Release what is held for all calls, after the last one. Blocks."""
+        ...
+
+
+class HostSandbox:
+    """What all sandboxes share whose commands run on this system."""
+
+    gate_outside = False
+
+    def ready(self, workspace: Path) -> None:
+        """See Sandbox.ready: nothing is needed."""
+
+    def call_folder(self, workspace: Path) -> Path | None:
+        """See Sandbox.call_folder."""
+        return None
+
+    def close(self) -> None:
+        """See Sandbox.close: nothing is held."""
 
 
 def real_path(workspace: Path) -> Path:

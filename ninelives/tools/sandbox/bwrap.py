@@ -35,6 +35,7 @@ from ninelives.tools.sandbox.base import (
     CallFile,
     CallGroups,
     Holds,
+    HostSandbox,
     Kind,
     Launch,
     Start,
@@ -58,7 +59,7 @@ _OPTIONAL = ("--disable-userns", "--size", "--perms", "--seccomp")
 """Options that can be left out, for versions that do not have them."""
 
 
-class Bwrap:
+class Bwrap(HostSandbox):
     """The sandbox made by bubblewrap."""
 
     kind: Kind = "bwrap"

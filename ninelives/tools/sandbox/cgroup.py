@@ -69,7 +69,7 @@ class Cgroups:
 
 def find_groups(proc: Path = Path("/proc")) -> Cgroups | str:
     """Prepare the subtree of this server. If that is not possible: the reason, which follows "no cgroup per call:"."""
-    own = _own(proc)
+    own = _own(proc) if proc.is_dir() else None
     if own is None:
         return "this machine has no cgroup version 2"
     if own.name == _LEAF:

@@ -4,6 +4,7 @@ Refuses to know: which tools need one.
 | kind     | files                      | network | processes                         | chosen by          |
 | bwrap    | the workspace only         | none    | own ids, counted, die with server | auto, if it works  |
 | landlock | the workspace and programs | no TCP  | seen by each other                | landlock           |
+| docker   | the workspace only         | none    | own ids, counted, die with server | docker             |
 | off      | all of the server's user   | all     | all of the server's user          | off                |
 | refused  | no shell tool is offered   |         |                                   | auto, if not bwrap |"""
 
@@ -24,6 +25,7 @@ from ninelives.tools.sandbox.base import (
     CallFile,
     CallGroups,
     Holds,
+    HostSandbox,
     Kind,
     Launch,
     Sandbox,
@@ -32,6 +34,7 @@ from ninelives.tools.sandbox.base import (
 )
 from ninelives.tools.sandbox.bwrap import find_bwrap
 from ninelives.tools.sandbox.cgroup import find_groups
+from ninelives.tools.sandbox.docker import DockerOptions, find_docker
 from ninelives.tools.sandbox.reaper import CALL
 from ninelives.tools.sandbox.seccomp import filter_program
 
@@ -42,8 +45,12 @@ _SHARED_PROCESSES = 256
 """For all calls together, because the kernel counts the processes of the user."""
 
 
-def choose(setting: str) -> Sandbox:
-    """The sandbox for `tools.sandbox` = auto, landlock or off. Blocks for about 40 ms, because it runs bubblewrap."""
+def choose(setting: str, docker: DockerOptions | None = None) -> Sandbox:
+    """The sandbox for `tools.sandbox` = auto, landlock, docker or off. Blocks for about 40 ms, because it runs
+    bubblewrap, or for longer, because it runs docker."""
+    if setting == "docker" and docker is not None:
+        container = find_docker(docker)
+        return NoSandbox(f"tools.sandbox is docker, but {container}") if isinstance(container, str) else container
     if setting not in ("auto", "landlock", "off"):
         raise ValueError(f"tools.sandbox cannot be {setting!r}")
     made = find_groups()
@@ -57,7 +64,7 @@ def choose(setting: str) -> Sandbox:
     return NoSandbox(f"bubblewrap {found}") if isinstance(found, str) else found
 
 
-class SandboxOff:
+class SandboxOff(HostSandbox):
     """No sandbox: commands have all rights of the server. Only by explicit setting."""
 
     kind: Kind = "off"
@@ -84,7 +91,7 @@ class SandboxOff:
         return Start(tuple(argv), {CALL: launch.call_id})
 
 
-class NoSandbox:
+class NoSandbox(HostSandbox):
     """No sandbox works, and none was turned off by setting: shell tools are not offered."""
 
     kind: Kind = "refused"
@@ -98,7 +105,7 @@ class NoSandbox:
         self.says = (
             f"shell tools are off: {why}. Make bubblewrap work (it is looked for at start; in a container see "
             "docs/operations.md, 'Tools in a container'), or set tools.sandbox to "
-            "landlock (partial: no network or process isolation) or off (none)"
+            "docker (containers), landlock (partial: no network or process isolation) or off (none)"
         )
 
     def path_inside(self, file: CallFile) -> str:
@@ -110,7 +117,7 @@ class NoSandbox:
         raise ToolRefused(f"{self.says[0].upper()}{self.says[1:]}.")
 
 
-class Landlocked:
+class Landlocked(HostSandbox):
     """The sandbox made by Landlock. Partial, and only by explicit setting."""
 
     kind: Kind = "landlock"

@@ -20,7 +20,7 @@ import asyncio
 import math
 import shutil
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -28,13 +28,12 @@ from msgspec.structs import replace
 from ninelives.core.events import Process
 from ninelives.tools.base import Output, Place, ToolRefused
 from ninelives.tools.output import bounded
-from ninelives.tools.sandbox.base import Bounds, CallFile, CallGroup, Launch, Sandbox, hand_over, real_path
+from ninelives.tools.sandbox.base import SHELL, Bounds, CallFile, CallGroup, Launch, Sandbox, hand_over, real_path
 from ninelives.tools.sandbox.child import Child, Collected, spawn
 from ninelives.tools.sandbox.reaper import CALL, LAUNCHER, end_leftover, identify
 from ninelives.tools.threads import Threads
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SHELL = "/bin/sh"
 
 NOT_RUN = "[it was not run: its launcher did not start]"
 
@@ -80,6 +79,7 @@ def ready_workspace(sandbox: Sandbox, place: Place) -> Path:
     workspace = real_path(place.workspace)
     try:
         hand_over(workspace, sandbox.uid)
+        sandbox.ready(workspace)
     except OSError as error:
         raise ToolRefused(f"The command could not be started: {workspace.name}: {error.strerror}.") from error
     if not workspace.is_dir():
@@ -102,6 +102,8 @@ def start_launcher(sandbox: Sandbox, launch: Launch) -> WaitingLauncher:
     assignments = (f"{name}={value}" for name, value in launch.environ.items())
     argv = (SHELL, "-c", _script(sandbox, launch), "sh", str(launch.folder), *assignments, *launch.argv)
     start = sandbox.wrap(argv, launch)
+    if sandbox.gate_outside:
+        start.argv = (SHELL, "-c", f'{_GATE}{_WATCHER}exec "$@"', "sh", *start.argv)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     group: CallGroup | None = None
@@ -113,11 +115,14 @@ def start_launcher(sandbox: Sandbox, launch: Launch) -> WaitingLauncher:
         ours.close()
         if group is not None:
             group.remove()
+        if start.sweep is not None:
+            start.sweep()
         raise ToolRefused(f"The command could not be started: {error.strerror}.") from error
     finally:
         theirs.close()
         start.close()
-    return WaitingLauncher(child, ours, launch.call_id, sandbox.contained, group)
+    left = tuple(filter(None, (start.sweep, group.remove if group else None)))
+    return WaitingLauncher(child, ours, launch.call_id, sandbox.contained, left)
 
 
 def _of_call(bounds: Bounds | None, launch: Launch) -> Bounds:
@@ -135,6 +140,8 @@ def _script(sandbox: Sandbox, launch: Launch) -> str:
     bounds = _ulimits(sandbox.bounds, launch.cpu_s) if sandbox.bounds else ""
     if launch.file_bytes is not None:
         bounds += _FILE.format(file=launch.file_bytes // 512)
+    if sandbox.gate_outside:
+        return f"{bounds}{_ENTER}{_BECOME}"
     if sandbox.contained:
         return f"{_GATE}{bounds}{_ENTER}{_STAY}"
     return f"{_GATE}{_WATCHER}{bounds}{_ENTER}{_BECOME}"
@@ -151,14 +158,19 @@ class WaitingLauncher:
     """A launcher that waits for permission, and the process that it becomes."""
 
     def __init__(
-        self, child: Child, gate: socket.socket, call_id: str, contained: bool, group: CallGroup | None = None
+        self,
+        child: Child,
+        gate: socket.socket,
+        call_id: str,
+        contained: bool,
+        sweeps: Sequence[Callable[[], object]] = (),
     ) -> None:
         self.child = child
         self.process: Process | None = identify(child.pid)
         self._gate = gate
         self._call_id = call_id
         self.contained = contained
-        self._group = group
+        self._sweeps = tuple(sweeps)
         self._asked = False
 
     async def permit(self) -> bool:
@@ -178,7 +190,7 @@ class WaitingLauncher:
 
     async def sweep(self, threads: Threads) -> None:
         """Kill what left the process group. Call it after the child has ended."""
-        await self._remove_group(threads)
+        await self._sweep_elsewhere(threads)
         if not self.contained and self.process is not None:
             await threads.run(end_leftover, self.process, self._call_id)
 
@@ -186,12 +198,13 @@ class WaitingLauncher:
         """Kill it if it still runs, and release what is held for it."""
         self.close()
         await self.child.end()
-        await self._remove_group(threads)
+        await self._sweep_elsewhere(threads)
 
-    async def _remove_group(self, threads: Threads) -> None:
-        group, self._group = self._group, None
-        if group is not None:
-            await threads.run(group.remove)
+    async def _sweep_elsewhere(self, threads: Threads) -> None:
+        """End what is in the cgroup or the container of the call. Nothing happens the second time."""
+        sweeps, self._sweeps = self._sweeps, ()
+        for sweep in sweeps:
+            await threads.run(sweep)
 
     def close(self) -> None:
         """Close the socket. If the sandbox does not contain its processes, this alone ends the group."""

@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct
 
 from ninelives.tools.base import Output, Place, ToolRefused
-from ninelives.tools.sandbox.base import PYTHONS, Launch, Sandbox
+from ninelives.tools.sandbox.base import PYTHONS, SHELL, Launch, Sandbox
 from ninelives.tools.sandbox.cgroup import find_groups
-from ninelives.tools.sandbox.launch import SHELL, LaunchExecution, base_environ, ready_workspace, start_launcher
+from ninelives.tools.sandbox.launch import LaunchExecution, base_environ, ready_workspace, start_launcher
 from ninelives.tools.sandbox.seccomp import CHECKED, MACHINES, REFUSED
 from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import inside, open_file
