@@ -24,6 +24,7 @@ from ninelives.agents.incoming import Incoming
 from ninelives.agents.loop_state import LoopState, offered_tools
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path, shortened
+from ninelives.core.errors import shortage_of
 from ninelives.core.history import ask_messages
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Called, Due, RunState
@@ -261,7 +262,7 @@ class LoopAgent:
         reported = asyncio.ensure_future(progress.filled.wait())
         try:
             for call in calls:
-                prepared.append(await self._prepare(state, call, progress))
+                prepared.append(await self._prepare(state, call, progress, first=not prepared))
                 yield prepared[-1].started
             for each in prepared:
                 task = asyncio.create_task(self._execute_one(each, state.holds_claim))
@@ -279,7 +280,9 @@ class LoopAgent:
             reported.cancel()
             await _release(prepared, list(tasks))
 
-    async def _prepare(self, state: LoopState, call: e.Call, progress: ProgressQueue) -> PreparedCall:
+    async def _prepare(self, state: LoopState, call: e.Call, progress: ProgressQueue, *, first: bool) -> PreparedCall:
+        """The call, ready to run. Raises Shortage for the first call of a round: the run is tried again later. The
+        calls before a later one have begun, so that one is refused instead."""
         tool = self._toolbox.get(call.name)
         if tool is None:
             started = e.ToolStarted(call=call, effect="read", label=call.name)
@@ -291,7 +294,12 @@ class LoopAgent:
         place = replace(place, progress=progress.reporter(call.id), scratch=state.scratch, may_visit=may_visit)
         try:
             execution = await self._toolbox.prepare(call.name, call.arguments, place)
-        except ToolRefused as refused:
+        except (ToolRefused, OSError) as refused:
+            short = shortage_of(refused)
+            if short is not None and first:
+                raise short from refused
+            if short is None and isinstance(refused, OSError):
+                raise
             started = e.ToolStarted(call=call, effect="read", label=label, emoji=tool.emoji)
             return PreparedCall(started, None, str(refused))
         started = e.ToolStarted(call=call, effect=tool.effect, label=label, emoji=tool.emoji, process=execution.process)

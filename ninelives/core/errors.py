@@ -3,6 +3,8 @@ and a message that says what to do next. Refuses to know: how an error is render
 
 from __future__ import annotations
 
+import errno
+
 
 class NinelivesError(Exception):
     """An error with a code on the wire. Raise one of its three subclasses, not this class."""
@@ -61,6 +63,28 @@ class ServerError(NinelivesError):
 
     def __init__(self, code: str, message: str, *, status: int = 503, retry_after: int | None = None) -> None:
         super().__init__(code, message, status=status, retry_after=retry_after)
+
+
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
+"""What a system call fails with where the machine lacks descriptors, memory or processes."""
+
+
+class Shortage(ServerError):
+    """The machine is short of something for a moment. A journaled run is parked and tried again; it never fails."""
+
+    def __init__(self, error: OSError) -> None:
+        words = f"The machine of the server is short of resources ({error.strerror}): try again in a moment."
+        super().__init__("machine_short", words, retry_after=5)
+
+
+def shortage_of(error: BaseException) -> Shortage | None:
+    """The shortage that an error is, or that caused it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in SHORTAGES:
+            return Shortage(cause)
+        cause = cause.__cause__
+    return None
 
 
 class IllegalEvent(Exception):

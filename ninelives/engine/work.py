@@ -318,6 +318,7 @@ class WorkFinder:
 
     async def _look(self, urgent: bool) -> None:
         free, now = max(0, self.free), asyncio.get_running_loop().time()
+        self._rests |= self._workers.take_rests()
         self._rests = {run: until for run, until in self._rests.items() if until > now}
         if not free and not urgent:
             self.backlog = self.queued > 0

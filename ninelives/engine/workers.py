@@ -20,7 +20,7 @@ import msgspec
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.profiles import agent_for
 from ninelives.core import codec
-from ninelives.core.errors import AgentError, ClientError, Damaged, IllegalEvent, NinelivesError, ServerError
+from ninelives.core.errors import AgentError, ClientError, Damaged, IllegalEvent, NinelivesError, ServerError, Shortage
 from ninelives.core.events import (
     AnyEvent,
     ApprovalGiven,
@@ -47,6 +47,8 @@ from ninelives.journal.values import Signal, StoreUnavailable
 
 DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
 PARKED = 100_000
+SHORT_S = 2.0
+"""How long a run rests that the machine had no room for."""
 FLUSH_S = 3.0
 """How long a shutdown waits for what was cut, and for the disk."""
 
@@ -81,6 +83,8 @@ class Worker:
         self._failure: NinelivesError | None = None
         self._begun = False
         """The agent was asked to run."""
+        self.short = False
+        """The run was parked because the machine is short of something."""
         self.over = asyncio.Event()
         """Set when it has let go of everything."""
 
@@ -270,8 +274,7 @@ class Worker:
         elif not run.halt.done():  # the agent failed by itself
             if isinstance(failure, ClaimLost):
                 raise failure
-            run.advance(ClaimEvent.FAIL)
-            await self._write_failure(failure)
+            await self._failed(failure)
         elif run.phase is PARKING:
             await self._writer.park(run)
         elif self._failure is not None:
@@ -280,6 +283,18 @@ class Worker:
             await self._write_cancel()
         if not run.gone:
             run.advance(ClaimEvent.SETTLED)
+
+    async def _failed(self, failure: BaseException | None) -> None:
+        """The agent failed by itself. A shortage of the machine is not its fault: the run is parked and tried again."""
+        run = self.run
+        if isinstance(failure, Shortage) and self._agent.resumable and not run.in_memory:
+            self._log.warning("run_parked", run=run.run, reason=failure.message)
+            self.short = True
+            run.advance(ClaimEvent.DRAIN)
+            await self._writer.park(run)
+        else:
+            run.advance(ClaimEvent.FAIL)
+            await self._write_failure(failure)
 
     async def _write_cancel(self) -> None:
         run = self.run
@@ -334,6 +349,8 @@ class Workers:
         self.parked: BoundedCache[str, bool] = BoundedCache(PARKED)
         """Runs that this process has parked, not the one before it: for counting."""
         self._listening: dict[str, Unlisten] = {}
+        self._rests: dict[str, float] = {}
+        """Runs that were parked by a shortage, and until when nobody tries them again here."""
         self._quiet = asyncio.Event()
         """Set when the last worker lets go."""
         self._draining = False
@@ -383,6 +400,8 @@ class Workers:
         if (unlisten := self._listening.pop(run.run, None)) is not None:
             unlisten()
         worker.over.set()
+        if worker.short:
+            self._rests[run.run] = asyncio.get_running_loop().time() + SHORT_S
         if not self._workers:
             self._quiet.set()
         if run.phase is ClaimPhase.RELEASED and not run.committed.ended:
@@ -438,6 +457,11 @@ class Workers:
     def drives(self, run: str) -> bool:
         """Is there a worker for it?"""
         return run in self._workers
+
+    def take_rests(self) -> dict[str, float]:
+        """The runs that were parked by a shortage since the last call, each with the time until which it rests."""
+        rests, self._rests = self._rests, {}
+        return rests
 
     def held(self) -> int:
         """How many journaled runs are driven here."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from ninelives import __version__
+from ninelives.core.errors import Shortage, shortage_of
 from ninelives.models.base import Ask, Part
 from ninelives.models.chunks import (
     UNREADABLE,
@@ -206,7 +207,7 @@ class OpenAIModel:
             failure.again = True
             raise failure from error
         except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError for some of them
-            raise _unreachable(host, error, again=True) from error
+            raise shortage_of(error) or _unreachable(host, error, again=True) from error
 
     async def _finish(self, connection: UpstreamConnection) -> None:
         """Wait a moment for the end of the body, so that the connection can be used again."""
@@ -256,7 +257,7 @@ class OpenAIModel:
                     return connection.status, await self._first_bytes(connection, LIST_BYTES, by)
                 finally:
                     self._give_back(connection)
-        except (TimeoutError, UpstreamFailed):
+        except (TimeoutError, UpstreamFailed, Shortage):
             return 0, b""
 
     async def _first_bytes(self, connection: UpstreamConnection, limit: int, by: float) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def choose(setting: str, docker: DockerOptions | None = None) -> Sandbox:
         return NoSandbox(f"tools.sandbox is docker, but {container}") if isinstance(container, str) else container
     if setting not in ("auto", "landlock", "off"):
         raise ValueError(f"tools.sandbox cannot be {setting!r}")
+    tempfile.gettempdir()  # looks for it once. Later, without a free descriptor, none would seem to exist
     made = find_groups()
     groups = None if isinstance(made, str) else made
     if setting == "off":
