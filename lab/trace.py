@@ -35,7 +35,7 @@ LOOP = ("asyncio/runners.py", "asyncio/events.py", "asyncio/base_events.py")
 """Files of the event loop: what calls a task or a callback."""
 SPAWN = "Tasks._guard"
 """Stands around every task of the engine."""
-FINDS, DRIVES = "WorkFinder.run", "Worker.drive"
+FINDS, TAKES, DRIVES = "WorkFinder.run", "WorkFinder._take", "Worker.drive"
 KEY = "trace-key-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 CHAT = '[[tools=read_file:{"path":"a.txt"}]]'
@@ -235,7 +235,10 @@ def main(argv: list[str]) -> None:
     own = {root: places for root, places in chat.items() if root not in ROUNDS}
     _print("a streamed chat with one tool", own, listed=listed)
     _print("beside it, rounds", {root: places for root, places in chat.items() if root in ROUNDS}, listed=listed)
-    _print("from the first look for work to the worker", recovery, listed=listed)
+    way = {root: places for root, places in recovery.items() if root in (FINDS, TAKES)}
+    hops = {root: [place for place in places if place[0].startswith("engine")] for root, places in way.items()}
+    _print("hops of a recovery, in engine/", hops, listed=listed)
+    _print("all of that way, with the store and the fold", way, listed=False)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ninelives.core.state import fold
 from ninelives.engine.base import CutOff, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.deliveries import DeliveryTracker
-from ninelives.engine.lease import LeaseSpan, Unleased
+from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.work import WorkFinder, entry_of
 from ninelives.engine.workers import Workers
@@ -160,7 +160,7 @@ class Admission:
         slot = self._finder.take_slot(in_memory=in_memory)
         try:
             full = not slot and self._queue_is_full(order)
-            span: LeaseSpan = Unleased() if in_memory else self._lease.span()
+            span = LeaseSpan() if in_memory else self._lease.span()
             opened = await self._open(order, held=slot, full=full)
         except BaseException:
             self._return_slot(slot)
@@ -218,7 +218,7 @@ class Admission:
             raise
         if not isinstance(opened, Opened):
             raise TypeError("a chore has no idempotency key")
-        self._tasks.spawn(self._do_chore(self._start(opened, order, Unleased())))
+        self._tasks.spawn(self._do_chore(self._start(opened, order, LeaseSpan())))
         return Ticket(opened.run, opened.resolved.session or "")
 
     async def _do_chore(self, run: ClaimedRun) -> None:

@@ -19,11 +19,11 @@ from ninelives.engine.admission import Admission
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Projection, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.deliveries import DeliveryTracker
-from ninelives.engine.lease import Lease, Unleased
+from ninelives.engine.lease import Lease
 from ninelives.engine.readers import Readers, Waiters
 from ninelives.engine.retention import Retainer
 from ninelives.engine.subscription import Subscription
-from ninelives.engine.work import Recovery, WorkFinder, entry_of, read_kept, read_state
+from ninelives.engine.work import WorkFinder, entry_of, read_kept, read_state
 from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
 from ninelives.engine.writer import Writer
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
@@ -44,11 +44,10 @@ class Engine:
         self.lease = Lease(parts, holder, self)
         self._writers = writers = {
             False: Writer(parts, parts.durable, self.lease, self),
-            True: Writer(parts, parts.memory, Unleased(), self),
+            True: Writer(parts, parts.memory, None, self),
         }
         self._workers = workers = Workers(parts, readers, writers, self.lease, tasks)
-        self._recovery = Recovery(parts, holder, workers)
-        self._finder = WorkFinder(parts, self._recovery, workers)
+        self._finder = WorkFinder(parts, holder, workers)
         self._deliveries = DeliveryTracker(parts, tasks)
         self.retainer = Retainer(parts, readers)
         self._admission = Admission(
@@ -312,10 +311,10 @@ class Engine:
             "active": self._finder.active,
             "queued": self._finder.queued,
             "held": self._workers.held(),
-            "recovered": self._recovery.recovered,
-            "taken_over": self._recovery.taken_over,
-            "restarted": self._recovery.restarted,
-            "sealed": self._recovery.sealed,
+            "recovered": self._finder.recovered,
+            "taken_over": self._finder.taken_over,
+            "restarted": self._finder.restarted,
+            "sealed": self._finder.sealed,
             "fenced": self._writers[False].fenced,
             "beat_age_s": age if (age := self.lease.age_s()) is None else round(age, 3),
             "entries": sum(writer.entries for writer in self._writers.values()),

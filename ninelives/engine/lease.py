@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from typing import Protocol
 
 from ninelives.engine.base import EngineParts, Notices
 from ninelives.journal.values import StoreUnavailable
@@ -26,42 +25,17 @@ BEAT_S = 5.0
 """The longest time between two beats."""
 
 
-class LeaseSpan(Protocol):
-    """The time since a claim or an opening was asked for."""
+class LeaseSpan:
+    """The time since a claim or an opening was asked for. Without a lease (runs in memory) it is held for ever."""
+
+    def __init__(self, lease: Lease | None = None) -> None:
+        self._lease = lease
+        self._lapses = lease.lapses if lease is not None else 0
 
     def held(self) -> bool:
         """Whether the lease was held without a break since."""
-        ...
-
-
-class LeaseCheck(Protocol):
-    """What the writer needs of a lease."""
-
-    def check(self) -> None:
-        """Notice whether it is over, before something is relied upon."""
-        ...
-
-
-class Unleased:
-    """The lease of runs in memory: nobody else can have them."""
-
-    def check(self) -> None:
-        """It is never over."""
-
-    def held(self) -> bool:
-        """It always is."""
-        return True
-
-
-class _Span:
-    """See LeaseSpan."""
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self._lapses = lease.lapses
-
-    def held(self) -> bool:
-        """See LeaseSpan.held."""
+        if self._lease is None:
+            return True
         self._lease.check()
         return not self._lease.over and self._lease.lapses == self._lapses
 
@@ -108,10 +82,10 @@ class Lease:
 
     def span(self) -> LeaseSpan:
         """Call before claim() or open(). The result says whether the lease was held without a break since."""
-        return _Span(self)
+        return LeaseSpan(self)
 
     def check(self) -> None:
-        """See LeaseCheck.check."""
+        """Notice whether it is over, before something is relied upon."""
         if self._spent_s() >= self._length_s and not self.over:
             self.over = True
             self.lapses += 1

@@ -1,6 +1,6 @@
 """Finds runs that nobody drives, claims them and has them driven. Owns: slots, when the store is asked for work and for
-how much (WorkFinder); a claim and the strikes rule (Recovery); whose turn it is among the runs that may have killed the
-server (Quarantine); reading the state of a run. Refuses to know: how a run is driven.
+how much, a claim and the strikes rule (WorkFinder); whose turn it is among the runs that may have killed the server
+(Quarantine); reading the state of a run. Refuses to know: how a run is driven.
 
 Theory of operation. Nothing waits in a process: a run that was taken in without a slot, was parked or lost its holder
 is unclaimed in its store, and whoever has a slot takes it. SQLite is a cluster of one: there the only process finds
@@ -31,7 +31,7 @@ from ninelives.core.events import AttemptStarted, Entry, RunFailed
 from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import WORK, CutOff, EngineParts
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
-from ninelives.engine.lease import LeaseSpan, Unleased
+from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.run import ClaimedRun, ClaimLost, Turnstile
 from ninelives.engine.subscription import EndedRuns, entries_of
 from ninelives.engine.workers import Claimed, Workers
@@ -87,107 +87,6 @@ async def read_kept(
     return state
 
 
-class Recovery:
-    """Claims runs that nobody holds, and has them driven."""
-
-    def __init__(self, parts: EngineParts, holder: str, workers: Workers) -> None:
-        self._parts = parts
-        self._limits = parts.limits
-        self._log = parts.log
-        self._now_ms = parts.clock()
-        self._holder = holder
-        self._workers = workers
-        self._quarantine = Quarantine()
-        self._stopping = False
-        self.recovered = 0
-        """Runs that were continued after a crash or a restart."""
-        self.taken_over = 0
-        """Those whose last holder died."""
-        self.restarted = 0
-        """Those that another process had parked in order: a clean restart is no crash (G18)."""
-        self.sealed = 0
-
-    def stop(self) -> None:
-        """The server stops: no suspect is begun any more."""
-        self._stopping = True
-
-    def expect(self) -> None:
-        """A run is about to be looked at: see Quarantine.expect."""
-        self._quarantine.expect()
-
-    async def take(self, owner: str, run: str) -> None:
-        """Claim and drive a run for which `expect` was called. Raises StoreUnavailable and Damaged."""
-        store = self._parts.store_of(run)
-        try:
-            state = await read_state(store, owner, run)
-        finally:
-            self._quarantine.known()
-        if state is None or state.ended:
-            return
-        # The claim below counts the death of the last attempt. With one strike in the journal it is the second.
-        if state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1:
-            turn = await self._quarantine.turn(state.facts.updated_at)
-            try:
-                if not self._stopping:
-                    await self._claim_and_drive(store, owner, state, turn)
-            finally:
-                turn.over()
-        else:
-            await self._claim_and_drive(store, owner, state)
-
-    async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: Turnstile | None = None) -> None:
-        in_memory = store is self._parts.memory
-        writer = self._workers.writers[in_memory]
-        span: LeaseSpan = Unleased() if in_memory else self._workers.lease.span()
-        if not span.held():  # the finder looked a while ago: nothing is begun without a lease
-            return
-        clean = True
-
-        def first(attempt: int, was_clean: bool) -> bytes:
-            nonlocal clean
-            clean = was_clean
-            return codec.encode(AttemptStarted(was_clean))
-
-        claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
-        if claim is None:
-            return
-        try:
-            known = await _after_claim(store, owner, state, claim)
-        except BaseException:  # nobody drives it, and our beats would keep it from all others (P4)
-            writer.give_back(claim.run, claim.attempt, None)
-            raise
-        if known is None or not span.held():
-            writer.give_back(claim.run, claim.attempt, known)
-            return
-        run = ClaimedRun(known, claim.attempt, ClaimPhase.CLAIMED, span, alone)
-        self._count(run, clean=clean)
-        if known.facts.strikes >= self._limits.strikes:
-            await self._give_up(run, writer)
-        else:
-            await self._workers.drive(run, Claimed(clean=clean, overdue=claim.overdue))
-
-    def _count(self, run: ClaimedRun, *, clean: bool) -> None:
-        parked_here = self._workers.parked.get(run.run) is not None
-        self._workers.parked.drop(run.run)
-        self.taken_over += not clean
-        if run.attempt > 1:
-            self.restarted += clean and not parked_here
-            self.recovered += not (clean and parked_here)
-            strikes = run.staged.facts.strikes
-            self._log.info("run_recovered", run=run.run, attempt=run.attempt, strikes=strikes, clean=clean)
-
-    async def _give_up(self, run: ClaimedRun, writer: Writer) -> None:
-        """The run has killed the server too often: it is given up (G10)."""
-        self.sealed += 1
-        self._log.error("run_sealed", run=run.run, strikes=run.staged.facts.strikes)
-        message = f"The run was given up: {self._limits.strikes} attempts ended without any progress."
-        run.advance(ClaimEvent.FAIL)
-        try:
-            await writer.fact(run, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded"))
-        except ClaimLost:
-            self._log.warning("claim_lost", run=run.run)
-
-
 async def _after_claim(store: Store, owner: str, state: RunState, claim: Claim) -> RunState | None:
     """The state with the claim; None where the run is gone."""
     if claim.record.seq == state.seq + 1:
@@ -198,13 +97,14 @@ async def _after_claim(store: Store, owner: str, state: RunState, claim: Claim) 
 class WorkFinder:
     """Gives the slots of one process to runs that wait for one."""
 
-    def __init__(self, parts: EngineParts, recovery: Recovery, workers: Workers) -> None:
+    def __init__(self, parts: EngineParts, holder: str, workers: Workers) -> None:
         self._parts = parts
         self._limits = parts.limits
         self._log = parts.log
         self._now_ms = parts.clock()
-        self._recovery = recovery
+        self._holder = holder
         self._workers = workers
+        self._quarantine = Quarantine()
         self._kick = asyncio.Event()
         self._urgent = True
         self._rests: dict[str, float] = {}
@@ -221,6 +121,13 @@ class WorkFinder:
         self._writable = True
         self.shortage: str | None = None
         """Why no run is begun or gone on with now, though the server runs: the disk is short of room."""
+        self.recovered = 0
+        """Runs that were continued after a crash or a restart."""
+        self.taken_over = 0
+        """Those whose last holder died."""
+        self.restarted = 0
+        """Those that another process had parked in order: a clean restart is no crash (G18)."""
+        self.sealed = 0
 
     # slots
 
@@ -248,7 +155,6 @@ class WorkFinder:
     def stop(self) -> None:
         """The server stops: nothing is begun any more."""
         self.stopping = True
-        self._recovery.stop()
 
     def give_up_writing(self) -> None:
         """Nothing can be written any more: only runs in memory are begun."""
@@ -347,13 +253,13 @@ class WorkFinder:
             self.active += 1
             self.queued = max(0, self.queued - 1)
             self._taken.add(run)
-            self._recovery.expect()
+            self._quarantine.expect()
             self._workers.tasks.spawn(self._take(owner, run))
         return True
 
     async def _take(self, owner: str, run: str) -> None:
         try:
-            await self._recovery.take(owner, run)
+            await self._recover(owner, run)
         except StoreUnavailable as error:  # the next round finds it again
             self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.passing)
         except Damaged as error:
@@ -362,6 +268,80 @@ class WorkFinder:
         finally:
             self._taken.discard(run)
             self.release()
+
+    # one run
+
+    async def _recover(self, owner: str, run: str) -> None:
+        """Claim and drive a run for which Quarantine.expect was called. Raises StoreUnavailable and Damaged."""
+        store = self._parts.store_of(run)
+        try:
+            state = await read_state(store, owner, run)
+        finally:
+            self._quarantine.known()
+        if state is None or state.ended:
+            return
+        # The claim below counts the death of the last attempt. With one strike in the journal it is the second.
+        if state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1:
+            turn = await self._quarantine.turn(state.facts.updated_at)
+            try:
+                if not self.stopping:
+                    await self._claim_and_drive(store, owner, state, turn)
+            finally:
+                turn.over()
+        else:
+            await self._claim_and_drive(store, owner, state)
+
+    async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: Turnstile | None = None) -> None:
+        in_memory = store is self._parts.memory
+        writer = self._workers.writers[in_memory]
+        span = LeaseSpan() if in_memory else self._workers.lease.span()
+        if not span.held():  # the finder looked a while ago: nothing is begun without a lease
+            return
+        clean = True
+
+        def first(attempt: int, was_clean: bool) -> bytes:
+            nonlocal clean
+            clean = was_clean
+            return codec.encode(AttemptStarted(was_clean))
+
+        claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
+        if claim is None:
+            return
+        try:
+            known = await _after_claim(store, owner, state, claim)
+        except BaseException:  # nobody drives it, and our beats would keep it from all others (P4)
+            writer.give_back(claim.run, claim.attempt, None)
+            raise
+        if known is None or not span.held():
+            writer.give_back(claim.run, claim.attempt, known)
+            return
+        run = ClaimedRun(known, claim.attempt, ClaimPhase.CLAIMED, span, alone)
+        self._count(run, clean=clean)
+        if known.facts.strikes >= self._limits.strikes:
+            await self._give_up(run, writer)
+        else:
+            await self._workers.drive(run, Claimed(clean=clean, overdue=claim.overdue))
+
+    def _count(self, run: ClaimedRun, *, clean: bool) -> None:
+        parked_here = self._workers.parked.get(run.run) is not None
+        self._workers.parked.drop(run.run)
+        self.taken_over += not clean
+        if run.attempt > 1:
+            self.restarted += clean and not parked_here
+            self.recovered += not (clean and parked_here)
+            strikes = run.staged.facts.strikes
+            self._log.info("run_recovered", run=run.run, attempt=run.attempt, strikes=strikes, clean=clean)
+
+    async def _give_up(self, run: ClaimedRun, writer: Writer) -> None:
+        """The run has killed the server too often: it is given up (G10)."""
+        self.sealed += 1
+        self._log.error("run_sealed", run=run.run, strikes=run.staged.facts.strikes)
+        message = f"The run was given up: {self._limits.strikes} attempts ended without any progress."
+        run.advance(ClaimEvent.FAIL)
+        try:
+            await writer.fact(run, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded"))
+        except ClaimLost:
+            self._log.warning("claim_lost", run=run.run)
 
 
 class QuarantineTurn:

@@ -23,7 +23,7 @@ from ninelives.core.state import RunState
 from ninelives.core.writing import Place
 from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
-from ninelives.engine.lease import LeaseCheck
+from ninelives.engine.lease import Lease
 from ninelives.engine.run import ClaimedRun, ClaimLost, asking_mark, end_mark, parked_mark
 from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Slice, StoreUnavailable, Verdict
@@ -36,7 +36,7 @@ FEW = 16
 class Writer:
     """Group commit for one journal."""
 
-    def __init__(self, parts: EngineParts, journal: Journal, lease: LeaseCheck, notices: Notices) -> None:
+    def __init__(self, parts: EngineParts, journal: Journal, lease: Lease | None, notices: Notices) -> None:
         """`lease` is checked when the store has answered, before anybody is told: this process may have stood still
         meanwhile, and then no worker may go on with what it was promised."""
         self._journal = journal
@@ -239,14 +239,18 @@ class Writer:
                 self.degraded = f"the store failed ({type(error).__name__})"
                 self._break_off()
                 continue
-            if self.degraded is not None:
-                self._log.info("store_available")
-                self.degraded = None
-            self._lease.check()
+            self._note_available()
             if len(standing) == len(slices):
                 return verdicts
             written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}
             return [written.get(part.run, Verdict.FENCED) for part in slices]
+
+    def _note_available(self) -> None:
+        if self.degraded is not None:
+            self._log.info("store_available")
+            self.degraded = None
+        if self._lease is not None:
+            self._lease.check()
 
     def _note_unavailable(self, error: StoreUnavailable, runs: Sequence[ClaimedRun]) -> None:
         for run in runs:

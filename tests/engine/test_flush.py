@@ -24,7 +24,7 @@ from ninelives.core.state import fold
 from ninelives.dialects.responses.frames import ResponsesProjection
 from ninelives.engine.base import Chunk, EngineLimits, EngineParts, StreamEnded
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
-from ninelives.engine.lease import Unleased
+from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.subscription import Subscription
@@ -77,7 +77,7 @@ class Desk:
         given: Any = (self.store, MemoryStore(lambda: 0.0), LocalNotifier(), None)
         self.parts = parts = EngineParts(*given, self.limits, Silent(), lambda: 1, str)
         self.readers = Readers(parts)
-        self.writer = Writer(parts, self.store, Unleased(), None)  # type: ignore[arg-type]
+        self.writer = Writer(parts, self.store, None, None)  # type: ignore[arg-type]
 
     async def live(self, run: str) -> ClaimedRun:
         """A run that this process drives."""
@@ -88,7 +88,7 @@ class Desk:
         opening: dict[str, Any] = {"run": run, "at": 1, "dialect": "responses", "model": "m", "asked": asked}
         await self.store.open(Opening(**opening, accept=lambda resolved: data, holder="h"))
         state = fold(Entry(run, seq, 1, min(seq, 1), event) for seq, event in enumerate(first))
-        live = ClaimedRun(state, 1, ClaimPhase.OPENED, Unleased())
+        live = ClaimedRun(state, 1, ClaimPhase.OPENED, LeaseSpan())
         self.readers.add(live)
         return live
 

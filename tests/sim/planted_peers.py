@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ninelives.engine.lease import Unleased
+from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.writer import Writer
 from ninelives.journal.values import Slice, Verdict
 from ninelives.testing.shared import SharedMemory
@@ -60,8 +60,8 @@ class KeepsWhatIsNotDriven(Writer):
         """Forgotten."""
 
 
-def _never_over(lease: Any) -> Unleased:
-    return Unleased()
+def _never_over(lease: Any) -> LeaseSpan:
+    return LeaseSpan()
 
 
 async def _blind(finder: Any, urgent: bool) -> None:
