@@ -170,6 +170,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         others=agents.others,
         clients=Rows((*settings.tables.clients, *TABLE)),
         websocket_s=settings.limits.websocket_s,
+        websockets=settings.limits.websockets,
     )
     about = _about(settings, parts, made, log.secrets.mask)
     try:

@@ -201,6 +201,7 @@ class LimitSettings(Section, frozen=True):
     tool_timeout_s: Annotated[Seconds, _doc("Longest time for one tool call.")] = 60.0
     tool_output_bytes: Annotated[Bytes, _doc("Output kept of one tool call; the rest is counted.")] = 1_048_576
     subscriber_bytes: Annotated[Bytes, _doc("What may wait for a slow reader; then it must resume.")] = 1_048_576
+    websockets: Annotated[Count, _doc("Open websockets of one key; then 429.")] = 64
     websocket_s: Annotated[Seconds, _doc("Longest life of a websocket; then its client opens another.")] = 3600.0
     stall_s: Annotated[Seconds, _doc("Stall of the reader that owns a run before it is cancelled.")] = 60.0
     leave_grace_s: Annotated[Pause, _doc("Time to come back where leaving stops a run; 0: none.")] = 2.0

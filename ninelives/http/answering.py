@@ -63,6 +63,8 @@ class RouteParts(Struct, frozen=True):
     """Further profiles, by name."""
     clients: tuple[Client, ...] = TABLE
     websocket_s: float = 3600.0
+    websockets: int = 64
+    """How many websockets a key may have open."""
     """How long a websocket may stay open."""
 
 

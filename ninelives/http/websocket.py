@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from typing import cast
 
 import msgspec
@@ -86,14 +86,24 @@ class ResponsesSocket:
     def __init__(self, parts: RouteParts, log: Logger) -> None:
         self._parts = parts
         self._log = log
+        self._open: Counter[str] = Counter()
+        """Open websockets by key."""
 
     async def serve(self, websocket: WebSocket) -> None:
         """Serve one connection. The gate has checked host, origin and key."""
         if "idempotency-key" in websocket.headers:
             words = "An Idempotency-Key names one request, but a websocket carries many. POST that request instead."
             raise ClientError("idempotency_not_supported", words)
-        await websocket.accept()
-        await Connection(websocket, self._parts, self._log).serve()
+        key, most = websocket.state.key.id, self._parts.websockets
+        if self._open[key] >= most:
+            words = f"This key has {most} open websockets: close one, or raise limits.websockets."
+            raise ClientError("too_many_websockets", words, status=429)
+        self._open[key] += 1
+        try:
+            await websocket.accept()
+            await Connection(websocket, self._parts, self._log).serve()
+        finally:
+            self._open[key] -= 1
 
 
 class Connection:

@@ -139,3 +139,25 @@ def test_kill_9_in_mid_stream_the_stored_run_goes_on_and_is_there_over_http(tmp_
             assert line.ask("and then", previous_response_id=shown)["previous_response_id"] == shown
     finally:
         assert again.stop() == 0
+
+
+def test_too_many_websockets_of_one_key_is_429_until_one_is_closed(tmp_path: Path, upstream: Upstream) -> None:
+    server = start_server(tmp_path, upstream.url, NINELIVES_LIMITS_WEBSOCKETS="2")
+    try:
+        with wire(server) as first:
+            with wire(server):
+                with pytest.raises(InvalidStatus) as told, wire(server):
+                    pass
+                assert told.value.response.status_code == 429 and told.value.response.headers["retry-after"]
+            first.ask("the others go on", store=False)
+
+            def opens() -> bool:
+                try:
+                    with wire(server):
+                        return True
+                except InvalidStatus:
+                    return False
+
+            wait_until(opens, "the place of the one that was closed", 60.0)
+    finally:
+        assert server.stop() == 0
