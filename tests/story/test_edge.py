@@ -6,14 +6,16 @@ from __future__ import annotations
 import json
 import selectors
 import socket
+import threading
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
+from pathlib import Path
 
 import pytest
 
-from tests.story.server import KEY, Server, wait_until
+from tests.story.server import KEY, Server, Upstream, start_server, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -179,3 +181,24 @@ def test_two_requests_on_one_connection_are_answered_where_the_first_was_read_wh
     last = b"GET /livez HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
     said = pour(server.port, [one + last]).raw
     assert said.startswith(b"HTTP/1.1 401") and b"HTTP/1.1 200" in said
+
+
+def test_sigterm_is_obeyed_while_strangers_flood_every_place(tmp_path: Path, upstream: Upstream) -> None:
+    server = start_server(tmp_path, upstream.url, **SETTINGS)
+    over = threading.Event()
+
+    def flood(begin: list[bytes], piece: bytes) -> None:
+        while not over.is_set():
+            with suppress(OSError, AssertionError):
+                pour(server.port, begin, repeat(piece))
+
+    threads = [threading.Thread(target=flood, args=(begin, piece)) for _, _, begin, piece in FLOODS.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: server.anonymous.get("/livez").status == 200, "others are answered", PATIENCE_S)
+        assert server.stop() == 0
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
