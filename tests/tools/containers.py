@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import glob
 import os
@@ -73,6 +74,7 @@ def podman() -> Podman:
     if not why:
         top = Path(tempfile.mkdtemp(prefix="ninelives-podman-", dir="/var/tmp"))
         made = Podman(top)
+        atexit.register(_remove, made, top)
         try:
             _import(made, top)
             limits = ("--ulimit", "nofile=99:99", "--ulimit", "nproc=99:99")
@@ -82,6 +84,11 @@ def podman() -> Podman:
             why = str(error)
     sys.__stderr__ and sys.__stderr__.write(f"\n!!! DOCKER SANDBOX NOT TESTED: {why}\n")
     pytest.skip(f"DOCKER SANDBOX NOT TESTED: {why}")
+
+
+def _remove(made: Podman, top: Path) -> None:
+    made.remove_all()
+    shutil.rmtree(top, ignore_errors=True)
 
 
 def _import(made: Podman, top: Path) -> None:

@@ -75,6 +75,7 @@ async def test_a_container_has_no_network_no_capability_and_bounds(
         "--cap-drop ALL --cap-add KILL",
         "--security-opt no-new-privileges",
         "--read-only",
+        "--security-opt seccomp=",
         "--pull never",
         f"--user {OWN}:{OWN}",
         "--memory 2147483648 --memory-swap 2147483648 --pids-limit 256",

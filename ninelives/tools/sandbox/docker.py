@@ -43,6 +43,7 @@ from ninelives.tools.sandbox.base import (
     dropped_uid,
 )
 from ninelives.tools.sandbox.reaper import CALL
+from ninelives.tools.sandbox.seccomp import docker_profile
 
 CALL_FILES = "/run/ninelives"
 SCOPE, WORKSPACE, MADE_BY = "ninelives.scope", "ninelives.workspace", "ninelives.options"
@@ -114,6 +115,7 @@ class Docker:
             memory_bytes=Bounds().memory_bytes,
             call_memory_bytes=options.memory_bytes,
             processes=_PROCESSES,
+            seccomp=True,
             nothing_survives=True,
         )
         network = f"network {options.network}" if online else "no network"
@@ -166,6 +168,7 @@ class _Engine:
         self.uid = os.geteuid() if dropped_uid() is None else dropped_uid()
         self._program = program
         self._rootless = rootless
+        self.profile = options.folder / "seccomp.json"
         self._scope = hashlib.sha256(os.path.realpath(options.folder).encode()).hexdigest()[:12]
 
     def name(self, workspace: Path) -> str:
@@ -222,6 +225,7 @@ class _Engine:
             *("--label", f"{MADE_BY}={self.digest(workspace)}"),
             *("--user", f"{self.uid}:{self.uid}", *mapped, "--workdir", "/"),
             *("--cap-drop", "ALL", "--cap-add", "KILL", "--security-opt", "no-new-privileges"),
+            *("--security-opt", f"seccomp={self.profile}"),
             *("--network", options.network, "--read-only", "--tmpfs", "/tmp:rw,nosuid,nodev,size=256m,mode=1777"),
             *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(_PROCESSES), "--oom-score-adj", "1000"),
             *("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096", "--ulimit", "core=0:0"),
@@ -230,8 +234,9 @@ class _Engine:
 
     def digest(self, workspace: Path) -> str:
         """Changes with everything that a container is made of."""
-        made_of = (self.options.image, self.options.network, self.options.memory_bytes, str(workspace), self.uid, _STAY)
-        return hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
+        options = self.options
+        made_of = (options.image, options.network, options.memory_bytes, str(workspace), self.uid, _STAY)
+        return hashlib.sha256(repr(made_of).encode() + docker_profile()).hexdigest()[:12]
 
     def remove_ownerless(self) -> list[str]:
         """Remove the containers of this data directory whose workspace is gone. Their names."""
@@ -399,7 +404,11 @@ def find_docker(options: DockerOptions) -> Docker | str:
         if engine.call("image", "inspect", options.image).returncode != 0:
             return f"there is no image {options.image}: {Path(program).name} pull {options.image}"
         engine.remove_ownerless()
+        options.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        engine.profile.write_bytes(docker_profile())
     except ToolRefused as refused:
         return str(refused)
+    except OSError as error:
+        return f"{options.folder} cannot be written: {error.strerror}"
     rootless = '"rootless":true' in info.stdout.replace(" ", "") or "name=rootless" in info.stdout
     return Docker(program, options, rootless)

@@ -264,6 +264,8 @@ async def _named_pipe(run: Run, place: Place, threads: Threads) -> Finding:
 
 async def _call_memory(run: Run, sandbox: Sandbox) -> Finding:
     title = "take more memory than a call may have"
+    if sandbox.kind == "docker" and sandbox.holds.call_memory_bytes is not None:
+        return Finding(title, True, f"the container has {sandbox.holds.call_memory_bytes >> 20} MiB (not tried)")
     if sandbox.groups is None:
         why = find_groups()
         each = f"{sandbox.bounds.memory_bytes >> 20} MiB" if sandbox.bounds else "no bound"

@@ -1,5 +1,5 @@
 """The system calls that a command may not make. Owns: the table of refused calls, and the filter program (classic BPF)
-that the kernel runs before each call. Refuses to know: who installs the filter.
+that the kernel runs before each call, and the same as a profile for containers. Refuses to know: who installs it.
 
 Theory of operation. Namespaces, Landlock and limits bound files, network, processes and address space. Some system
 calls get around them: memory in a memfd counts for no process, and AF_VSOCK has no network namespace. Others are only
@@ -13,9 +13,10 @@ then uses clone. Everything that is not in the table is allowed."""
 from __future__ import annotations
 
 import errno
+import json
 import platform
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 SHM_BYTES = 65_536
@@ -140,6 +141,32 @@ def filter_program(machine: str = "") -> bytes | None:
     for error in (errno.ENOSYS, errno.EPERM):
         program += _refused((row[found.column] for row in REFUSED.values() if row[2] == error), error)
     return b"".join([*program, _step(_RETURN, _ALLOW)])
+
+
+def docker_profile() -> bytes:
+    """The same table as a profile for docker and podman, in JSON."""
+    rules: list[dict[str, object]] = [
+        {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": row[2]} for name, row in REFUSED.items()
+    ]
+    for name, check in CHECKED.items():
+        for operation, value in _conditions(check):
+            condition = {"index": check.argument, "value": value, "valueTwo": value, "op": operation}
+            rules.append({"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": check.error, "args": [condition]})
+    maps = [{"architecture": f"SCMP_ARCH_{name.upper()}", "subArchitectures": []} for name in MACHINES]
+    return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "archMap": maps, "syscalls": rules}).encode()
+
+
+def _conditions(check: ArgumentCheck) -> Iterator[tuple[str, int]]:
+    """What makes a profile refuse a call. Each pair alone does."""
+    if check.allow:  # all values between the allowed ones, and those above
+        yield from (("SCMP_CMP_EQ", value) for value in range(max(check.values)) if value not in check.values)
+        yield "SCMP_CMP_GT", max(check.values)
+    elif check.jump == _JUMP_BITS:
+        bits = [1 << bit for bit in range(32) if check.values[0] >> bit & 1]
+        yield from (("SCMP_CMP_MASKED_EQ", bit) for bit in bits)
+    else:
+        operation = "SCMP_CMP_GT" if check.jump == _JUMP_GREATER else "SCMP_CMP_EQ"
+        yield from ((operation, value) for value in check.values)
 
 
 def _checked(check: ArgumentCheck, column: int) -> list[bytes]:
