@@ -14,6 +14,7 @@ import pytest
 from ninelives.app.config_file import TrustList
 from ninelives.app.keys import ConfigError, ensure_key, weakness
 from ninelives.app.settings import OPTIONS, LoadedSettings, Settings, is_loopback, load
+from ninelives.app.store import total_bytes
 
 GOOD_KEY = "test-key-0123456789"
 
@@ -69,6 +70,9 @@ DEFAULTS: dict[str, object] = {
     "store.unstored_hours": 24.0,
     "store.durability": "normal",
     "store.max_responses": 10_000,
+    "store.owner_bytes": 0,
+    "store.total_bytes": "auto",
+    "tools.workspace_bytes": 10 * 1024**3,
     "model.url": "",
     "model.api_key": None,
     "agent.max_rounds": 50,
@@ -135,6 +139,27 @@ def test_a_bad_pattern_of_an_approval_is_refused_in_one_line_that_names_it(patte
     assert "given.toml" in words
     assert "\n" not in words
     assert len(words) < 400
+
+
+@pytest.mark.parametrize(("text", "bound"), [("auto", "auto"), ("0", 0), ("1000000", 1_000_000)])
+def test_total_bytes_is_auto_or_a_number(text: str, bound: object) -> None:
+    assert value(given(env={"NINELIVES_STORE_TOTAL_BYTES": text}), "store.total_bytes") == bound
+    written = f'"{text}"' if text == "auto" else text
+    assert value(given(f"[store]\ntotal_bytes = {written}"), "store.total_bytes") == bound
+
+
+@pytest.mark.parametrize("text", ["half", "-1", "1.5"])
+def test_total_bytes_is_nothing_else(text: str) -> None:
+    assert "auto, or a whole number of bytes" in refusal(env={"NINELIVES_STORE_TOTAL_BYTES": text})
+
+
+def test_auto_is_half_of_the_disk_and_nothing_for_a_database(tmp_path: Path) -> None:
+    here = {"server.data_dir": str(tmp_path)}
+    disk = os.statvfs(tmp_path)
+    assert total_bytes(Settings.load(here, env={})) == max(1 << 30, disk.f_blocks * disk.f_frsize // 2)
+    there = {**here, "store.url": "postgresql://u@h/d"}
+    assert total_bytes(Settings.load(there, env={})) == 0
+    assert total_bytes(Settings.load({**there, "store.total_bytes": 5}, env={})) == 5
 
 
 # Where values come from

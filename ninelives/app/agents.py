@@ -18,6 +18,7 @@ from ninelives.agents.rules import Mode, Rule
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions, installed_agents, installed_model, model_scheme
 from ninelives.app.settings import ApprovalRule, ProfileTable, Settings
+from ninelives.app.store import quota_limits
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens
 from ninelives.core.history import ask_messages
@@ -35,7 +36,8 @@ from ninelives.tools.decorator import ToolsError, load_tools, tool_of
 from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
 from ninelives.tools.output import OutputFiles
-from ninelives.tools.quota import QuotaLimits, Quotas, disk_bytes
+from ninelives.tools.outside import ToolHoldings
+from ninelives.tools.quota import Quotas
 from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.docker import DockerOptions
 from ninelives.tools.sandbox.kinds import Sandbox, choose
@@ -44,7 +46,6 @@ from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import workspace_for
 
 T = TypeVar("T")
-RESERVE_BYTES = 1 << 30
 PROMPT = (
     "You are a helpful agent. You have tools that work in a workspace which keeps its files between conversations. "
     "Use them when they help, and say briefly what you did."
@@ -100,6 +101,7 @@ class Agents(Struct, kw_only=True):
     outputs: OutputFiles
     processes: Processes
     mcp: McpTools
+    holdings: ToolHoldings
 
     async def start(self) -> None:
         """Connect to MCP servers. Waits at most two seconds for slow ones."""
@@ -272,7 +274,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             accepted = state.facts.accepted
             session = accepted.resolved.session or ""
             name = accepted.owner if workspace == "owner" else f"{accepted.owner}/{session}"
-            folder = workspace_for(data / "workspaces", name)
+            folder = workspace_for(data / "workspaces", name, accepted.owner)
             return Place(
                 owner=accepted.owner,
                 session=session,
@@ -284,7 +286,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
                 timeout_s=limits.tool_timeout_s,
                 output_bytes=limits.tool_output_bytes,
                 home=HERE if homes is None else homes.of(accepted.owner, name),
-                quota=self.quotas.of(folder),
+                quota=self.quotas.of(folder, accepted.owner),
             )
 
         return place
@@ -305,7 +307,7 @@ def build_agents(
     """The agents of the default profile, of the configured profiles and of extensions. Raises ConfigError."""
     tables = settings.tables
     threads, outputs = Threads(), OutputFiles()
-    processes = Processes(threads)
+    processes, quotas = Processes(threads), Quotas(quota_limits(settings), threads)
     mcp = McpTools(mcp_servers(settings), threads, environment.mcp_notify)
     factory = AgentFactory(
         settings=settings,
@@ -315,7 +317,7 @@ def build_agents(
         mcp=mcp,
         threads=threads,
         outputs=outputs,
-        quotas=Quotas(_quota_limits(settings), threads),
+        quotas=quotas,
         sandbox=sandbox,
     )
     name = settings.server.model_name
@@ -333,15 +335,8 @@ def build_agents(
         outputs=outputs,
         processes=processes,
         mcp=mcp,
+        holdings=ToolHoldings(settings.server.data_path, quotas, processes, threads, environment.now_ms),
     )
-
-
-def _quota_limits(settings: Settings) -> QuotaLimits:
-    """The bounds of workspaces. Tools leave free what the store needs, and room for what they write before they are
-    stopped."""
-    low = settings.store.low_water_bytes
-    reserve = low + min(RESERVE_BYTES, disk_bytes(settings.server.data_path) // 20) if low else 0
-    return QuotaLimits(settings.tools.workspace_bytes, reserve)
 
 
 def _profile_agents(

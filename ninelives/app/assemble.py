@@ -18,7 +18,7 @@ from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions
 from ninelives.app.known_secrets import known_secrets
 from ninelives.app.settings import LoadedSettings, Settings
-from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, open_store
+from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, open_store, total_bytes
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
 from ninelives.engine.base import EngineLimits, EngineParts, Keep
@@ -149,6 +149,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             opened.steady_ms,
             holder=opened.holder,
             mask=log.secrets.mask,
+            outside=agents.holdings,
         )
     )
     keyring = Keyring()
@@ -195,7 +196,7 @@ def _limits(settings: Settings) -> EngineLimits:
         keep=Keep(
             runs=settings.store.max_responses,
             owner_bytes=settings.store.owner_bytes,
-            total_bytes=settings.store.total_bytes,
+            total_bytes=total_bytes(settings),
             days=settings.store.max_days,
             unstored_hours=settings.store.unstored_hours,
             every_s=settings.store.retention_s,

@@ -55,6 +55,8 @@ HeadSize = Annotated[int, Meta(ge=8192, le=1 << 20, extra={"unit": "bytes"})]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Whole = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Room = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": "bytes"})]
+AutoRoom = Annotated[int, Meta(ge=0, le=1 << 50)] | Literal["auto"]
+_AUTO = {"unit": "bytes", "allowed": "auto, or a whole number of bytes, at least 0 and at most 1125899906842624"}
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
@@ -126,8 +128,8 @@ class StoreSettings(Section, frozen=True):
     max_responses: Annotated[Whole, _doc("Stored runs per owner, least recently used go first; 0: no bound.")] = 10_000
     unstored_hours: Annotated[float, _doc("Hours that unstored chats stay; 0: until delivered.", ge=0, le=1e6)] = 24.0
     max_days: Annotated[float, _doc("Days since a run was last used, then it goes; 0: no bound.", ge=0, le=36500)] = 0.0
-    owner_bytes: Annotated[Room, _doc("Bytes that the runs of one owner may keep; 0: no bound.")] = 0
-    total_bytes: Annotated[Room, _doc("Bytes that all runs may keep; 0: no bound.")] = 0
+    owner_bytes: Annotated[Room, _doc("Bytes that one owner may keep, files of tools included; 0: no bound.")] = 0
+    total_bytes: Annotated[AutoRoom, _doc("The same of all owners; auto: half of the disk.", extra=_AUTO)] = "auto"
     retention_s: Annotated[Seconds, _doc("Time between two checks of the bounds above.")] = 30.0
     low_water_bytes: Annotated[Room, _doc("Free disk under which new runs are refused; 0: none.")] = 67_108_864
     ballast_bytes: Annotated[Room, _doc("A file given back when the disk is short; 0: none.")] = 16_777_216

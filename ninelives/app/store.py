@@ -1,6 +1,6 @@
 """Opens the store. Owns: which backend the settings name, what a process needs to use it (directory lock or replica
-identity, notifier, secret, homes of workspaces), and how long to wait for a database that is down. PostgreSQL is
-imported here, and only where the settings name it. Refuses to know: engines, HTTP and the command line."""
+identity, notifier, secret, homes of workspaces), its bounds in bytes, and how long to wait for a database that is down.
+PostgreSQL is imported here, only where the settings name it. Refuses to know: engines, HTTP and the command line."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from ninelives.journal.sqlite.store import SqliteStore
 from ninelives.journal.values import Judge, NewerStore, Report, StoreUnavailable
 from ninelives.observe.log import Log
 from ninelives.tools.homes import Homes, home_of
+from ninelives.tools.quota import QuotaLimits, disk_bytes
 from ninelives.tools.workspace import workspace_name
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ninelives.journal.postgres.store import Identity, PostgresStore
 
 RETRY_S = 0.5
+LEAST_TOTAL_BYTES = 1 << 30
+"""A very small disk is bounded by store.low_water_bytes instead."""
+RESERVE_BYTES = 1 << 30
 SETTLE_S = 60.0
 """How long a tool call waits for a database that is down. Then the model gets an error."""
 SKEW_MS = 5_000
@@ -325,3 +329,23 @@ def directory_secret(data: Path) -> bytes:
 def secret_from(kept: bytes) -> bytes:
     """The key for derived session names and sealed items, derived from the stored secret."""
     return hashlib.sha256(kept).digest()
+
+
+def total_bytes(settings: Settings) -> int:
+    """store.total_bytes. `auto` is half of the disk; for PostgreSQL no bound, because its disk is not ours."""
+    chosen = settings.store.total_bytes
+    if chosen != "auto":
+        return chosen
+    return 0 if settings.store.shared else max(LEAST_TOTAL_BYTES, disk_bytes(settings.server.data_path) // 2)
+
+
+def quota_limits(settings: Settings) -> QuotaLimits:
+    """The bounds of workspaces. Tools leave free what the store needs, and room for what they write before they are
+    stopped."""
+    low = settings.store.low_water_bytes
+    return QuotaLimits(
+        workspace_bytes=settings.tools.workspace_bytes,
+        owner_bytes=settings.store.owner_bytes,
+        total_bytes=total_bytes(settings),
+        reserve_bytes=low + min(RESERVE_BYTES, disk_bytes(settings.server.data_path) // 20) if low else 0,
+    )

@@ -18,9 +18,13 @@ IMAGE_TOKENS = 1_000
 GONE = "[This tool output was left out to make room.]"
 
 
+OUTPUTS = ".ninelives/outputs"
+"""The folder of long outputs, relative to the workspace."""
+
+
 def output_path(call_id: str) -> str:
     """The file of a long output, relative to the workspace."""
-    return f".ninelives/outputs/{call_id}.txt"
+    return f"{OUTPUTS}/{call_id}.txt"
 
 
 def is_long(output: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec import Struct
 from ninelives.agents.base import Agent
 from ninelives.core.admission import Asked
 from ninelives.core.events import Entry
+from ninelives.core.holding import Holding
 from ninelives.core.spec import Spec
 from ninelives.journal.base import Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
@@ -190,6 +191,29 @@ class Notices(Protocol):
         ...
 
 
+class Outside(Protocol):
+    """What is kept outside of the store and counts towards its bounds. Each process speaks of its own machine."""
+
+    async def survey(self) -> Sequence[Holding]:
+        """All of it, with its size."""
+        ...
+
+    async def drop(self, holdings: Sequence[Holding]) -> None:
+        """Delete what retention takes. What is gone already is no error."""
+        ...
+
+
+class NothingOutside:
+    """The Outside of an engine whose agents keep nothing."""
+
+    async def survey(self) -> Sequence[Holding]:
+        """See Outside.survey."""
+        return ()
+
+    async def drop(self, holdings: Sequence[Holding]) -> None:
+        """See Outside.drop."""
+
+
 class EngineParts(Struct, frozen=True):
     """What an engine is made of; chosen in app/assemble.py."""
 
@@ -207,6 +231,7 @@ class EngineParts(Struct, frozen=True):
     """By what name this process claims; empty: a new id."""
     mask: Callable[[str], str] = str
     """Hides secrets in the text of a failure, before it is stored."""
+    outside: Outside = NothingOutside()
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

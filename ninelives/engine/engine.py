@@ -239,8 +239,11 @@ class Engine:
             raise not_pending()
         if choice not in asked.takes():
             raise not_offered(asked.takes())
+        grant = grant_of(state, choice, self._parts.now_ms(), by)
+        if grant is not None:
+            await self.retainer.check_grant(grant)
         await leave_answer(self.durable, owner, state, PersonAnswer(choice, by, self._parts.new_id()))
-        if grant := grant_of(state, choice, self._parts.now_ms(), by):
+        if grant is not None:
             await self.durable.grant(grant)
         self._finder.seek()
 

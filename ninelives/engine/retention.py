@@ -1,18 +1,20 @@
 """Keeps the store within its bounds while the server runs, and forgets what is not stored. Owns: which runs were used
-lately, the rounds in which runs without room go, and the rounds in which runs go whose answer was delivered or whose
-time is over (B6). Refuses to know: how a store finds them."""
+lately; what counts and never goes; the rounds in which runs, and all else that has no room, go; and the rounds in which
+runs go whose answer was delivered or whose time is over (B6). Refuses to know: how a store finds them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from ninelives.agents.base import RunForgetter
-from ninelives.core.errors import Damaged
+from ninelives.core.errors import ClientError, Damaged
+from ninelives.core.holding import Holding, evictable_room, fixed_limit
 from ninelives.engine.base import EngineParts
 from ninelives.engine.readers import Readers
 from ninelives.engine.work import read_state
-from ninelives.journal.values import Gone, Retention, StoreUnavailable
+from ninelives.journal.values import MAX_GRANTS, ROW_BYTES, Gone, Grant, Retention, StoreUnavailable
 
 USES = 100_000
 """More than this many used runs are not remembered between two rounds: they then count as used when they ended."""
@@ -21,6 +23,12 @@ FORGET_S = 10.0
 FORGET_RUNS = 256
 ELSEWHERE_MS = 3_600_000
 """So long the machine that has the files of a run may take to forget it. Then any other does, and the files stay."""
+
+
+def grants_full(reason: str) -> ClientError:
+    """The error for a standing permission that cannot be stored."""
+    words = f"{reason}. Answer with `once`, or delete something first: permissions with DELETE /v1/approvals/ID or "
+    return ClientError("grants_full", f"{words}`ninelives approvals revoke`, files with the terminal.", status=409)
 
 
 class Retainer:
@@ -33,6 +41,8 @@ class Retainer:
         self._agent = parts.agent
         self._now_ms = parts.clock()
         self._readers = readers
+        self._outside = parts.outside
+        self._fixed: Counter[str] = Counter()
         self._log = parts.log
         self._uses: dict[Gone, int] = {}
         self.evicted = 0
@@ -61,6 +71,7 @@ class Retainer:
 
     async def round(self) -> int:
         """One round of retention; how many runs went."""
+        outside = await self._survey()
         uses, self._uses = self._uses, {}
         await self._upkeep.touch([(owner, run, at) for (owner, run), at in uses.items()])
         now, keep = self._now_ms(), self._keep
@@ -68,14 +79,44 @@ class Retainer:
             at=now,
             runs=keep.runs,
             owner_bytes=keep.owner_bytes,
-            total_bytes=keep.total_bytes,
+            owner_rooms={owner: evictable_room(keep.owner_bytes, held) for owner, held in self._fixed.items()},
+            total_bytes=evictable_room(keep.total_bytes, self._fixed.total()),
+            outside=outside,
             before=int(now - keep.days * 86_400_000) if keep.days else 0,
         )
         gone = await self._upkeep.evict(rule, frozenset(self._readers.being_read()))
-        self.evicted += len(gone)
-        if gone:
-            self._log.info("runs_expired", runs=len(gone))
-        return len(gone)
+        self.evicted += len(gone.runs)
+        await self._outside.drop(gone.outside)
+        counts = {"runs": len(gone.runs), "sessions": len(gone.sessions), "conversations": len(gone.conversations)}
+        counts["outside"] = len(gone.outside)
+        if any(counts.values()):
+            self._log.info("expired", **counts)
+        return len(gone.runs)
+
+    async def _survey(self) -> tuple[Holding, ...]:
+        """Count what is fixed. Returns what else is outside of the store."""
+        keep = self._keep
+        if not (keep.owner_bytes or keep.total_bytes or keep.days):
+            return ()
+        held = await self._outside.survey()
+        fixed = Counter(await self._upkeep.fixed())
+        for each in held:
+            fixed[each.owner] += each.bytes * each.fixed
+        self._fixed = fixed
+        return tuple(each for each in held if not each.fixed)
+
+    async def check_grant(self, grant: Grant) -> None:
+        """Raise ClientError if there is no room for one more standing permission. They are never evicted."""
+        grants = await self._store.grants(grant.owner)
+        if len(grants) >= MAX_GRANTS and grant.id not in {each.id for each in grants}:
+            raise grants_full(f"There are {len(grants)} standing permissions, which is the most")
+        if not self._keep.owner_bytes:
+            return
+        used, limit = self._fixed[grant.owner], fixed_limit(self._keep.owner_bytes)
+        used = max(used, sum(ROW_BYTES + len(each.arguments.encode()) for each in grants))
+        if used + ROW_BYTES + len(grant.arguments.encode()) > limit:
+            what = "The workspaces and standing permissions of this owner"
+            raise grants_full(f"{what} hold {used} bytes, and store.owner_bytes allows {limit} bytes for them")
 
     async def forget(self) -> int:
         """One round of forgetting; how many runs went. Those that cannot go now do not keep others waiting."""

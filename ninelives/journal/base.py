@@ -14,6 +14,7 @@ from ninelives.journal.values import (
     Claim,
     ConversationLink,
     ConversationRow,
+    Evicted,
     Gone,
     Grant,
     HeldRun,
@@ -307,9 +308,14 @@ class Upkeep(Protocol):
         """Pin a run against eviction, or unpin it. False if there is no such run."""
         ...
 
-    async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
-        """Evict the runs beyond the limits of `rule`, least recently used first, but not those in `spared`, which are
-        being read. Each frees its key and conversation, as a deletion does. One call evicts a bounded number."""
+    async def evict(self, rule: Retention, spared: frozenset[str]) -> Evicted:
+        """Evict what is beyond the limits of `rule`, least recently used first, but not the runs in `spared`, which are
+        being read. A run frees its key and conversation, as a deletion does. A session loses its turns and its title. A
+        conversation was last used when its latest run was. One call evicts a bounded number."""
+        ...
+
+    async def fixed(self) -> dict[str, int]:
+        """The bytes of each owner that count and are never evicted: standing permissions."""
         ...
 
     async def forgettable(self, now: int, unstored_ms: int, limit: int) -> list[Gone]:

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ninelives.core.admission import Asked
+from ninelives.core.holding import Holding
 from ninelives.core.spec import Resolved
 
 SignalKind = Literal["cancel", "approval"]
@@ -40,7 +41,7 @@ class Grant(Struct, frozen=True):
 
 
 MAX_GRANTS = 1000
-"""Standing permissions per owner. The oldest go first, and then a person is asked again."""
+"""Standing permissions per owner. One more is refused (engine/retention.py). If two come at once, the oldest goes."""
 
 
 class Mark(Struct, frozen=True, kw_only=True):
@@ -284,18 +285,36 @@ Gone = tuple[str, str]
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """The limits of a store. Only ended runs that are not pinned are counted and evicted. 0 means no limit."""
+    """The limits of a store. 0 means no limit. Counted and evicted are ended runs that are not pinned, sessions without
+    a run at work, conversations without an active run, and `outside`: all in one order, by their last use."""
 
     at: int
     """Now, in milliseconds."""
     runs: int = 0
     """Per owner."""
     owner_bytes: int = 0
+    owner_rooms: dict[str, int] = {}
+    """The limit of bytes of owners for whom it is not owner_bytes."""
     total_bytes: int = 0
     before: int = 0
-    """Evict runs that were last used before this time."""
+    """Evict what was last used before this time."""
+    outside: tuple[Holding, ...] = ()
+    """What is kept elsewhere and counts too. The caller deletes it."""
     tombstone_ms: int = 30 * 86_400_000
     """How long an evicted run is reported as expired."""
+
+
+class Evicted(Struct, frozen=True):
+    """What must go. Runs, sessions and conversations are gone; the caller deletes what is outside of the store."""
+
+    runs: list[Gone] = []
+    sessions: list[Gone] = []
+    conversations: list[Gone] = []
+    outside: list[Holding] = []
+
+
+ROW_BYTES = 64
+"""What a session turn or a conversation counts for, besides its content."""
 
 
 class StoredAmount(Struct, frozen=True):

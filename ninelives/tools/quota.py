@@ -18,12 +18,14 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
+from ninelives.core.holding import Holding, fixed_limit
 from ninelives.tools.sandbox.child import spawn
 from ninelives.tools.threads import Threads
 
@@ -43,6 +45,7 @@ SLACK_BYTES = 1_048_576
 GRACE_S = 5.0
 """How long a command whose workspace did not grow goes on while the disk is short."""
 UNBOUNDED = 1 << 60
+OLD_S = 600.0
 MOST_KNOWN = 10_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DU = 'nice -n 10 du -skx -- "$1" 2>&1 | tail -n 50'
@@ -52,6 +55,8 @@ class QuotaLimits(Struct, frozen=True):
     """0 means no bound."""
 
     workspace_bytes: int = 0
+    owner_bytes: int = 0
+    total_bytes: int = 0
     reserve_bytes: int = 0
     """Free space of the disk that tools leave alone."""
 
@@ -90,19 +95,56 @@ class Quotas:
         self._threads = threads
         self._known: dict[Path, Measured] = {}
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
+        self._changed: set[Path] = set()
+        self._fixed: Counter[str] = Counter()
         self._free = 0
         self._free_at = 0.0
 
-    def of(self, workspace: Path) -> WorkspaceQuota:
+    def of(self, workspace: Path, owner: str = "") -> WorkspaceQuota:
         """The quota of one workspace."""
-        return WorkspaceQuota(self, workspace)
+        return WorkspaceQuota(self, workspace, owner)
 
-    async def bounds(self, workspace: Path) -> list[Bound]:
+    def is_changed(self, folder: Path) -> bool:
+        """Whether a call used it since it was measured, or that was long ago or never."""
+        known = self._known.get(folder)
+        return folder in self._changed or known is None or time.monotonic() - known.at > OLD_S
+
+    def last_bytes(self, folder: Path) -> int:
+        """Its size when it was measured last."""
+        known = self._known.get(folder)
+        return known.bytes if known is not None else 0
+
+    def note_fixed(self, fixed: Iterable[Holding]) -> None:
+        """Note what counts and is never evicted, of all owners: the result of a survey."""
+        self._fixed = Counter()
+        for each in fixed:
+            self._fixed[each.owner] += each.bytes
+
+    async def bounds(self, workspace: Path, owner: str) -> list[Bound]:
         """The bounds of a workspace, with what is used now."""
+        own = await self._own_bounds(workspace)
+        self._changed.add(workspace)  # who asks is about to write
+        return [*own, *self._shared_bounds(workspace, owner)]
+
+    def _shared_bounds(self, workspace: Path, owner: str) -> Iterator[Bound]:
+        """The bounds that workspaces share, by the last survey or what this one holds."""
+        held = self.last_bytes(workspace)
+        if self._limits.owner_bytes:
+            used = max(held, self._fixed[owner])
+            what = "What this user keeps in workspaces"
+            yield Bound("store.owner_bytes", fixed_limit(self._limits.owner_bytes), used, what)
+        if self._limits.total_bytes:
+            used = max(held, self._fixed.total())
+            yield Bound("store.total_bytes", fixed_limit(self._limits.total_bytes), used, "What all workspaces keep")
+
+    async def _own_bounds(self, workspace: Path) -> list[Bound]:
+        limits = [self._limits.workspace_bytes, self._limits.owner_bytes, self._limits.total_bytes]
+        if not any(limits):
+            return []
+        found = await self.measured(workspace, min(each for each in limits if each))
         limit = self._limits.workspace_bytes
         if not limit:
             return []
-        found = await self.measured(workspace, limit)
         if found.unreadable:
             what = "The workspace has a folder that cannot be read (use chmod, or delete it), so it counts as full: it"
             return [Bound("tools.workspace_bytes", limit, max(limit, found.bytes), what)]
@@ -129,6 +171,7 @@ class Quotas:
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         measured = Measured(*found, time.monotonic(), cost, free)
+        self._changed.discard(folder)
         self._known[folder] = measured
         return measured
 
@@ -158,24 +201,28 @@ class Quotas:
 class WorkspaceQuota:
     """See tools.base.Quota."""
 
-    def __init__(self, quotas: Quotas, workspace: Path) -> None:
+    def __init__(self, quotas: Quotas, workspace: Path, owner: str) -> None:
         self._quotas = quotas
         self._workspace = workspace
+        self._owner = owner
+
+    async def _bounds(self) -> list[Bound]:
+        return await self._quotas.bounds(self._workspace, self._owner)
 
     async def refusal(self) -> str:
         """See Quota.refusal."""
-        full = next((bound for bound in await self._quotas.bounds(self._workspace) if bound.used >= bound.limit), None)
+        full = next((bound for bound in await self._bounds() if bound.used >= bound.limit), None)
         if full is None:
             return ""
         return f"{full.words()}. Nothing can be written. Delete files with the terminal (rm): deleting works."
 
     async def room(self) -> int:
         """See Quota.room."""
-        return await self._quotas.room(self._workspace, await self._quotas.bounds(self._workspace))
+        return await self._quotas.room(self._workspace, await self._bounds())
 
     async def exceeded(self) -> str:
         """See Quota.exceeded."""
-        bounds = await self._quotas.bounds(self._workspace)
+        bounds = await self._bounds()
         allowed = [max(each.limit, each.used + SLACK_BYTES if each.used >= each.limit else 0) for each in bounds]
         before = await self._quotas.measured(self._workspace, UNBOUNDED)
         disk = _ShortDisk(self._quotas, self._workspace, before.bytes)
@@ -184,7 +231,7 @@ class WorkspaceQuota:
             await asyncio.sleep(min(LOOK_S, max(SHORTEST_LOOK_S, room / FASTEST)))
             if short := await disk.reason():
                 return f"[ended: {short}. Write less, or delete files.]"
-            bounds = await self._quotas.bounds(self._workspace)
+            bounds = await self._bounds()
             if over := _first_over(bounds, allowed):
                 return f"[ended: {over.words()}. Delete files, then write less.]"
 
@@ -217,7 +264,7 @@ def _first_over(bounds: Sequence[Bound], allowed: Sequence[int]) -> Bound | None
 
 def free_bytes(folder: Path) -> int:
     """Free space of the disk that a folder is on. Blocks."""
-    found = os.statvfs(folder)
+    found = os.statvfs(folder if folder.exists() else folder.parent)
     return found.f_bavail * found.f_frsize
 
 

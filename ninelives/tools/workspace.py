@@ -32,12 +32,28 @@ def workspace_name(owner: str) -> str:
     return f"{slug}-{digest}"
 
 
-def workspace_for(root: Path, owner: str) -> Path:
-    """The workspace of `owner`, created if it is missing, closed to other users."""
+def workspace_for(root: Path, name: str, owner: str | None = None) -> Path:
+    """The workspace of that name, created if it is missing, closed to other users. Its owner is written down beside it:
+    the name of the folder does not tell."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    workspace = root / workspace_name(owner)
+    workspace = root / workspace_name(name)
     workspace.mkdir(mode=0o700, exist_ok=True)
+    note = _owner_note(workspace)
+    if not note.exists():
+        note.write_text(name if owner is None else owner, "utf-8", "surrogatepass")
     return workspace
+
+
+def owner_of(workspace: Path) -> str:
+    """Who owns a workspace; empty if that is not known, because an older release made it. Blocks."""
+    try:
+        return _owner_note(workspace).read_text("utf-8", "surrogatepass")
+    except OSError:
+        return ""
+
+
+def _owner_note(workspace: Path) -> Path:
+    return workspace.with_name(f".{workspace.name}.owner")
 
 
 def inside(workspace: Path, name: str) -> Path:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from ninelives.core.errors import ClientError
+from ninelives.core.holding import Holding
 from ninelives.core.state import RunState
 from ninelives.engine import retention
-from ninelives.engine.base import Keep
+from ninelives.engine.base import Keep, NothingOutside
 from ninelives.engine.retention import Retainer
-from ninelives.journal.values import Gone, StoreUnavailable
+from ninelives.journal.values import MAX_GRANTS, Evicted, Gone, Grant, Retention, StoreUnavailable
 
 DUE: list[Gone] = [("ann", "one"), ("ann", "two"), ("bob", "three")]
 
@@ -28,6 +30,7 @@ class Desk:
             durable=SimpleNamespace(upkeep=self, forget=self.forget_runs),
             limits=SimpleNamespace(keep=Keep()),
             agent=SimpleNamespace(forget=self.forget_outputs),
+            outside=NothingOutside(),
             clock=lambda: lambda: 0,
             log=SimpleNamespace(error=lambda name, **fields: self.errors.append(name)),
         )
@@ -72,3 +75,78 @@ async def test_b6_where_the_store_is_away_nothing_is_forgotten_yet() -> None:
     with pytest.raises(StoreUnavailable):
         await desk.retainer.forget()
     assert desk.gone == []
+
+
+# Standing permissions are never evicted, so a new one may be refused
+
+
+class Granting:
+    """A store with standing permissions, and what is fixed outside of it."""
+
+    def __init__(self, grants: int, size: int, workspace: int = 0, owner_bytes: int = 0) -> None:
+        self._grants = [Grant("ann", f"g{n}", "", "t", "x" * size, n, "key") for n in range(grants)]
+        self._workspace = workspace
+        parts: Any = SimpleNamespace(
+            durable=SimpleNamespace(upkeep=self, grants=self.grants),
+            limits=SimpleNamespace(keep=Keep(owner_bytes=owner_bytes)),
+            agent=None,
+            outside=self,
+            clock=lambda: lambda: 0,
+            log=SimpleNamespace(info=lambda name, **fields: None),
+        )
+        self.retainer = Retainer(parts, SimpleNamespace(being_read=lambda: ()))  # type: ignore[arg-type]
+
+    async def grants(self, owner: str) -> list[Grant]:
+        return self._grants
+
+    async def survey(self) -> list[Holding]:
+        return [Holding("workspace", "ann", "w", self._workspace, fixed=True)]
+
+    async def drop(self, holdings: object) -> None:
+        pass
+
+    async def fixed(self) -> dict[str, int]:
+        return {"ann": sum(len(grant.arguments) for grant in self._grants)}
+
+    async def touch(self, uses: object) -> None:
+        pass
+
+    async def evict(self, rule: Retention, spared: object) -> Evicted:
+        self.rule = rule
+        return Evicted()
+
+
+NEW = Grant("ann", "new", "", "t", "x" * 1_000, 1, "key")
+
+
+async def test_d4_a_permission_without_room_is_refused_with_the_setting_and_what_to_delete() -> None:
+    small = Granting(grants=2, size=1_000, owner_bytes=3_000)
+    with pytest.raises(ClientError, match=r"hold \d+ bytes, and store\.owner_bytes allows 2250 bytes") as refused:
+        await small.retainer.check_grant(NEW)
+    assert refused.value.status == 409 and "DELETE /v1/approvals/" in refused.value.message
+    await Granting(grants=2, size=1_000, owner_bytes=10_000).retainer.check_grant(NEW)
+    await Granting(grants=2, size=1_000).retainer.check_grant(NEW)
+
+
+async def test_d4_workspaces_leave_permissions_the_rest_of_the_bound() -> None:
+    full = Granting(grants=0, size=0, workspace=80_000, owner_bytes=100_000)
+    await full.retainer.check_grant(NEW)
+    await full.retainer.round()
+    with pytest.raises(ClientError, match=r"store\.owner_bytes"):
+        await full.retainer.check_grant(NEW)
+
+
+async def test_d4_the_most_permissions_are_refused_and_none_is_pushed_out() -> None:
+    with pytest.raises(ClientError, match=f"There are {MAX_GRANTS} standing permissions"):
+        await Granting(grants=MAX_GRANTS, size=1).retainer.check_grant(NEW)
+    again = Granting(grants=MAX_GRANTS, size=1)
+    await again.retainer.check_grant((await again.grants("ann"))[0])
+
+
+async def test_p20_what_is_fixed_takes_from_the_room_of_all_else_but_leaves_a_quarter() -> None:
+    desk = Granting(grants=0, size=0, workspace=60_000, owner_bytes=100_000)
+    await desk.retainer.round()
+    assert desk.rule.owner_rooms == {"ann": 40_000}
+    desk = Granting(grants=0, size=0, workspace=600_000, owner_bytes=100_000)
+    await desk.retainer.round()
+    assert desk.rule.owner_rooms == {"ann": 25_000}

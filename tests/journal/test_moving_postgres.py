@@ -120,7 +120,8 @@ async def story(data: Path) -> None:
     assert await store.delete("ann", "deleted")
     await bob.finished("expired")
     await store.upkeep.touch([("bob", "four", 10**14)])
-    assert await store.upkeep.evict(Retention(at=10**14, before=10**14), frozenset({"one", "two", "three"}))
+    gone = await store.upkeep.evict(Retention(at=10**14, runs=1), frozenset({"one", "two", "three"}))
+    assert gone.runs
     assert await store.upkeep.pin("ann", "one", True)
     await ann.finished("unstored", credential="key", kept="hours", match="m1", resend_ms=30_000)
     await store.deliveries.answered([("ann", "unstored")])

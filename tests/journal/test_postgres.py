@@ -356,8 +356,8 @@ async def test_one_process_at_a_time_evicts_runs(place: Place) -> None:
     other = await pg.opened(place.url, "h2")
     rule = Retention(at=place.clock.now_ms(), before=10**12)
     both = await asyncio.gather(*(store.upkeep.evict(rule, frozenset()) for store in (place.store, other)))
-    gone = [run for one in both for _, run in one]
-    gone += [run for _, run in await other.upkeep.evict(rule, frozenset())]
+    gone = [run for one in both for _, run in one.runs]
+    gone += [run for _, run in (await other.upkeep.evict(rule, frozenset())).runs]
     assert sorted(gone) == ["r0", "r1", "r2"]
     await other.close()
 
@@ -397,11 +397,11 @@ async def test_retention_leaves_a_run_that_is_read_page_by_page_at_another_proce
         rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() + 1)
         page = await place.store.read("ann", "long", -1)
         assert page[-1].seq < 6 and await place.ann.read("short")
-        assert await other.upkeep.evict(rule, frozenset()) == [("ann", "short")]
+        assert (await other.upkeep.evict(rule, frozenset())).runs == [("ann", "short")]
         rest = await place.store.read("ann", "long", page[-1].seq)
         assert rest and rest[0].seq == page[-1].seq + 1
         place.clock.advance(301)
-        assert await other.upkeep.evict(rule, frozenset()) == [("ann", "long")]
+        assert (await other.upkeep.evict(rule, frozenset())).runs == [("ann", "long")]
     finally:
         await other.close()
 
@@ -415,16 +415,21 @@ async def test_runs_to_evict_are_found_at_the_old_end_of_an_index(place: Place) 
     )
     await place.sql("ANALYZE runs")
     sql = queries.load("postgres", "upkeep")["stale"]
-    assert len(await place.sql(sql, 99, 0, 0, 0, 1024)) == 50
-    assert len(await place.sql(sql, 0, 9_900, 0, 0, 1024)) == 50
-    assert [row[1] for row in await place.sql(sql, 0, 0, 499_701, 0, 1024)] == ["r1", "r2", "r3"]
-    assert [row[1] for row in await place.sql(sql, 0, 0, 0, 3, 1024)] == ["r1", "r2"]
-    assert await place.sql(sql, 0, 0, 0, 0, 1024) == [] == await place.sql(sql, 100, 10_000, 500_000, 1, 1024)
-    plan = "\n".join(str(row[0]) for row in await place.sql(_explained(sql, 99, 0, 0, 0, 1024)))
+    nothing: list[list[object]] = [[], [], [], [], []]
+
+    async def stale(*bounds: int) -> list[str]:
+        return [row[2] for row in await place.sql(sql, *bounds, 1024, *nothing)]
+
+    assert len(await stale(99, 0, 0, 0)) == 50
+    assert len(await stale(0, 9_900, 0, 0)) == 50
+    assert await stale(0, 0, 499_701, 0) == ["r1", "r2", "r3"]
+    assert await stale(0, 0, 0, 3) == ["r1", "r2"]
+    assert await stale(0, 0, 0, 0) == [] == await stale(100, 10_000, 500_000, 1)
+    plan = "\n".join(str(row[0]) for row in await place.sql(_explained(sql, 99, 0, 0, 0, 1024, *["'{}'"] * 5)))
     assert "Index Scan using runs_by_owner_and_use" in plan, plan
 
 
-def _explained(sql: str, *values: int) -> str:
+def _explained(sql: str, *values: int | str) -> str:
     for n, value in reversed(list(enumerate(values, 1))):
         sql = sql.replace(f"${n}", str(value))
     return "EXPLAIN " + sql
@@ -438,4 +443,4 @@ async def test_runs_age_by_the_clock_of_the_database(place: Place) -> None:
     assert await place.ann.write("r1", b"end", mark=end) is Verdict.WRITTEN
     assert await place.store.now_ms() == place.clock.now_ms()
     rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() - day // 2)
-    assert await place.store.upkeep.evict(rule, frozenset()) == []
+    assert (await place.store.upkeep.evict(rule, frozenset())).runs == []

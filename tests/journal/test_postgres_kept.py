@@ -303,7 +303,7 @@ async def test_the_number_of_runs_is_bounded_for_stored_runs_and_others_alone(pa
             pair.clock.advance(1)
             await pair.a.finished(f"{kept}{n}", kept=kept)
     gone = await pair.b.store.upkeep.evict(Retention(at=pair.clock.now_ms(), runs=2), frozenset())
-    assert sorted(run for _, run in gone) == ["delivery0", "delivery1", "hours0", "hours1", "stored0"]
+    assert sorted(run for _, run in gone.runs) == ["delivery0", "delivery1", "hours0", "hours1", "stored0"]
 
 
 async def test_runs_to_forget_and_questions_are_found_by_an_index(pair: Pair) -> None:

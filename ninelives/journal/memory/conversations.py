@@ -69,8 +69,7 @@ class MemoryConversations:
         for link in self._line(owner, conversation):
             if link.dialect == own and not link.deleted:
                 self._tables.delete(owner, link.run)
-        for key in [key for key, other in self._conversations.items() if other is conversation]:
-            del self._conversations[key]
+        self._tables.drop_conversation(owner, conversation.id)
         return conversation.id
 
     def _editable(self, owner: str, named: str) -> MemoryConversation:

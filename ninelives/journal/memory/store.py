@@ -156,6 +156,7 @@ class MemoryStore:
                 conversation.latest = run.opening.run
         if mark.session:
             self._sessions.setdefault((run.owner, mark.session), []).append(mark.turn)
+            self._tables.sessions_used[run.owner, mark.session] = mark.at
 
     async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
         """See Journal.claim."""

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ninelives.core.admission import ConversationFound, KeyFound
 from ninelives.core.spec import Kept, Resolved
-from ninelives.journal.values import ConversationRow, Gone, Grant, Opening, Record, RunRow, Signal
+from ninelives.journal.values import ROW_BYTES, ConversationRow, Gone, Grant, Opening, Record, RunRow, Signal
 
 
 class MemoryRun(Struct):
@@ -90,6 +90,11 @@ class MemoryConversation(Struct):
     edits: dict[str, tuple[frozenset[str], bytes]] = {}
     """By run: its removed items, and its turn without them."""
 
+    def size(self) -> int:
+        """Stored bytes."""
+        edits = sum(len(turn) for _, turn in self.edits.values())
+        return ROW_BYTES + len(self.metadata) + edits
+
     def found(self) -> ConversationFound:
         """The conversation as admission sees it."""
         return ConversationFound(self.id, self.latest, self.active)
@@ -109,6 +114,7 @@ class MemoryTables:
         self.keys: dict[tuple[str, str], KeyFound] = {}
         self.conversations: dict[tuple[str, str], MemoryConversation] = {}
         self.sessions: dict[tuple[str, str], list[bytes]] = {}
+        self.sessions_used: dict[tuple[str, str], int] = {}
         self.signals: dict[str, list[Signal]] = {}
         self.grants: dict[tuple[str, str], Grant] = {}
 
@@ -135,6 +141,12 @@ class MemoryTables:
         if not found.chains:
             del self.runs[run]
         return True
+
+    def drop_conversation(self, owner: str, conversation: str) -> None:
+        """Delete a conversation under its id and its name. Its runs stay."""
+        found = self.conversations[owner, conversation]
+        for key in [key for key, other in self.conversations.items() if other is found]:
+            del self.conversations[key]
 
     def forget(self, owner: str, run: str) -> None:
         """See Journal.forget."""

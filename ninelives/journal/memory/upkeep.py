@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
 
 from ninelives.journal.memory.tables import MemoryRun, MemoryTables
-from ninelives.journal.values import SETTLE_MS, Gone, Retention, StoredAmount, Use
+from ninelives.journal.values import ROW_BYTES, SETTLE_MS, Evicted, Gone, Retention, StoredAmount, Use
+
+LAST = 1 << 62
+"""Sessions and conversations go after runs that were used at the same time."""
+
+
+class _Thing(Struct, frozen=True):
+    """What counts, and may be evicted."""
+
+    kind: Literal["run", "session", "conversation", "outside"]
+    owner: str
+    name: str
+    bytes: int
+    used_at: int
+    n: int
+    """Decides between things that were used at the same time. Of something outside: its place in Retention.outside."""
+    stored: bool = False
 
 
 class MemoryUpkeep:
@@ -51,22 +70,42 @@ class MemoryUpkeep:
         """See Upkeep.trouble."""
         return None
 
-    async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
+    async def evict(self, rule: Retention, spared: frozenset[str]) -> Evicted:
         """See Upkeep.evict."""
-        gone: list[Gone] = []
-        for named, run in self._stale(rule):
-            later = self._youngest(named)
-            if named in spared:
-                continue
-            if later > run.used_at:  # a chain ages by its youngest member (R17)
-                run.used_at = later
-                continue
-            self._tables.delete(run.owner, named)
-            gone.append((run.owner, named))
-            self._expired[run.owner, named] = rule.at, run.kept == "stored"
+        gone = Evicted([], [], [], [])
+        for thing in self._stale(rule):
+            match thing.kind:
+                case "run":
+                    self._evict_run(thing, rule, spared, gone.runs)
+                case "session":
+                    del self._tables.sessions[thing.owner, thing.name]
+                    gone.sessions.append((thing.owner, thing.name))
+                case "conversation":
+                    self._tables.drop_conversation(thing.owner, thing.name)
+                    gone.conversations.append((thing.owner, thing.name))
+                case _:
+                    gone.outside.append(rule.outside[thing.n])
         for old in [named for named, (at, _) in self._expired.items() if at < rule.at - rule.tombstone_ms]:
             del self._expired[old]
         return gone
+
+    def _evict_run(self, thing: _Thing, rule: Retention, spared: frozenset[str], gone: list[Gone]) -> None:
+        run, later = self._runs[thing.name], self._youngest(thing.name)
+        if thing.name in spared:
+            return
+        if later > run.used_at:  # a chain ages by its youngest member (R17)
+            run.used_at = later
+            return
+        self._tables.delete(run.owner, thing.name)
+        gone.append((run.owner, thing.name))
+        self._expired[run.owner, thing.name] = rule.at, run.kept == "stored"
+
+    async def fixed(self) -> dict[str, int]:
+        """See Upkeep.fixed."""
+        found: Counter[str] = Counter()
+        for grant in self._tables.grants.values():
+            found[grant.owner] += ROW_BYTES + len(grant.arguments.encode("utf-8", "replace"))
+        return dict(found)
 
     async def forgettable(self, now: int, unstored_ms: int, limit: int) -> list[Gone]:
         """See Upkeep.forgettable."""
@@ -75,28 +114,50 @@ class MemoryUpkeep:
         runs.sort(key=lambda pair: pair[1].updated_at)
         return [(run.owner, name) for name, run in runs[:limit]]
 
-    def _stale(self, rule: Retention) -> list[tuple[str, MemoryRun]]:
-        """Runs beyond a limit, least recently used first."""
-        runs = list(self._runs.items())
-        order = {name: place for place, (name, _) in enumerate(runs)}
-        free = [(name, run) for name, run in runs if run.ended and not run.hidden and not run.pinned]
-        free.sort(key=lambda pair: (pair[1].used_at, order[pair[0]]), reverse=True)
+    def _stale(self, rule: Retention) -> list[_Thing]:
+        """What is beyond a limit, least recently used first."""
+        things = sorted(self._things(rule), key=lambda thing: (thing.used_at, thing.n, thing.kind), reverse=True)
         places: Counter[tuple[str, bool]] = Counter()
         own: Counter[str] = Counter()
         stale, total = [], 0
-        for name, run in free:
-            part = run.owner, run.kept == "stored"
-            places[part] += 1
-            own[run.owner] += run.size()
-            total += run.size()
+        for thing in things:
+            part = thing.owner, thing.stored
+            places[part] += thing.kind == "run"
+            own[thing.owner] += thing.bytes
+            total += thing.bytes
+            room = rule.owner_rooms.get(thing.owner, rule.owner_bytes)
             if (
-                0 < rule.runs < places[part]
-                or 0 < rule.owner_bytes < own[run.owner]
+                (thing.kind == "run" and 0 < rule.runs < places[part])
+                or (rule.owner_bytes > 0 and own[thing.owner] > room)
                 or 0 < rule.total_bytes < total
-                or (rule.before > 0 and run.used_at < rule.before)
+                or (rule.before > 0 and thing.used_at < rule.before)
             ):
-                stale.append((name, run))
+                stale.append(thing)
         return stale[::-1]
+
+    def _things(self, rule: Retention) -> Iterator[_Thing]:
+        """All that can be evicted."""
+        for n, (name, run) in enumerate(self._runs.items()):
+            if run.ended and not run.hidden and not run.pinned:
+                yield _Thing("run", run.owner, name, run.size(), run.used_at, n, run.kept == "stored")
+        yield from self._sessions()
+        yield from self._conversations()
+        for n, one_outside in enumerate(rule.outside):
+            yield _Thing("outside", one_outside.owner, "", one_outside.bytes, one_outside.used_at, n)
+
+    def _sessions(self) -> Iterator[_Thing]:
+        at_work = {(run.owner, run.resolved.session) for run in self._runs.values() if not run.ended}
+        for (owner, name), turns in self._tables.sessions.items():
+            if (owner, name) not in at_work:
+                size = sum(map(len, turns)) + ROW_BYTES * len(turns)
+                yield _Thing("session", owner, name, size, self._tables.sessions_used[owner, name], LAST)
+
+    def _conversations(self) -> Iterator[_Thing]:
+        for (owner, key), one in self._tables.conversations.items():
+            if key == one.id and one.active is None:
+                latest = self._runs.get(one.latest or "")
+                used = max(one.created_at, latest.used_at if latest is not None else 0)
+                yield _Thing("conversation", owner, key, one.size(), used, LAST)
 
     def _youngest(self, name: str) -> int:
         """When a descendant of this run was last used."""

@@ -4,12 +4,13 @@ at a time, and the end of their tombstones. Refuses to know: why a limit was cho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ninelives.journal import queries
 from ninelives.journal.postgres.connections import WORK_S, Connection, Connections
 from ninelives.journal.postgres.listener import Listener
 from ninelives.journal.postgres.rows import EVICTED, hide_run
-from ninelives.journal.values import SETTLE_MS, Gone, Retention, StoredAmount, Use
+from ninelives.journal.values import SETTLE_MS, Evicted, Gone, Retention, StoredAmount, Use
 
 SQL = queries.load("postgres", "upkeep")
 SLICE = 64
@@ -57,17 +58,40 @@ class PostgresUpkeep:
         rows = await self._connections.fetch(SQL["usage"], limit_s=WORK_S)
         return [StoredAmount(*row) for row in rows]
 
-    async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
-        """See Upkeep.evict. Does nothing where another process is evicting."""
+    async def fixed(self) -> dict[str, int]:
+        """See Upkeep.fixed."""
+        return {row[0]: row[1] for row in await self._connections.fetch(SQL["fixed"], limit_s=WORK_S)}
+
+    async def evict(self, rule: Retention, spared: frozenset[str]) -> Evicted:
+        """See Upkeep.evict. Nothing of the store goes where another process is evicting."""
         bounds = (rule.runs, rule.owner_bytes, rule.total_bytes, rule.before, ROUND)
-        rows = await self._connections.fetch(SQL["stale"], *bounds, limit_s=STALE_S)
-        stale = [(row["owner"], row["id"]) for row in rows if row["id"] not in spared]
-        gone: list[Gone] = []
-        for start in range(0, len(stale), SLICE):
-            part = stale[start : start + SLICE]
-            gone += await self._connections.transact(lambda connection, part=part: _evict(connection, part, rule.at))  # type: ignore[misc]
+        rooms = (list(rule.owner_rooms), list(rule.owner_rooms.values()))
+        outside = [[getattr(each, name) for each in rule.outside] for name in ("owner", "bytes", "used_at")]
+        rows = await self._connections.fetch(SQL["stale"], *bounds, *rooms, *outside, limit_s=STALE_S)
+        stale: dict[str, list[Gone]] = {"run": [], "session": [], "conversation": [], "outside": []}
+        for kind, owner, name in rows:
+            stale[kind].append((owner, name))
+        runs = [found for found in stale["run"] if found[1] not in spared]
+        gone = Evicted([], [], [], [rule.outside[int(place)] for _, place in stale["outside"]])
+        for start in range(0, len(runs), SLICE):
+            part = runs[start : start + SLICE]
+            gone.runs.extend(
+                await self._connections.transact(lambda connection, part=part: _evict(connection, part, rule.at))  # type: ignore[misc]
+            )
+        for kind, evicted in (("session", gone.sessions), ("conversation", gone.conversations)):
+            if stale[kind]:
+                drop = partial(_drop, kind=kind, stale=stale[kind])
+                evicted.extend(await self._connections.transact(drop))
         await self._connections.transact(lambda connection: _drop_tombstones(connection, rule.at - rule.tombstone_ms))
         return gone
+
+
+async def _drop(connection: Connection, kind: str, stale: Sequence[Gone]) -> list[Gone]:
+    """Delete sessions or conversations that no run has begun to use since the search."""
+    if not await connection.fetchval(SQL["alone"]):
+        return []
+    owners, names = zip(*stale, strict=True)
+    return [tuple(row) for row in await connection.fetch(SQL[f"drop_{kind}s"], list(owners), list(names))]
 
 
 async def _evict(connection: Connection, stale: Sequence[Gone], at: int) -> list[Gone]:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
+from ninelives.journal import queries
 from ninelives.journal.sqlite.database import SqliteDatabase
 from ninelives.journal.sqlite.rows import EVICTED, SQL, hide
-from ninelives.journal.values import SETTLE_MS, Gone, Retention, StoredAmount, Use
+from ninelives.journal.values import SETTLE_MS, Evicted, Gone, Retention, StoredAmount, Use
 
+CONVERSATIONS = queries.load("sqlite", "conversations")
 EVICT_RUNS = 64
 """Runs per transaction."""
 ROUND = 1024
@@ -52,13 +55,25 @@ class SqliteUpkeep:
         """See Upkeep.usage."""
         return [StoredAmount(*row) for row in await self._database.select(SQL["usage"])]
 
-    async def evict(self, rule: Retention, spared: frozenset[str]) -> list[Gone]:
+    async def fixed(self) -> dict[str, int]:
+        """See Upkeep.fixed."""
+        return dict(await self._database.select(SQL["fixed"]))
+
+    async def evict(self, rule: Retention, spared: frozenset[str]) -> Evicted:
         """See Upkeep.evict."""
-        bounds = (rule.runs, rule.owner_bytes, rule.total_bytes, rule.before, ROUND)
-        stale = [found for found in await self._database.select(SQL["stale"], bounds) if found[1] not in spared]
-        gone: list[Gone] = []
-        for start in range(0, len(stale), EVICT_RUNS):
-            gone += await self._evict(stale[start : start + EVICT_RUNS], rule.at)
+        lists = (msgspec.json.encode(each).decode() for each in (rule.owner_rooms, rule.outside))
+        bounds = (rule.runs, rule.owner_bytes, rule.total_bytes, rule.before, ROUND, *lists)
+        stale: dict[str, list[Any]] = {"run": [], "session": [], "conversation": [], "outside": []}
+        for kind, owner, name in await self._database.select(SQL["stale"], bounds):
+            stale[kind].append((owner, name))
+        runs = [found for found in stale["run"] if found[1] not in spared]
+        gone = Evicted([], [], [], [rule.outside[int(place)] for _, place in stale["outside"]])
+        for start in range(0, len(runs), EVICT_RUNS):
+            gone.runs.extend(await self._evict(runs[start : start + EVICT_RUNS], rule.at))
+        for kind, evicted in (("session", gone.sessions), ("conversation", gone.conversations)):
+            for start in range(0, len(stale[kind]), EVICT_RUNS):
+                part = stale[kind][start : start + EVICT_RUNS]
+                evicted.extend(await self._database.write(lambda db, part=part, kind=kind: _drop(db, kind, part)))  # type: ignore[misc]
         await self._database.write(lambda db: _bury(db, rule.at - rule.tombstone_ms))
         return gone
 
@@ -84,6 +99,21 @@ class SqliteUpkeep:
             return gone
 
         return await self._database.write(evict, evicted)
+
+
+DROPS = {
+    "session": ("session_is_stale", (SQL["forget_turns"], SQL["forget_title"])),
+    "conversation": ("conversation_is_stale", (CONVERSATIONS["forget"], CONVERSATIONS["forget_edits"])),
+}
+
+
+def _drop(db: apsw.Connection, kind: str, stale: Sequence[Gone]) -> list[Gone]:
+    """Delete sessions or conversations that no run has begun to use since the search."""
+    check, statements = DROPS[kind]
+    gone = [found for found in stale if db.execute(SQL[check], found).fetchone() is not None]
+    for statement in statements:
+        db.executemany(statement, gone)
+    return gone
 
 
 def _bury(db: apsw.Connection, before: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ninelives.core.holding import Holding
 from ninelives.core.spec import Resolved
-from ninelives.journal.values import Query, Retention, Verdict
+from ninelives.journal.values import Grant, Query, Removal, Retention, Verdict
 from ninelives.testing.author import Author, Backend, refusal
 
 NOBODY: frozenset[str] = frozenset()
@@ -14,7 +15,29 @@ NOBODY: frozenset[str] = frozenset()
 async def evicted(backend: Backend, spared: frozenset[str] = NOBODY, **bounds: Any) -> set[str]:
     """The runs that go by these bounds, in one round."""
     gone = await backend.store.upkeep.evict(Retention(at=backend.clock.now_ms(), **bounds), spared)
-    return {run for _owner, run in gone}
+    return {run for _owner, run in gone.runs}
+
+
+async def evicted_others(backend: Backend, **bounds: Any) -> list[str]:
+    """The sessions, conversations and things outside of the store that go by these bounds, in one round."""
+    gone = await backend.store.upkeep.evict(Retention(at=backend.clock.now_ms(), **bounds), NOBODY)
+    names = [f"{kind} {name}" for kind, each in (("s", gone.sessions), ("c", gone.conversations)) for _, name in each]
+    return sorted([*names, *(f"o {each.name}" for each in gone.outside)])
+
+
+async def talked(backend: Backend, session: str, owner: str = "ann", size: int = 10_240) -> None:
+    """A session with one turn. Its run is deleted."""
+    author, run = Author(backend, owner), f"run-{owner}-{session}"
+    backend.clock.advance(1)
+    await author.open(run, session=session)
+    await author.end(run, turn=b"x" * size, session=session)
+    await backend.store.delete(owner, run)
+
+
+async def turns_of(backend: Backend, session: str, owner: str = "ann") -> int:
+    """How many turns a new run of a session would see."""
+    resolved = await backend.store.resolve(Author(backend, owner).asked(session=session))
+    return resolved.session_turns or 0
 
 
 async def in_turn(backend: Backend, *runs: str, owner: str = "ann", **fields: Any) -> Author:
@@ -130,3 +153,76 @@ class UpkeepContract:
         assert await evicted(backend, owner_bytes=25_000) == {"ann0", "bob0"}
         assert await evicted(backend, total_bytes=15_000) == {"ann1", "ann2", "bob1"}
         assert {one.owner for one in await backend.store.upkeep.usage()} == {"bob"}
+
+    async def test_sessions_count_and_go_like_runs(self, backend: Backend) -> None:
+        await talked(backend, "old")
+        await talked(backend, "new")
+        await talked(backend, "other", owner="bob")
+        await Author(backend).open("at-work", session="busy")
+        assert await evicted_others(backend, owner_bytes=25_000) == []
+        assert await evicted_others(backend, owner_bytes=15_000) == ["s old"]
+        assert (await turns_of(backend, "old"), await turns_of(backend, "new")) == (0, 1)
+        assert await evicted_others(backend, total_bytes=15_000) == ["s new"]
+        assert await turns_of(backend, "other", owner="bob") == 1
+        assert await evicted_others(backend, before=backend.clock.now_ms() + 1) == ["s other"]
+
+    async def test_a_session_that_a_run_works_in_stays(self, backend: Backend) -> None:
+        await talked(backend, "s")
+        ann = Author(backend)
+        await ann.open("working", session="s")
+        after = backend.clock.now_ms() + 1
+        assert await evicted_others(backend, before=after, owner_bytes=1) == []
+        assert len(await backend.store.turns("ann", (await ann.open("next", session="s")).resolved)) == 1
+        await ann.end("working")
+        await ann.end("next")
+        assert await evicted_others(backend, before=after) == ["s s"]
+
+    async def test_conversations_count_and_go_like_runs(self, backend: Backend) -> None:
+        ann = Author(backend)
+        for run in ("r1", "r2"):
+            backend.clock.advance(1)
+            await ann.open(run, conversation=f"{run}-talk")
+            await ann.end(run, turn=b"x" * 100)
+        store = backend.store
+        found = await store.conversations.find("ann", "r1-talk")
+        assert found is not None
+        await store.conversations.remove("ann", found.id, Removal("r1", "item", lambda removed: b"y" * 10_000))
+        assert await evicted_others(backend, owner_bytes=20_000) == []
+        assert await evicted_others(backend, owner_bytes=5_000) == [f"c {found.id}"]
+        assert await store.conversations.find("ann", "r1-talk") is None
+        other = await store.conversations.find("ann", "r2-talk")
+        assert other is not None
+        await ann.open("r3", conversation="r2-talk")
+        after = backend.clock.now_ms() + 1
+        assert await evicted_others(backend, before=after) == [], "a run is active in it"
+        await ann.end("r3")
+        assert await evicted_others(backend, before=after) == [f"c {other.id}"]
+
+    async def test_what_is_outside_counts_and_goes_in_the_same_order(self, backend: Backend) -> None:
+        at = backend.clock.now_ms
+        early = Holding("output", "ann", "early", 10_000, at())
+        await talked(backend, "s", size=10_000)
+        backend.clock.advance(1)
+        late = Holding("log", "ann", "late", 10_000, at())
+        other = Holding("log", "bob", "other", 10_000, at())
+        outside = (late, early, other)
+        assert await evicted_others(backend, owner_bytes=35_000, outside=outside) == []
+        assert await evicted_others(backend, owner_bytes=25_000, outside=outside) == ["o early"]
+        assert await evicted_others(backend, owner_bytes=15_000, outside=outside) == ["o early", "s s"]
+        assert await evicted_others(backend, total_bytes=15_000, outside=(late, other)) == ["o late"]
+        assert await evicted_others(backend, before=at(), outside=(late, early)) == ["o early"]
+
+    async def test_an_owner_may_have_a_limit_of_its_own(self, backend: Backend) -> None:
+        for owner in ("ann", "bob"):
+            await talked(backend, f"of-{owner}", owner=owner)
+        assert await evicted_others(backend, owner_bytes=20_000, owner_rooms={"ann": 5_000, "eve": 1}) == ["s of-ann"]
+
+    async def test_standing_permissions_count_and_are_never_evicted(self, backend: Backend) -> None:
+        store = backend.store
+        await store.grant(Grant("ann", "g1", "", "t", "x" * 5_000, 1, "key 1"))
+        await store.grant(Grant("ann", "g2", "s", "t", "ä" * 5_000, 2, "key 1"))
+        await talked(backend, "s")
+        fixed = await store.upkeep.fixed()
+        assert set(fixed) == {"ann"} and 15_000 <= fixed["ann"] <= 16_000
+        assert await evicted_others(backend, owner_bytes=1, total_bytes=1, before=10**15) == ["s s"]
+        assert len(await store.grants("ann")) == 2

@@ -56,6 +56,7 @@ class ExecuteCode:
             raise ToolRefused("There is no Python in the sandbox (install python3 on the server). Use terminal.")
         known = await self._threads.run(session_start, self._sandbox, place)
         seconds = min(asked.timeout_s, place.timeout_s)
+        room = file_room(await place.quota.room())
         code = CallFile("code.py", data, self._sandbox.uid, self._sandbox.call_folder(known.workspace))
         launch = Launch(
             argv=(python, "-I", "-X", "utf8", self._sandbox.path_inside(code)),
@@ -65,7 +66,7 @@ class ExecuteCode:
             call_id=place.call_id,
             cpu_s=cpu_seconds(seconds),
             files=(code,),
-            file_bytes=file_room(await place.quota.room()),
+            file_bytes=room,
         )
         try:
             waiting = start_launcher(self._sandbox, launch)

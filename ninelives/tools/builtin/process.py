@@ -67,7 +67,7 @@ class Running:
 
     def end_if_full(self, full: asyncio.Future[str]) -> None:
         """Kill it, because it has written more than the workspace may hold."""
-        if not full.cancelled():
+        if not full.cancelled() and full.exception() is None:
             self._full = full.result()
             self.waiting.child.kill()
 
@@ -137,6 +137,15 @@ class Processes:
     def of(self, owner: str) -> list[Running]:
         """All processes of an owner, oldest first."""
         return [each for each in self._known.values() if each.owner == owner]
+
+    def all(self) -> list[Running]:
+        """All processes of all owners, also those that have ended."""
+        return list(self._known.values())
+
+    def forget(self, name: str) -> None:
+        """Forget a process that has ended, with its log."""
+        if name in self._known and self._known[name].ended is not None:
+            del self._known[name]
 
     async def kill(self, running: Running) -> None:
         """Kill it and everything it started, and wait until it is gone."""

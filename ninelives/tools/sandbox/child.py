@@ -85,6 +85,11 @@ class Ring:
         if len(self._kept) > 2 * self._keep:  # not every time: this moves all kept bytes
             del self._kept[: -self._keep]
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory it takes."""
+        return len(self._kept)
+
     def since(self, position: int) -> tuple[bytes, int]:
         """The kept bytes after `position`, and how many bytes in between are lost."""
         kept = bytes(self._kept[-self._keep :])

@@ -259,7 +259,7 @@ class LaunchExecution:
                     file.forget_name()
             result = await self._waiting.child.collect(keep, self._seconds, self._sweep)
             text = await self._threads.run(bounded, result.kept, keep, result.total)  # 100 ms for a megabyte of NULs
-            how = full.result() if full.done() else exit_note(result.code, self._seconds)
+            how = full.result() if full.done() and full.exception() is None else exit_note(result.code, self._seconds)
             notes = [note for note in (how, await self._after(result)) if note]
         finally:
             full.cancel()
@@ -274,7 +274,7 @@ class LaunchExecution:
         await self._waiting.end(self._threads)
 
     def _end_if_full(self, full: asyncio.Future[str]) -> None:
-        if not full.cancelled():
+        if not full.cancelled() and full.exception() is None:
             self._waiting.child.kill()
 
     async def _sweep(self) -> None:

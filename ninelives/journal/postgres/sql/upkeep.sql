@@ -12,43 +12,101 @@ UPDATE runs SET pinned = $3 WHERE owner = $1 AND id = $2 AND hidden = 0 RETURNIN
 SELECT 1 FROM runs WHERE owner = $1 AND id = $2 AND hidden = 2;
 
 -- name: stale
--- Ended runs beyond a limit (0: no limit), least recently used first: by number (stored runs and others for themselves)
--- and bytes of each owner, by bytes in all, by age. A run goes as long as the older ones do not add up to the excess. So
--- the statement reads only the old end of an index, and sums of the rest. It skips runs that somebody reads.
+-- What is beyond a limit (0: no limit), least recently used first: ended runs, sessions without a run at work,
+-- conversations without an active run, and what is outside ($8: owners, $9: bytes, $10: last use; the place in the lists
+-- is the id). By number (stored runs and others for themselves) and bytes of each owner, by bytes in all, by age. $6 and
+-- $7 are owners with a limit of bytes of their own. Something goes as long as what is older does not add up to the
+-- excess. So the statement reads only the old end of an index of runs, and sums of the rest. It skips runs that somebody
+-- reads. Sessions and conversations go after runs that were used at the same time.
 WITH kept AS MATERIALIZED (
   SELECT owner, kept = 'stored' AS stored, count(*) AS runs, sum(bytes) AS bytes FROM runs
   WHERE hidden = 0 AND ended AND NOT pinned AND ($1::bigint > 0 OR $2::bigint > 0 OR $3::bigint > 0)
   GROUP BY owner, kept = 'stored'
+), others (kind, owner, id, n, used_at, bytes) AS MATERIALIZED (
+  SELECT 'session', t.owner, t.session, 1::bigint << 62, max(t.at), sum(64 + octet_length(t.turn)) FROM session_turns t
+  WHERE ($2 > 0 OR $3 > 0 OR $4::bigint > 0)
+    AND NOT EXISTS (SELECT FROM runs WHERE NOT ended AND runs.owner = t.owner AND runs.session = t.session)
+  GROUP BY t.owner, t.session
+  UNION ALL
+  SELECT 'conversation', c.owner, c.id, 1::bigint << 62, greatest(c.created_at, COALESCE(r.used_at, 0)),
+    64 + octet_length(c.metadata) + COALESCE((SELECT sum(octet_length(e.turn)) FROM conversation_edits e
+      WHERE e.owner = c.owner AND e.conversation = c.id), 0)
+  FROM conversations c LEFT JOIN runs r ON r.owner = c.owner AND r.id = c.latest
+  WHERE ($2 > 0 OR $3 > 0 OR $4 > 0) AND c.active IS NULL
+  UNION ALL
+  SELECT 'outside', o.owner, (o.place - 1)::text, o.place, o.used_at, o.bytes
+  FROM unnest($8::text[], $9::bigint[], $10::bigint[]) WITH ORDINALITY AS o (owner, bytes, used_at, place)
+), sums AS MATERIALIZED (
+  SELECT owner, sum(bytes) AS bytes FROM (SELECT owner, bytes FROM kept UNION ALL SELECT owner, bytes FROM others) a
+  GROUP BY owner
 ), beyond AS (
-  SELECT o.owner, o.id, o.n, o.used_at, o.read_until FROM (SELECT * FROM kept WHERE $1 > 0 AND runs > $1) k
+  SELECT 'run' AS kind, o.owner, o.id, o.n, o.used_at, o.read_until FROM (SELECT * FROM kept WHERE $1 > 0 AND runs > $1) k
   CROSS JOIN LATERAL (
     SELECT owner, id, n, used_at, read_until FROM runs
     WHERE owner = k.owner AND (kept = 'stored') = k.stored AND hidden = 0 AND ended AND NOT pinned
     ORDER BY used_at, n LIMIT least($5, k.runs - $1)
   ) o
   UNION
-  SELECT o.owner, o.id, o.n, o.used_at, o.read_until
-  FROM (SELECT owner, sum(bytes) AS bytes FROM kept WHERE $2 > 0 GROUP BY owner HAVING sum(bytes) > $2) k
-  CROSS JOIN LATERAL (
-    SELECT oldest.*, sum(oldest.bytes) OVER (ORDER BY oldest.used_at, oldest.n) - oldest.bytes AS older_bytes
-    FROM (VALUES (true), (false)) AS part (stored) CROSS JOIN LATERAL (
-      SELECT owner, id, n, used_at, read_until, bytes FROM runs
-      WHERE owner = k.owner AND (kept = 'stored') = part.stored AND hidden = 0 AND ended AND NOT pinned
-      ORDER BY used_at, n LIMIT $5
+  SELECT o.kind, o.owner, o.id, o.n, o.used_at, o.read_until FROM (
+    SELECT sums.owner, sums.bytes - COALESCE(rooms.bytes, $2) AS excess FROM sums
+    LEFT JOIN unnest($6::text[], $7::bigint[]) AS rooms (owner, bytes) ON rooms.owner = sums.owner WHERE $2 > 0
+  ) k CROSS JOIN LATERAL (
+    SELECT oldest.*, sum(oldest.bytes) OVER (ORDER BY oldest.used_at, oldest.n, oldest.kind DESC, oldest.id DESC
+      ROWS UNBOUNDED PRECEDING) - oldest.bytes AS older_bytes
+    FROM (
+      SELECT 'run' AS kind, r.* FROM (VALUES (true), (false)) AS part (stored) CROSS JOIN LATERAL (
+        SELECT owner, id, n, used_at, read_until, bytes FROM runs
+        WHERE owner = k.owner AND (kept = 'stored') = part.stored AND hidden = 0 AND ended AND NOT pinned
+        ORDER BY used_at, n LIMIT $5
+      ) r
+      UNION ALL
+      (SELECT kind, owner, id, n, used_at, 0, bytes FROM others WHERE owner = k.owner ORDER BY used_at LIMIT $5)
     ) oldest
-  ) o WHERE o.older_bytes < k.bytes - $2
+  ) o WHERE k.excess > 0 AND o.older_bytes < k.excess
   UNION
-  SELECT o.owner, o.id, o.n, o.used_at, o.read_until FROM (
-    SELECT oldest.*, sum(oldest.bytes) OVER (ORDER BY oldest.used_at, oldest.n) - oldest.bytes AS older_bytes FROM (
-      SELECT owner, id, n, used_at, read_until, bytes FROM runs
-      WHERE hidden = 0 AND ended AND NOT pinned AND $3 > 0 ORDER BY used_at, n LIMIT $5
+  SELECT o.kind, o.owner, o.id, o.n, o.used_at, o.read_until FROM (
+    SELECT oldest.*, sum(oldest.bytes) OVER (ORDER BY oldest.used_at, oldest.n, oldest.kind DESC, oldest.id DESC
+      ROWS UNBOUNDED PRECEDING) - oldest.bytes AS older_bytes FROM (
+      (SELECT 'run' AS kind, owner, id, n, used_at, read_until, bytes FROM runs
+       WHERE hidden = 0 AND ended AND NOT pinned AND $3 > 0 ORDER BY used_at, n LIMIT $5)
+      UNION ALL
+      (SELECT kind, owner, id, n, used_at, 0, bytes FROM others WHERE $3 > 0 ORDER BY used_at LIMIT $5)
     ) oldest
-  ) o WHERE o.older_bytes < (SELECT sum(bytes) FROM kept) - $3
+  ) o WHERE o.older_bytes < (SELECT sum(bytes) FROM sums) - $3
   UNION
-  (SELECT owner, id, n, used_at, read_until FROM runs
-   WHERE hidden = 0 AND ended AND NOT pinned AND $4::bigint > 0 AND used_at < $4 ORDER BY used_at, n LIMIT $5)
+  (SELECT 'run', owner, id, n, used_at, read_until FROM runs
+   WHERE hidden = 0 AND ended AND NOT pinned AND $4 > 0 AND used_at < $4 ORDER BY used_at, n LIMIT $5)
+  UNION
+  (SELECT kind, owner, id, n, used_at, 0 FROM others WHERE $4 > 0 AND used_at < $4 ORDER BY used_at LIMIT $5)
 )
-SELECT owner, id FROM beyond WHERE read_until <= ninelives_now() ORDER BY used_at, n LIMIT $5;
+SELECT kind, owner, id FROM beyond WHERE read_until <= ninelives_now() ORDER BY used_at, n LIMIT $5;
+
+-- name: drop_sessions
+-- Deletes the turns and titles of sessions in which no run is at work.
+WITH gone AS (
+  SELECT g.owner, g.session FROM unnest($1::text[], $2::text[]) AS g (owner, session)
+  WHERE NOT EXISTS (SELECT FROM runs WHERE NOT ended AND runs.owner = g.owner AND runs.session = g.session)
+), titles AS (
+  DELETE FROM session_titles t USING gone WHERE t.owner = gone.owner AND t.session = gone.session
+), turns AS (
+  DELETE FROM session_turns t USING gone WHERE t.owner = gone.owner AND t.session = gone.session
+  RETURNING t.owner, t.session
+)
+SELECT DISTINCT owner, session FROM turns;
+
+-- name: drop_conversations
+-- Deletes conversations in which no run is active, with their edits. Their runs stay.
+WITH gone AS (
+  DELETE FROM conversations c USING unnest($1::text[], $2::text[]) AS g (owner, id)
+  WHERE c.owner = g.owner AND c.id = g.id AND c.active IS NULL RETURNING c.owner, c.id
+), edits AS (
+  DELETE FROM conversation_edits e USING gone WHERE e.owner = gone.owner AND e.conversation = gone.id
+)
+SELECT owner, id FROM gone;
+
+-- name: fixed
+-- The bytes of each owner that count and are never evicted.
+SELECT owner, sum(64 + octet_length(arguments))::bigint FROM call_grants GROUP BY owner;
 
 -- name: forgettable
 -- Ended runs that must be forgotten, oldest first. $1: how long runs of the kind "hours" are kept; 0 means until their

@@ -327,16 +327,48 @@ SELECT owner, id FROM (
 ) ORDER BY updated_at, n LIMIT ?4;
 
 -- name: stale
--- Ended runs beyond a limit, least recently used first. Limits (0: none): runs and bytes per owner, bytes in all, age.
--- Stored runs and others are counted apart.
-SELECT owner, id FROM (
-  SELECT owner, id, n, used_at,
-    ROW_NUMBER() OVER (PARTITION BY owner, kept = 'stored' ORDER BY used_at DESC, n DESC) AS place,
-    SUM(bytes) OVER (PARTITION BY owner ORDER BY used_at DESC, n DESC) AS own,
-    SUM(bytes) OVER (ORDER BY used_at DESC, n DESC) AS total
-  FROM runs WHERE hidden = 0 AND ended = 1 AND pinned = 0
-) WHERE (?1 > 0 AND place > ?1) OR (?2 > 0 AND own > ?2) OR (?3 > 0 AND total > ?3) OR (?4 > 0 AND used_at < ?4)
+-- What is beyond a limit, least recently used first: ended runs, sessions without a run at work, conversations without an
+-- active run, and what is outside (?7, a JSON list of Holding; its place in the list is the id). Limits (0: none): runs
+-- (stored ones and others apart) and bytes per owner, bytes in all, age. ?6 has the limits of bytes of single owners.
+-- Sessions and conversations go after runs that were used at the same time.
+WITH things (kind, owner, id, n, used_at, bytes, stored) AS (
+  SELECT 'run', owner, id, n, used_at, bytes, kept = 'stored' FROM runs WHERE hidden = 0 AND ended = 1 AND pinned = 0
+  UNION ALL
+  SELECT 'session', owner, session, 1 << 62, MAX(at), SUM(64 + LENGTH(turn)), 0 FROM session_turns
+  WHERE (?2 > 0 OR ?3 > 0 OR ?4 > 0) AND (owner, session) NOT IN (SELECT owner, session FROM runs WHERE ended = 0 AND session != '')
+  GROUP BY owner, session
+  UNION ALL
+  SELECT 'conversation', named.owner, named.id, 1 << 62, MAX(named.created_at, COALESCE(runs.used_at, 0)),
+    64 + LENGTH(named.metadata) + COALESCE((SELECT SUM(LENGTH(turn)) FROM conversation_edits AS edits
+      WHERE edits.owner = named.owner AND edits.conversation = named.id), 0), 0
+  FROM conversations AS named LEFT JOIN runs ON runs.owner = named.owner AND runs.id = named.latest
+  WHERE (?2 > 0 OR ?3 > 0 OR ?4 > 0) AND named.active IS NULL
+  UNION ALL
+  SELECT 'outside', value ->> 'owner', key, key, value ->> 'used_at', value ->> 'bytes', 0 FROM json_each(?7)
+), counted AS (
+  SELECT kind, owner, id, n, used_at,
+    ROW_NUMBER() OVER (PARTITION BY owner, kind, stored ORDER BY used_at DESC, n DESC, kind, id) AS place,
+    SUM(bytes) OVER (PARTITION BY owner ORDER BY used_at DESC, n DESC, kind, id ROWS UNBOUNDED PRECEDING) AS own,
+    SUM(bytes) OVER (ORDER BY used_at DESC, n DESC, kind, id ROWS UNBOUNDED PRECEDING) AS total
+  FROM things
+)
+SELECT counted.kind, counted.owner, counted.id FROM counted LEFT JOIN json_each(?6) AS rooms ON rooms.key = counted.owner
+WHERE (?1 > 0 AND kind = 'run' AND place > ?1) OR (?2 > 0 AND own > COALESCE(rooms.value, ?2)) OR (?3 > 0 AND total > ?3)
+  OR (?4 > 0 AND used_at < ?4)
 ORDER BY used_at, n LIMIT ?5;
+
+-- name: session_is_stale
+-- Whether there is such a session, and no run at work in it.
+SELECT 1 FROM session_turns WHERE owner = ?1 AND session = ?2 AND (owner, session) NOT IN (
+  SELECT owner, session FROM runs WHERE ended = 0 AND session != '') LIMIT 1;
+
+-- name: conversation_is_stale
+-- Whether no run is active in a conversation.
+SELECT 1 FROM conversations WHERE owner = ? AND id = ? AND active IS NULL;
+
+-- name: fixed
+-- The bytes of each owner that count and are never evicted.
+SELECT owner, SUM(64 + LENGTH(CAST(arguments AS BLOB))) FROM call_grants GROUP BY owner;
 
 -- name: youngest
 -- Whether a run may be evicted, and when a descendant was last used. CROSS JOIN: descendants are
