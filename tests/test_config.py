@@ -87,6 +87,8 @@ DEFAULTS: dict[str, object] = {
     "tools.workspace": "owner",
     "limits.concurrent_runs": 256,
     "limits.queue": 1024,
+    "limits.queue_bytes": 1_073_741_824,
+    "limits.queue_share": 0.75,
     "limits.body_bytes": 10_000_000,
     "limits.json_depth": 64,
     "limits.json_values": 100_000,

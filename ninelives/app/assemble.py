@@ -187,6 +187,8 @@ def _limits(settings: Settings) -> EngineLimits:
         works=settings.server.worker,
         concurrent_runs=chosen.concurrent_runs,
         queue=chosen.queue,
+        queue_bytes=chosen.queue_bytes,
+        queue_share=chosen.queue_share,
         chores=chosen.chores,
         subscriber_bytes=chosen.subscriber_bytes,
         keepalive_s=chosen.keepalive_s,

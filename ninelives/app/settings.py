@@ -193,6 +193,8 @@ class LimitSettings(Section, frozen=True):
     head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive; then 408.")] = 20.0
     head_bytes: Annotated[HeadSize, _doc("Size of request line and headers; then 431.")] = 65_536
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
+    queue_bytes: Annotated[Bytes, _doc("Bytes of the requests that wait for a place; then 429.")] = 1_073_741_824
+    queue_share: Annotated[float, _doc("What part of the queue one owner may fill.", gt=0, le=1)] = 0.75
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     body_s: Annotated[Seconds, _doc("How long a request body may take to arrive; then 408.")] = 120.0
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64

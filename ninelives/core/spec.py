@@ -66,6 +66,10 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     items: tuple[dict[str, object], ...] = ()
     """The input in the dialect's own form, for GET input_items."""
 
+    def for_readers(self) -> Spec:
+        """All but what can be long and no frame shows: what is kept of a request for as long as somebody reads."""
+        return msgspec.structs.replace(self, input=(), history=(), items=(), instructions=None, client_tools=())
+
 
 class Resolved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What open() found in its transaction. It is stored, so later changes elsewhere do not change the run (R1)."""

@@ -22,7 +22,7 @@ from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.deliveries import DeliveryTracker
 from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.run import ClaimedRun
-from ninelives.engine.work import WorkFinder, entry_of
+from ninelives.engine.work import QueuePlace, WorkFinder, entry_of
 from ninelives.engine.workers import Workers
 from ninelives.engine.writer import not_stored
 from ninelives.journal.values import Attached, Opened, Opening, StoreUnavailable
@@ -158,36 +158,41 @@ class Admission:
         if order.spec.chore:
             return await self._chore(order)
         slot = self._finder.take_slot(in_memory=in_memory)
+        place = None if slot else self._place_in_queue(order)
         try:
-            full = not slot and self._queue_is_full(order)
             span = LeaseSpan() if in_memory else self._lease.span()
-            opened = await self._open(order, held=slot, full=full)
+            opened = await self._open(order, held=slot, full=not slot and place is None)
         except BaseException:
-            self._return_slot(slot)
+            self._return(slot, place)
             raise
         if isinstance(opened, Attached):
-            self._return_slot(slot)
+            self._return(slot, place)
             if opened.again:  # it may have waited for this caller
                 self._finder.seek()
             return await self._ticket(order.owner, opened)
-        if slot and span.held() and not self._finder.takes(opened.run):
-            self._tasks.spawn(self._drive(self._start(opened, order, span)))
-        elif slot:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
-            self._writers[in_memory].give_back(opened.run, 1, None)
-            self._return_slot(slot)
+        if place is None:
+            self._drive_opened(opened, order, span)
         else:
-            self._finder.opened()
+            self._finder.opened(opened.run, place)
             if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
                 self._finder.seek()
         return Ticket(opened.run, opened.resolved.session or "", waited=bool(order.asked.credential))
 
-    def _queue_is_full(self, order: Order) -> bool:
-        """Whether no run may be added; raises at once where the order can be nothing but a new run."""
-        if self._finder.queued < self._limits.queue:
-            return False
-        if order.asked.key is None and not order.asked.match:
+    def _drive_opened(self, opened: Opened, order: Order, span: LeaseSpan) -> None:
+        """Drive a run that was opened with a slot."""
+        if span.held() and not self._finder.takes(opened.run):
+            self._tasks.spawn(self._drive(self._start(opened, order, span)))
+        else:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
+            self._writers[order.spec.kept == "memory"].give_back(opened.run, 1, None)
+            self._finder.release()
+
+    def _place_in_queue(self, order: Order) -> QueuePlace | None:
+        """A place, before the store is asked; None where the queue is full. Raises at once where the order can be
+        nothing but a new run."""
+        place = self._finder.queue.take(order.owner, order.size)
+        if place is None and order.asked.key is None and not order.asked.match:
             raise self._too_many()
-        return True
+        return place
 
     def _start(self, opened: Opened, order: Order, span: LeaseSpan) -> ClaimedRun:
         """The run that was just opened. Its first event is made again from the order, because to decode it would take
@@ -227,9 +232,11 @@ class Admission:
         finally:
             self.chores -= 1
 
-    def _return_slot(self, slot: bool) -> None:
+    def _return(self, slot: bool, place: QueuePlace | None) -> None:
         if slot:
             self._finder.release()
+        if place is not None:
+            self._finder.queue.leave(place)
 
     def refuse_if_unable(self, *, stored: bool) -> None:
         """503 while the server stops or, for what is to be stored, the store takes nothing."""
@@ -291,12 +298,7 @@ class Admission:
         )
 
     def _too_many(self) -> ClientError:
-        return ClientError(
-            "too_many_runs",
-            f"{self._finder.active} runs are active and {self._finder.queued} wait. Try again in a moment.",
-            status=429,
-            retry_after=2,
-        )
+        return self._finder.queue.refusal(self._finder.active)
 
     async def _ticket(self, owner: str, found: Attached) -> Ticket:
         """The ticket for a run that was there. Its caller has its place by now: without an answer from the store it

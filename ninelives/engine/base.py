@@ -94,6 +94,8 @@ class Order(Struct, frozen=True, kw_only=True):
     owner: str
     spec: Spec
     asked: Asked
+    size: int = 0
+    """Bytes of the request."""
 
 
 class Ticket(Struct, frozen=True):
@@ -158,6 +160,10 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """False: journaled runs are left to other processes; those in memory are driven where their connection ends."""
     concurrent_runs: int = 256
     queue: int = 1024
+    queue_bytes: int = 1_073_741_824
+    """Bytes of the requests that wait for a slot."""
+    queue_share: float = 0.75
+    """What part of the queue one owner may fill."""
     chores: int = 8
     subscriber_bytes: int = 1_048_576
     linger_s: float = 0.004

@@ -167,15 +167,15 @@ class Engine:
         self.retainer.used(owner, run)
         return await self.durable.find(owner, run)
 
-    async def look(self, owner: str, run: str, known: RunState | None = None) -> RunState | None:
-        """The committed state of a run now; `known`: a state of it that was seen before."""
+    async def look(self, owner: str, run: str) -> RunState | None:
+        """The committed state of a run now."""
         live = self.readers.live(run)
         if live is not None and not live.gone:  # what was lost goes on elsewhere, or is gone
             return live.committed if live.owner == owner else None
         store = self._parts.store_of(run)
         if store is self.durable:
-            return await read_kept(store, self.readers.kept, owner, run, known)
-        return await read_state(store, owner, run, known)
+            return await read_kept(store, self.readers.kept, owner, run)
+        return await read_state(store, owner, run)
 
     async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
         """The committed entries of a journaled run."""

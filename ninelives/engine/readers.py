@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection
 from ninelives.engine.run import ClaimedRun
@@ -113,9 +115,19 @@ class Readers:
 class Look(Protocol):
     """How the state of a run is found."""
 
-    def __call__(self, owner: str, run: str, known: RunState | None = None) -> Awaitable[RunState | None]:
-        """The state now; `known`: one that was seen before."""
+    def __call__(self, owner: str, run: str) -> Awaitable[RunState | None]:
+        """The state now."""
         ...
+
+
+class FoundState(Struct, frozen=True):
+    """What a caller that waits has found."""
+
+    seq: int
+    """The last entry that was looked at, of a run that is not driven here."""
+    settled: bool = False
+    """There is nothing more to wait for."""
+    state: RunState | None = None
 
 
 class Waiters:
@@ -149,7 +161,7 @@ class Waiters:
                 del self._waiting[run]
 
     async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
-        state: RunState | None = None
+        found = FoundState(0)
         while True:
             live = self._readers.live(run)
             if live is not None and live.committed.ended:
@@ -159,20 +171,32 @@ class Waiters:
             try:
                 patience = LOOK_AGAIN_S if live is None else None
                 try:
-                    state = await self._look(owner, run, state)
+                    found = await self._find(owner, run, answered, -1 if live is not None else found.seq)
                 except StoreUnavailable as error:
                     if not error.passing:
                         raise
                     patience = RETRY_S
-                else:
-                    if state is None or state.ended or _asks_anew(state, answered):
-                        return state
+                if found.settled:
+                    return found.state
                 await self._hear(heard, patience)
             finally:
                 unlisten()
                 self._waiters.discard(heard)
                 if not heard.cancel() and not heard.cancelled():
                     heard.exception()  # a cut that came while the answer was found: nobody else asks for it
+
+    async def _find(self, owner: str, run: str, answered: str, seen: int) -> FoundState:
+        """Whether a caller has its answer. Of a run that is not driven here only the row is read, until it is beyond
+        `seen`: it grows with a claim, a question and an end. So a run that waits for a slot takes no memory here."""
+        if seen >= 0:
+            row = await self._readers.store_of(run).find(owner, run)
+            if row is not None and row.last_seq <= seen:
+                return FoundState(seen)
+            seen = row.last_seq if row is not None else seen
+        state = await self._look(owner, run)
+        if state is None or state.ended or _asks_anew(state, answered):
+            return FoundState(seen, True, state)
+        return FoundState(max(seen, 0))
 
     async def _hear(self, heard: asyncio.Future[None], patience: float | None) -> None:
         if patience is None:

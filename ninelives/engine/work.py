@@ -1,12 +1,17 @@
 """Finds runs that nobody drives, claims them and has them driven. Owns: slots, when the store is asked for work and for
-how much, a claim and the strikes rule (WorkFinder); whose turn it is among the runs that may have killed the server
-(Quarantine); reading the state of a run. Refuses to know: how a run is driven.
+how much, a claim and the strikes rule (WorkFinder); how many wait, and whether one more may (Queue); whose turn it is
+among the runs that may have killed the server (Quarantine); reading the state of a run. Refuses to know: how a run is
+driven.
 
 Theory of operation. Nothing waits in a process: a run that was taken in without a slot, was parked or lost its holder
 is unclaimed in its store, and whoever has a slot takes it. SQLite is a cluster of one: there the only process finds
 its own. A race for a run is decided by the claim. A notification ("work") says that there is some; a lost one costs one
 round of polling. A run with a signal waits for no slot. Rounds never ask for more than could be begun, so a backlog of
 any length costs nobody memory.
+
+A place in the queue is taken before the store is asked to open a run, so requests that come at once cannot all get the
+last one. Each round the finder asks the store what waits, because runs also come and go in other ways: a restart,
+another replica, a deletion. What was opened or begun while the store was asked counts as it is known here.
 
 A run that is found is folded, then claimed with attempt + 1 (AttemptStarted is committed with the claim: the draft is
 dropped, facts stay), then driven like any other. A run that has died without a new fact twice or more may be the one
@@ -22,14 +27,18 @@ keep the others waiting (P4)."""
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
 
+from msgspec import Struct
+
 from ninelives.core import codec
-from ninelives.core.errors import Damaged
+from ninelives.core.errors import ClientError, Damaged
 from ninelives.core.events import AttemptStarted, Entry, RunFailed
 from ninelives.core.state import RunState, apply, start
-from ninelives.engine.base import WORK, CutOff, EngineParts
+from ninelives.engine.base import WORK, CutOff, EngineLimits, EngineParts
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
 from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.run import ClaimedRun, ClaimLost, Turnstile
@@ -57,31 +66,25 @@ def entry_of(run: str, record: Record) -> Entry:
     return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
 
 
-async def read_state(store: Store, owner: str, run: str, known: RunState | None = None) -> RunState | None:
-    """Fold a run from the store, letting others run in between; None where the owner has no such run. With a `known`
-    state only what came after it is folded; its last entry is read again, to see that the run is still there."""
+async def read_state(store: Store, owner: str, run: str) -> RunState | None:
+    """Fold a run from the store, letting others run in between; None where the owner has no such run."""
     state: RunState | None = None
-    after = known.seq - 1 if known is not None else -1
+    after = -1
     while records := await store.read(owner, run, after):
         after = records[-1].seq
         for first in range(0, len(records), 512):
             for entry in entries_of(run, records[first : first + 512]):
-                if known is not None and entry.seq <= known.seq:
-                    state = known
-                else:
-                    state = start(entry) if state is None else apply(state, entry)
+                state = start(entry) if state is None else apply(state, entry)
             if len(records) > 512:
                 await asyncio.sleep(0)
     return state
 
 
-async def read_kept(
-    store: Store, kept: EndedRuns, owner: str, run: str, known: RunState | None = None
-) -> RunState | None:
+async def read_kept(store: Store, kept: EndedRuns, owner: str, run: str) -> RunState | None:
     """The same for a run that may have been folded before; the store says whether it is still there."""
     if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
         return state
-    state = await read_state(store, owner, run, known)
+    state = await read_state(store, owner, run)
     if state is not None:
         kept.note(state)
     return state
@@ -112,8 +115,7 @@ class WorkFinder:
         self._count_at = 0.0
         self.active = 0
         """Slots that are in use."""
-        self.queued = 0
-        """How many runs wait to be claimed, as far as is known."""
+        self.queue = Queue(parts.limits)
         self.backlog = False
         """The store has more than could be begun here: who comes now stands behind them."""
         self.stopping = False
@@ -130,6 +132,11 @@ class WorkFinder:
         self.sealed = 0
 
     # slots
+
+    @property
+    def queued(self) -> int:
+        """How many runs wait to be claimed, as far as is known."""
+        return len(self.queue)
 
     @property
     def free(self) -> int:
@@ -166,9 +173,9 @@ class WorkFinder:
         if self.backlog or self.queued:
             self._kick.set()
 
-    def opened(self) -> None:
+    def opened(self, run: str, place: QueuePlace) -> None:
         """One more waits."""
-        self.queued += 1
+        self.queue.opened(run, place)
         self.backlog = True
         self._kick.set()
 
@@ -210,7 +217,17 @@ class WorkFinder:
         now = asyncio.get_running_loop().time()
         if now >= self._count_at:
             self._count_at = now + POLL_S
-            self.queued = await self._parts.durable.peers.queued() + await self._parts.memory.peers.queued()
+            await self._count_waiting()
+
+    async def _count_waiting(self) -> None:
+        """Ask the stores what waits: one more than may, and the number of all where there are more."""
+        self.queue.ask()
+        most, now, parts = self._limits.queue + 1, self._now_ms(), self._parts
+        found = [*await parts.memory.claimable(most, now), *await parts.durable.claimable(most, now)]
+        total = len(found)
+        if total >= most:
+            total = max(total, await parts.memory.peers.queued() + await parts.durable.peers.queued())
+        self.queue.answer(found, total)
 
     def _check_room(self) -> None:
         """Park what runs while room on the disk is short. The rounds that follow go on with it when there is room."""
@@ -251,7 +268,7 @@ class WorkFinder:
             return False
         if not self.stopping and not self.takes(run):
             self.active += 1
-            self.queued = max(0, self.queued - 1)
+            self.queue.begin(run)
             self._taken.add(run)
             self._quarantine.expect()
             self._workers.tasks.spawn(self._take(owner, run))
@@ -398,3 +415,87 @@ class Quarantine:
             if not future.done():
                 self._busy = True
                 future.set_result(QuarantineTurn(self, min(TURN_S, share)))
+
+
+class QueuePlace(Struct, frozen=True, eq=False):
+    """A place in the queue: for a run that is being opened, or that waits."""
+
+    owner: str
+    size: int
+    """Bytes of its request; 0 where it was opened by another process."""
+
+
+class Queue:
+    """What waits for a slot, as far as is known: ids, owners and sizes. The runs are in their store."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self._limits = limits
+        self._opening: set[QueuePlace] = set()
+        self._waiting: dict[str, QueuePlace] = {}
+        self._opened: dict[str, QueuePlace] = {}
+        """Opened since the store was last asked."""
+        self._begun: set[str] = set()
+        """Begun since then."""
+        self._more = 0
+        """How many more the store has than it listed."""
+
+    def __len__(self) -> int:
+        return len(self._waiting) + self._more
+
+    def take(self, owner: str, size: int) -> QueuePlace | None:
+        """A place for a run that is about to be opened; None: the queue is full. Call opened() or leave()."""
+        if self._is_full(owner, size):
+            return None
+        place = QueuePlace(owner, size)
+        self._opening.add(place)
+        return place
+
+    def _is_full(self, owner: str, size: int) -> bool:
+        """Would one more be too much? A queue, or a share of it, that is empty takes a run of any size."""
+        limits, count = self._limits, len(self) + len(self._opening)
+        if count >= limits.queue:
+            return True
+        sizes = [(place.owner == owner, place.size) for place in (*self._waiting.values(), *self._opening)]
+        own = [taken for mine, taken in sizes if mine]
+        share, total = limits.queue_share, sum(taken for _, taken in sizes)
+        return (
+            len(own) >= math.ceil(limits.queue * share)
+            or (count > 0 and total + size > limits.queue_bytes)
+            or (len(own) > 0 and sum(own) + size > limits.queue_bytes * share)
+        )
+
+    def opened(self, run: str, place: QueuePlace) -> None:
+        """The run of this place is in its store, and waits."""
+        self._opening.discard(place)
+        self._waiting[run] = self._opened[run] = place
+
+    def leave(self, place: QueuePlace) -> None:
+        """No run was opened."""
+        self._opening.discard(place)
+
+    def begin(self, run: str) -> None:
+        """The run has a slot, or waits no more."""
+        self._waiting.pop(run, None)
+        self._opened.pop(run, None)
+        self._begun.add(run)
+
+    def ask(self) -> None:
+        """The store is about to be asked what waits."""
+        self._opened.clear()
+        self._begun.clear()
+
+    def answer(self, found: Iterable[tuple[str, str]], total: int) -> None:
+        """What the store said: owners and runs, and how many there are in all."""
+        listed = {run: self._waiting.get(run) or QueuePlace(owner, 0) for owner, run in found}
+        self._more = max(0, total - len(listed))
+        self._waiting = {run: place for run, place in (listed | self._opened).items() if run not in self._begun}
+
+    def refusal(self, active: int) -> ClientError:
+        """The error for a run that finds no place."""
+        return ClientError(
+            "too_many_runs",
+            f"{active} runs are active and {len(self)} wait: the queue or your share of it is full (limits.queue, "
+            "limits.queue_bytes, limits.queue_share). Try again in a moment.",
+            status=429,
+            retry_after=2,
+        )

@@ -99,10 +99,12 @@ def context_of(request: Request, parts: RouteParts) -> Context:
     return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
 
 
-async def submit(parts: RouteParts, context: Context, parsed: ParsedRequest) -> Ticket:
-    """Start the run of a POST, or attach to the run of its key or of the lost connection that it replaces. Pass the
-    ticket to answer_run() or answer_ticket(): they tell the engine how the connection ends (Engine.close)."""
-    return await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=context.waiting(parsed.asked)))
+async def submit(parts: RouteParts, context: Context, parsed: ParsedRequest, size: int) -> Ticket:
+    """Start the run of a POST of `size` bytes, or attach to the run of its key or of the lost connection that it
+    replaces. Pass the ticket to answer_run() or answer_ticket(): they tell the engine how the connection ends
+    (Engine.close)."""
+    asked = context.waiting(parsed.asked)
+    return await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=asked, size=size))
 
 
 async def body_of(request: Request, parts: RouteParts) -> bytes:

@@ -234,7 +234,8 @@ class Connection:
                 parsed = socket.continued(parsed, held, frame.previous)
             else:
                 parsed = await parse_resolved(self._parts, self._context, frame.raw)
-            ticket = await answering.submit(self._parts, self._context, parsed)
+            ticket = await answering.submit(self._parts, self._context, parsed, len(frame.raw))
+            del parsed
         except ClientError as error:
             if error.status == 404 and error.param == "previous_response_id" and not frame.stored:
                 raise socket.unknown_previous(frame.previous or "") from error

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.story import chat
 from tests.story.responses import HANGS, PATH, check_whole, create, finished, get, started
-from tests.story.server import KEY, Client, Server, Upstream, wait_until
+from tests.story.server import KEY, Client, Server, Upstream, start_server, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -167,3 +169,42 @@ def test_d2_a_session_that_is_deleted_while_a_run_in_it_waits_gives_that_run_an_
     assert finished(client, shown)["status"] == "completed"
     assert [m["content"] for m in upstream.asked(f"{mark} second")[0]["messages"]][-1:] == [f"{mark} second"]
     assert "first" not in str(upstream.asked(f"{mark} second"))
+
+
+QUEUED_MB, QUEUED_BODIES = 5, 12
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [(PATH, {"background": True}), (PATH, {}), (PATH, {"stream": True}), (chat.PATH, {"store": True})],
+    ids=["background", "waits", "stream", "chat"],
+)
+def test_a8_a_stored_run_that_waits_for_a_slot_keeps_only_its_id_in_memory(
+    tmp_path: Path, upstream: Upstream, path: str, fields: dict[str, object]
+) -> None:
+    """Twelve requests of 5 MB took 120 to 300 MB; what is left is what the allocator keeps of one or two."""
+    server = start_server(tmp_path, upstream.url, NINELIVES_LIMITS_CONCURRENT_RUNS="1")
+    started(server.client, HANGS)
+    before = resident_mb(server.process.child.pid)
+    text = "word " * (QUEUED_MB * 200_000)
+    body = chat.ask(text) if path == chat.PATH else {"input": text}
+    with ExitStack() as lines:
+        for _ in range(QUEUED_BODIES):
+            line = lines.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            line.sendall(raw_post(path, json.dumps(body | fields).encode()))
+        wait_until(lambda: server.health()["runs"]["queued"] == QUEUED_BODIES, "all wait", 60.0)
+        half = QUEUED_BODIES * QUEUED_MB / 2
+        wait_until(lambda: resident_mb(server.process.child.pid) - before < half, f"less than {half} MB are held", 60.0)
+    server.process.stop()
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def raw_post(path: str, body: bytes) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n"
+    )
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body

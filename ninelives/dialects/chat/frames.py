@@ -162,7 +162,7 @@ def _fixed(entry: e.Entry, accepted: e.RunAccepted) -> Fixed:
     }
     head = _head(identity)
     tail = b',"usage":null' if spec.include_usage else b""
-    return Fixed(spec, head, tail, identity)
+    return Fixed(spec.for_readers(), head, tail, identity)
 
 
 def _head(identity: dict[str, object]) -> bytes:

@@ -111,7 +111,7 @@ class MessagesProjection:
                 return _reasoning(view, entry, text)
             case e.RunAccepted(spec=spec):
                 shown_id = wire_id("messages", entry.run)
-                return replace(view, spec=spec, run=entry.run, shown_id=shown_id), []
+                return replace(view, spec=spec.for_readers(), run=entry.run, shown_id=shown_id), []
             case e.MessageCompleted() as said:
                 return _message(view, entry, said)
             case e.AttemptStarted():

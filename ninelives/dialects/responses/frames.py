@@ -176,7 +176,7 @@ class Renderer:
 
     def _accepted(self, entry: e.Entry, accepted: e.RunAccepted) -> None:
         shown = head(entry.run, entry.at, accepted.spec, accepted.resolved)
-        self.rest = Rest(entry.run, accepted.spec, shown)
+        self.rest = Rest(entry.run, accepted.spec.for_readers(), shown)
         if accepted.spec.background:
             queued = replace(shown, status="queued")
             self._emit("response.created", response=queued)

@@ -158,16 +158,19 @@ class RunRoutes(DialectRoutes):
     async def create(self, request: Request) -> ASGIApp:
         """POST: start a run, or attach to the run of the key."""
         context = self.context(request)
-        parsed = await self.parse(await self.read_body(request), context)
+        raw = await self.read_body(request)
+        parsed = await self.parse(raw, context)
         if parsed.reply is not None:
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:
                 return answered
-        ticket = await answering.submit(self.parts, context, parsed)
+        ticket = await answering.submit(self.parts, context, parsed, len(raw))
+        del raw  # the run may wait for long: from here on the whole request is in its store only
+        parsed = replace(parsed, spec=parsed.spec.for_readers())
         return await self.answer_created(request, parsed, ticket)
 
     async def answer_created(self, request: Request, parsed: ParsedRequest, ticket: Ticket) -> ASGIApp:
-        """The answer to a POST: a stream, or a body when the run has ended."""
+        """The answer to a POST: a stream, or a body when the run has ended. `parsed` is without its conversation."""
         return await answering.answer_run(request, self.parts, ticket, self.how, stream=parsed.stream)
 
     async def _answer_question(self, request: Request, reply: Reply, *, stream: bool) -> ASGIApp | None:

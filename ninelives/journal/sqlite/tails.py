@@ -13,6 +13,8 @@ from ninelives.journal.values import PAGE_BYTES, Opening, Record, Slice, Verdict
 
 SPILL_BYTES = 1024 * 1024
 """A tail longer than this is packed into segments while its run goes on (docs/architecture.md, R11)."""
+QUEUED_BYTES = 64 * 1024
+"""The same for a run that waits for a slot: nobody reads it meanwhile, and many may wait."""
 SEAL_RUNS = 64
 JOINABLE = 1024
 """From so many on, what can be joined is looked through for what no longer can."""
@@ -136,7 +138,8 @@ class Tails:
         tail = self._add(opening, n, first_id)
         tail.ended = opening.ended is not None
         tail.add(records, first_id)
-        if tail.must_be_sealed:
+        waits = opening.holder is None and tail.size > QUEUED_BYTES
+        if tail.must_be_sealed or waits or tail.size > SPILL_BYTES:
             self.to_seal.append(opening.run)
         self.end_id = max(self.end_id, first_id + len(records))
 
