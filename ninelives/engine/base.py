@@ -108,6 +108,8 @@ class Ticket(Struct, frozen=True):
     """The caller waits on a connection, and the same request may take its place: Engine.close says how it ended."""
     rest: bool = False
     """The caller has answered the run's question, and is given the rest of the run (G11)."""
+    watches: bool = False
+    """A reader of a run that others asked for. Its leaving is no leave of the caller (B6)."""
 
 
 class Chunk(Struct, frozen=True, gc=False):

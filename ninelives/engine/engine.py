@@ -262,7 +262,7 @@ class Engine:
         elif not whole:
             if ticket.waited:
                 await self._deliveries.lost(owner, ticket.run)
-            if not self.draining:
+            if not self.draining and not ticket.watches:
                 await self._left(owner, ticket.run)
 
     async def _abandon_in_memory(self, owner: str, run: str) -> None:

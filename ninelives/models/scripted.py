@@ -103,9 +103,10 @@ def _wish(ask: Ask, text: str) -> tuple[str, str, dict[str, object]] | None:
     found = _WANTED.search(text)
     if text.lower().startswith("run ") and "terminal" in offered:
         return "I will run that command with the terminal tool.", "terminal", {"command": text[4:].strip()}
-    if found and "search_files" in offered:
-        field = _field(offered["search_files"], "pattern", "query")
-        return "I will search the files of the workspace.", "search_files", {field: found[1] or "hello"}
+    asks = "terminal" not in offered  # without a sandbox a person is asked before a file is written
+    if (found or asks) and "search_files" in offered:
+        field, wanted = _field(offered["search_files"], "pattern", "query"), found[1] if found else ""
+        return "I will search the files of the workspace.", "search_files", {field: wanted or "hello"}
     if "write_file" in offered:
         schema = offered["write_file"]
         path, content = _field(schema, "path", "file_path"), _field(schema, "content", "text")

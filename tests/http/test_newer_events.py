@@ -56,7 +56,8 @@ async def journal_of(store: Store) -> list[bytes]:
 
 @asynccontextmanager
 async def server(data: Path, log: io.StringIO, **flags: str) -> AsyncIterator[Assembled]:
-    given = {"server.data_dir": str(data), "server.key": KEY, "tools.sandbox": "off", **flags}
+    tools = {"tools.sandbox": "off", "tools.approval": "never"}
+    given = {"server.data_dir": str(data), "server.key": KEY, **tools, **flags}
     made = await assemble(load(None, {"HOME": str(data)}, given), KEY, Log(lambda: "", log), ScriptedModel(pace_s=0.0))
     await made.start()
     try:

@@ -298,6 +298,25 @@ def test_b8_a_new_question_after_a_broken_answer_is_a_new_run(house: House, upst
     assert len(house.runs()) == 2
 
 
+def test_b6_a_reader_of_the_runs_api_who_leaves_is_not_the_caller(
+    tmp_path: Path, upstream: Upstream, mark: str
+) -> None:
+    """The caller got the question and is gone; whoever watches the run after that may come and go."""
+    hasty = {"NINELIVES_LIMITS_LEAVE_GRACE_S": "0", "NINELIVES_TOOLS_APPROVAL": "always"}
+    server = start_server(tmp_path, upstream.url, **hasty)
+    try:
+        client = server.client
+        assert client.post(PATH, ask(f"{mark} [[tools=todo:{{}}]] [[tokens=40 pace=0.05]]")).status == 200
+        (run,) = (row["run_id"] for row in client.get(RUNS).json()["data"])
+        assert client.post(f"{RUNS}/{run}/approval", {"choice": "once"}).status == 200
+        with client.stream(f"{RUNS}/{run}/events") as stream:
+            while "tok1" not in (stream.take(1)[0].data.get("delta") or ""):
+                pass
+        wait_until(lambda: client.get(f"{RUNS}/{run}").json()["status"] == "completed", "it goes on", 60)
+    finally:
+        assert server.stop() == 0
+
+
 # Retries of SDKs (G13)
 
 

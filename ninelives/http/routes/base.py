@@ -201,7 +201,8 @@ class RunRoutes(DialectRoutes):
     async def follow(self, request: Request, row: RunRow) -> ASGIApp:
         """A run as a stream, from the position that the request names."""
         after = query.position(request, *self.positions)
-        return await answering.stream_run(request, self.parts, Ticket(row.run, row.session), self.how, after=after)
+        ticket = Ticket(row.run, row.session, watches=True)
+        return await answering.stream_run(request, self.parts, ticket, self.how, after=after)
 
     async def delete(self, request: Request) -> Response:
         """DELETE one. An active run is cancelled first."""
