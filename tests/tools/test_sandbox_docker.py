@@ -134,7 +134,7 @@ async def test_a_container_bounds_the_memory_of_all_its_processes(
     assert (await _sh(choice(memory_bytes=512 << 20), place, take)).text == "xxxend\n"
     sandbox = choice(memory_bytes=64 << 20)
     taken = (await _sh(sandbox, place, take)).text
-    assert "xxx" not in taken and taken.endswith("end\n")
+    assert "xxx" not in taken and "end" in taken.split()
     assert (await _sh(sandbox, place, "echo alive")).text == "alive\n"
 
 
