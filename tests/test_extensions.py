@@ -20,6 +20,7 @@ from ninelives.app.settings import load_given
 from tests.asgi import http_scope
 
 KEY = "extension-key-0123456789abcdef"
+FREE = {"tools.sandbox": "off", "tools.approval": "never"}
 NAMES = itertools.count()
 CODE = '''
 from ninelives import events, tool
@@ -93,7 +94,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def settings(tmp_path: Path, **options: object) -> Settings:
     given = {name.replace("__", "."): value for name, value in options.items()}
-    base = {"server.data_dir": str(tmp_path / "data"), "server.key": KEY, "tools.sandbox": "off"}
+    base = {"server.data_dir": str(tmp_path / "data"), "server.key": KEY, **FREE}
     return Settings.load({**base, **given}, env={"HOME": str(tmp_path)})
 
 
@@ -192,7 +193,7 @@ async def test_a_profile_can_have_an_installed_model(package: Any, tmp_path: Pat
     package("ninelives.models", parrot="MODULE:Parrot")
     profile = "[profiles.bird]\nmodel_url = 'parrot:'\nmodel_name = 'green'\ntools = []\n"
     (tmp_path / "ninelives.toml").write_text(profile)
-    base = {"server.data_dir": str(tmp_path / "data"), "server.key": KEY, "tools.sandbox": "off"}
+    base = {"server.data_dir": str(tmp_path / "data"), "server.key": KEY, **FREE}
     app = create_app(Settings.load(base, config=tmp_path / "ninelives.toml", env={"HOME": str(tmp_path)}))
     async with app.running():
         assert await said(app, "bird") == "parrot: green retries 2 False"

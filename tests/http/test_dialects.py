@@ -70,7 +70,7 @@ def test_a_dialect_that_does_not_fit_is_named_at_start(monkeypatch: pytest.Monke
 @pytest_asyncio.fixture
 async def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Assembled]:
     install(monkeypatch, tiny="TINY")
-    flags = {"server.data_dir": str(tmp_path), "server.key": KEY, "tools.sandbox": "off"}
+    flags = {"server.data_dir": str(tmp_path), "server.key": KEY, "tools.sandbox": "off", "tools.approval": "never"}
     made = await assemble(load(None, {"HOME": str(tmp_path)}, flags), KEY, Log(lambda: "", None), ScriptedModel())
     await made.start()
     yield made
