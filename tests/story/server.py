@@ -25,7 +25,7 @@ KEY = "story-key-0123456789abcdef"
 Json = dict[str, Any]
 
 
-def wait_until(true: Callable[[], Any], what: str, seconds: float = 10.0, every: float = 0.01) -> Any:
+def wait_until(true: Callable[[], Any], what: str, seconds: float = 60.0, every: float = 0.01) -> Any:
     """The first true value of a condition; an assertion with `what` when the deadline passes."""
     deadline = time.monotonic() + seconds
     while not (value := true()):
