@@ -57,8 +57,11 @@ sandbox:
 	  command -v rg >/dev/null 2>&1 || \
 	    printf '\n!!! ripgrep is missing: SOME SEARCH TESTS ARE SKIPPED (apt-get install ripgrep)\n\n' >&2; }
 
+# A test that fails beside others is run again alone, and must pass then: a busy machine can break the first run.
 test: check sandbox
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs || { \
+	  printf '\n!!! SOME TESTS FAILED (above): each of them runs again, alone\n\n' >&2; \
+	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rs; }
 
 # The sandboxes with all that they need: a small virtual machine whose memory runs out, and containers (podman).
 test-sandbox: $(STAMP) sandbox

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -86,7 +85,7 @@ class Rested:
 
     def _counted(self) -> dict[str, int]:
         self._file.unlink(missing_ok=True)
-        os.kill(self.server.process.pid, signal.SIGUSR1)
+        self.server.process.child.send_signal(signal.SIGUSR1)
         wait_until(self._file.exists, "the count", SETTLE_S)
         return dict(json.loads(self._file.read_text())["objects"])
 
