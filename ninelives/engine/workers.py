@@ -20,7 +20,16 @@ import msgspec
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.profiles import agent_for
 from ninelives.core import codec
-from ninelives.core.errors import AgentError, ClientError, Damaged, IllegalEvent, NinelivesError, ServerError, Shortage
+from ninelives.core.errors import (
+    AgentError,
+    ClientError,
+    Damaged,
+    IllegalEvent,
+    NinelivesError,
+    ServerError,
+    Shortage,
+    shortage_of,
+)
 from ninelives.core.events import (
     AnyEvent,
     ApprovalGiven,
@@ -287,8 +296,9 @@ class Worker:
     async def _failed(self, failure: BaseException | None) -> None:
         """The agent failed by itself. A shortage of the machine is not its fault: the run is parked and tried again."""
         run = self.run
-        if isinstance(failure, Shortage) and self._agent.resumable and not run.in_memory:
-            self._log.warning("run_parked", run=run.run, reason=failure.message)
+        short = failure if failure is None or isinstance(failure, Shortage) else shortage_of(failure)
+        if short is not None and self._agent.resumable and not run.in_memory:
+            self._log.warning("run_parked", run=run.run, reason=short.message)
             self.short = True
             run.advance(ClaimEvent.DRAIN)
             await self._writer.park(run)
