@@ -3,11 +3,14 @@ can tell from a broken promise."""
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -56,6 +59,67 @@ def test_a_server_that_is_not_there_is_told(command: list[str]) -> None:
 def test_a_server_that_is_not_ours_is_told(other: str) -> None:
     said = ninelives("status", "--url", other)
     assert said.exit_code == 1 and "is another server" in said.output
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Answers /health, and /health/detailed as told."""
+
+    detailed = 200
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        code = self.detailed if self.path == "/health/detailed" else 200
+        self.send_response(code if self.path in ("/health", "/health/detailed") else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"status": "ok", "from": self.path}).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The URL of a server elsewhere. Here is a data directory with a key."""
+    monkeypatch.setattr(Gateway, "asked", [])
+    monkeypatch.setattr(Gateway, "detailed", 200)
+    monkeypatch.setenv("NINELIVES_SERVER_DATA_DIR", str(tmp_path))
+    (tmp_path / "key").write_text("nl-a-key-of-this-directory")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(30)
+
+
+@pytest.mark.parametrize("tail", ["", "/v1", "/health", "/v1/health", "/health/detailed"])
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_F2_status_takes_any_usual_url_of_a_server(gateway: str, tail: str, slash: str) -> None:
+    said = CliRunner().invoke(main, ["status", "--json", "--url", gateway + tail + slash])
+    assert (said.exit_code, json.loads(said.output)["from"]) == (0, "/health/detailed")
+
+
+def test_F2_status_asks_for_plain_health_where_the_detailed_one_is_refused(
+    gateway: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in (401, 404, 405):
+        monkeypatch.setattr(Gateway, "detailed", code)
+        said = CliRunner().invoke(main, ["status", "--json", "--url", gateway])
+        assert (said.exit_code, json.loads(said.output)["from"]) == (0, "/health")
+
+
+def test_F2_status_reads_the_names_of_hermes_and_sends_no_key_there(
+    gateway: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATEWAY_HEALTH_URL", gateway + "/health/")
+    monkeypatch.setenv("GATEWAY_HEALTH_TIMEOUT", "60")
+    said = CliRunner().invoke(main, ["status", "--json"])
+    assert said.exit_code == 0 and Gateway.asked == [("/health/detailed", None)]
+    assert CliRunner().invoke(main, ["status", "--url", gateway]).exit_code == 0
+    assert Gateway.asked[-1] == ("/health/detailed", "Bearer nl-a-key-of-this-directory")
+    monkeypatch.setenv("GATEWAY_HEALTH_TIMEOUT", "soon")
+    assert "'soon' is not a valid" in CliRunner().invoke(main, ["status"]).output
 
 
 def test_F2_a_drill_with_a_wrong_configuration_breaks_no_promise(tmp_path: Path) -> None:

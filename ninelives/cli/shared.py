@@ -101,14 +101,14 @@ class Remote:
     """A running server, reached over HTTP. The key in the data directory goes only to the server that this directory
     names, or to the one that the user named."""
 
-    def __init__(self, url: str | None, key: str | None) -> None:
+    def __init__(self, url: str | None, key: str | None, *, use_key_file: bool = True) -> None:
         server = settings_from(None).settings.server
         named = url or published_address(server.data_path)
-        self.url = (named or local_url(server.host, server.port)).rstrip("/")
+        self.url = base_url(named or local_url(server.host, server.port))
         if not _is_url(self.url):
             raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
         given, stored = key or server.key, _key_file(server.data_path / "key")
-        self._key = given or (stored if named else "")
+        self._key = given or (stored if named and use_key_file else "")
         self._held_back = str(server.data_path / "key") if stored and not self._key else ""
         self._opener = _opener(self.url)
 
@@ -140,9 +140,9 @@ class Remote:
         start = "Start it with `ninelives serve`, or name another with --url."
         return click.ClickException(f"{self.url} does not answer ({reason}). {start}")
 
-    def get(self, path: str, method: str = "GET", body: Answer | None = None) -> Answer:
+    def get(self, path: str, method: str = "GET", body: Answer | None = None, timeout: float = 30.0) -> Answer:
         """A JSON answer."""
-        with self.open(path, method, body=body) as response:
+        with self.open(path, method, timeout, body) as response:
             return self.read(response)
 
     def read(self, response: Any) -> Answer:
@@ -174,6 +174,15 @@ def _opener(url: str) -> OpenerDirector:
     """Proxies of the environment are used for other machines only."""
     here = is_loopback(urlsplit(url).hostname or "")
     return build_opener(_NoRedirect, *([ProxyHandler({})] if here else []))
+
+
+def base_url(text: str) -> str:
+    """The URL of a server, from that or from one of its usual addresses: .../v1, .../health, .../health/detailed."""
+    url = text.strip().rstrip("/")
+    for tail in ("/detailed", "/health", "/v1"):
+        if tail != "/detailed" or url.endswith("/health/detailed"):
+            url = url.removesuffix(tail).rstrip("/")
+    return url
 
 
 def _is_url(text: str) -> bool:

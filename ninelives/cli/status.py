@@ -8,27 +8,52 @@ from http.client import HTTPException
 from urllib.error import HTTPError
 
 import click
+from click.core import ParameterSource
 
-from ninelives.cli.shared import Remote, json_option, print_fields, remote_options
+from ninelives.cli.shared import Answer, Remote, json_option, print_fields
+
+TIMEOUT_S = 5.0
 
 
 @click.command()
-@remote_options
+@click.option(
+    "--url",
+    envvar="GATEWAY_HEALTH_URL",
+    help="URL of the server, also with /v1, /health or /health/detailed (default: the one that the data directory "
+    "names). GATEWAY_HEALTH_URL is read too.",
+)
+@click.option("--key", envvar="API_SERVER_KEY", help="Key (default: the one in the data directory).")
+@click.option(
+    "--timeout",
+    envvar="GATEWAY_HEALTH_TIMEOUT",
+    type=click.FloatRange(min=0, max=3600, min_open=True),
+    default=TIMEOUT_S,
+    show_default=True,
+    help="Seconds for each request. GATEWAY_HEALTH_TIMEOUT is read too.",
+)
 @json_option
-def status(url: str | None, key: str | None, as_json: bool) -> None:
+@click.pass_context
+def status(ctx: click.Context, url: str | None, key: str | None, timeout: float, as_json: bool) -> None:
     """Show the health of a running server and its replicas.
 
     Exit code: 0 when the server is healthy, 1 otherwise."""
-    remote = Remote(url, key)
-    try:
-        with remote.send("/health/detailed", timeout=5) as response:
-            answer = remote.read(response)
-    except HTTPError as error:
-        answer = remote.read(error) if error.code == 503 else remote.get("/health")
-    except (OSError, HTTPException) as error:
-        raise remote.away(error) from error
+    typed = ctx.get_parameter_source("url") is not ParameterSource.ENVIRONMENT
+    answer = _health(Remote(url, key, use_key_file=typed), timeout)
     if as_json:
         click.echo(json.dumps(answer))
     else:
         print_fields(answer)
     sys.exit(0 if answer.get("status") == "ok" else 1)
+
+
+def _health(remote: Remote, timeout: float) -> Answer:
+    """The detailed health; the plain one of a server that does not give it."""
+    try:
+        with remote.send("/health/detailed", timeout=timeout) as response:
+            return remote.read(response)
+    except (OSError, HTTPException) as error:
+        if isinstance(error, HTTPError) and error.code == 503:
+            return remote.read(error)
+        if not isinstance(error, HTTPError | TimeoutError):  # after those two, the plain one may still answer
+            raise remote.away(error) from error
+    return remote.get("/health", timeout=timeout)
