@@ -3,9 +3,12 @@ limit of a message (R13). Refuses to know: who asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from ninelives.core import events as e
+from ninelives.core.context import text_tokens
 from ninelives.core.ids import call_id
 from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
 
@@ -82,15 +85,33 @@ class Incoming:
         self._room -= len(text)
         self.full = self._room <= 0
 
-    def completed(self) -> e.MessageCompleted:
-        """The whole message. Calls get our ids. A message that was cut off has no calls."""
+    def completed(self, asked_tokens: Callable[[], int]) -> e.MessageCompleted:
+        """The whole message. Calls get our ids. A message that was cut off has no calls. `asked_tokens` estimates the
+        request, for an upstream that does not count it."""
         finish = self._finished.reason if self._finished and not self.full else "length"
-        usage = self._finished.usage if self._finished else e.Usage()
+        usage = self._counted(self._finished.usage if self._finished else e.Usage(), asked_tokens)
         calls: tuple[e.Call, ...] = ()
         if finish in ("stop", "tool_calls"):
             calls = tuple(self._call(n, index) for n, index in enumerate(sorted(self._names)))
         thinking, refusal = "".join(self._thinking), "".join(self._refusal)
         return e.MessageCompleted("".join(self._text), calls, usage, thinking, finish, refusal)
+
+    def _counted(self, told: e.Usage, asked_tokens: Callable[[], int]) -> e.Usage:
+        """The usage, with what the upstream left out. No request has zero tokens, and no answer but an empty one."""
+        if told.input_tokens and told.output_tokens:
+            return told
+        arguments = (piece for pieces in self._arguments.values() for piece in pieces)
+        thought = text_tokens(*self._thinking)
+        said = thought + text_tokens(*self._text, *self._refusal, *self._names.values(), *arguments)
+        if told.input_tokens and not said:
+            return told
+        return replace(
+            told,
+            input_tokens=told.input_tokens or asked_tokens(),
+            output_tokens=told.output_tokens or said,
+            reasoning_tokens=told.reasoning_tokens if told.output_tokens else thought,
+            estimated=True,
+        )
 
     def _call(self, n: int, index: int) -> e.Call:
         name = self._names[index]

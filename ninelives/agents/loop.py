@@ -198,7 +198,7 @@ class LoopAgent:
                     yield delta
                 if incoming.full:
                     break
-        yield incoming.completed()
+        yield incoming.completed(lambda: estimated_tokens(messages) + estimated_tool_tokens(tools))
 
     async def _execute(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
         """Execute calls: reads and idempotent ones side by side, each write alone and in its place."""

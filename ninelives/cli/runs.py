@@ -126,6 +126,7 @@ def receipt(run: str, url: str | None, key: str | None, as_json: bool) -> None:
         echo_text(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
     spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
     more = " (a model call was cut off: the upstream may have counted more)" if answer["usage_incomplete"] else ""
-    echo_text(f"  tokens: {spent} spent{more}, {saved} saved by recovery")
+    about = "about " if answer["usage_estimated"] else ""
+    echo_text(f"  tokens: {about}{spent} spent{more}, {saved} saved by recovery")
     if answer["error"]:
         echo_text(f"  error: {answer['error']['message']} ({answer['error']['reason']})")

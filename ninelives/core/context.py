@@ -54,6 +54,12 @@ def estimated_tokens(messages: Sequence[Message]) -> int:
     return sum(_cost(message) for message in messages)
 
 
+def text_tokens(*texts: str) -> int:
+    """About how many tokens these texts have; at least one where there is any text."""
+    size = sum(len(text.encode("utf-8", "replace")) for text in texts)
+    return -(-size // 4)
+
+
 def estimated_tool_tokens(tools: Sequence[dict[str, object]]) -> int:
     """About how many tokens the descriptions of these tools have."""
     return sum(len(msgspec.json.encode(tool)) // 4 for tool in tools)

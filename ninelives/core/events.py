@@ -30,6 +30,8 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     output_tokens: int = 0
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    estimated: bool = False
+    """True where the upstream left out a count, so that some of these were estimated (C11)."""
 
     def plus(self, other: Usage) -> Usage:
         """The sum of both."""
@@ -38,6 +40,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
         )
 
 

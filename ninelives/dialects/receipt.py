@@ -89,6 +89,7 @@ class Receipt:
             approvals=self._approvals,
             usage=usage_object(facts.usage),
             usage_incomplete=facts.usage_incomplete,
+            usage_estimated=facts.usage.estimated,
             usage_saved_by_recovery=usage_object(self._saved),
             error=_error(facts.end),
         )

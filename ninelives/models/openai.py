@@ -27,6 +27,7 @@ from ninelives.models.chunks import (
     excerpt,
     garbage_error,
 )
+from ninelives.models.modes import FIELDS, AnswerMode, ModeMemory, simpler
 
 if TYPE_CHECKING:
     from ninelives.models.feed import Feed, TakeParts
@@ -52,7 +53,7 @@ class Upstream(Struct, frozen=True):
     connect_s: float = 10.0
     """Seconds for name lookup, TCP and TLS."""
     first_byte_s: float = 120.0
-    """Seconds from the start of a try to the first byte of the answer's body."""
+    """Seconds from the start of a try to the first byte of the answer's body. An answer in one piece has `total_s`."""
     stall_s: float = 60.0
     """Seconds between two reads. Comments count as reads."""
     total_s: float = 1800.0
@@ -73,6 +74,14 @@ class Upstream(Struct, frozen=True):
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("url", _host(self.url)), ("name", self.name)]  # rich would show every field, with the key
+
+
+class StreamRefused(UpstreamFailed):
+    """The upstream does not answer in the way that was asked for. `instead`: the way to ask again."""
+
+    def __init__(self, code: str, message: str, instead: AnswerMode) -> None:
+        super().__init__(code, message)
+        self.instead = instead
 
 
 class PendingAnswer:
@@ -100,23 +109,29 @@ class OpenAIModel:
         self._upstream = upstream
         self._clock, self._sleep, self._chance = clock, sleep, chance
         self._pool: Pool | None = None
+        self._modes = ModeMemory(clock)
         self._head = b""
         self._tools: tuple[tuple[dict[str, object], ...], msgspec.Raw] = ((), msgspec.Raw(b"[]"))
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
         """See Model.stream."""
-        body = self._body(ask)
+        mode = first = self._modes.first(tools=bool(ask.tools))
         by = self._clock() + self._upstream.total_s
         tries = 0
         told = False
         while True:
             reading: PendingAnswer | None = None
             try:
-                reading = await self._begin(body, by, ask.take_parts)
+                reading = await self._begin(self._body(ask, mode), by, ask.take_parts, mode)
+                if mode != first:
+                    self._modes.accepted(mode, tools=bool(ask.tools))
                 while parts := await self._next(reading):
                     told = True
                     yield parts
                 return
+            except StreamRefused as refused:
+                mode = refused.instead  # at most two of three ways are refused, so this ends
+                continue
             except UpstreamFailed as failure:
                 told = told or (reading is not None and reading.feed.offered)
                 wait = self._wait(failure, tries)
@@ -149,14 +164,14 @@ class OpenAIModel:
         if pool is not None:
             await pool.close()
 
-    async def _begin(self, body: bytes, by: float, take_parts: TakeParts | None) -> PendingAnswer:
+    async def _begin(self, body: bytes, by: float, take_parts: TakeParts | None, mode: AnswerMode) -> PendingAnswer:
         from ninelives.models.feed import Feed
 
-        first_by = min(by, self._clock() + self._upstream.first_byte_s)
+        first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
         connection = await self._post(body, first_by)
         try:
             answer = AnswerReader(self._upstream.api_key)
-            intake = await self._intake(connection, answer, by)
+            intake = await self._intake(connection, answer, by, mode)
             return PendingAnswer(connection, Feed(connection, intake, answer, take_parts), first_by, by)
         except BaseException:
             self._give_back(connection)
@@ -224,9 +239,11 @@ class OpenAIModel:
         else:
             connection.hang_up()
 
-    async def _intake(self, connection: UpstreamConnection, answer: AnswerReader, by: float) -> EventLines | WholeBody:
+    async def _intake(
+        self, connection: UpstreamConnection, answer: AnswerReader, by: float, mode: AnswerMode
+    ) -> EventLines | WholeBody:
         if not 200 <= connection.status < 300:
-            raise await self._refused(connection, by)
+            raise await self._refused(connection, by, mode)
         kind = (connection.header(b"content-type") or "").partition(";")[0].strip().lower()
         if kind == "text/html":
             raise garbage_error("an HTML page")
@@ -234,14 +251,17 @@ class OpenAIModel:
             return WholeBody(answer, self._upstream.line_bytes)
         return EventLines(answer, self._upstream.line_bytes)
 
-    async def _refused(self, connection: UpstreamConnection, by: float) -> UpstreamFailed:
+    async def _refused(self, connection: UpstreamConnection, by: float, mode: AnswerMode) -> UpstreamFailed:
         status = connection.status
         body = await self._first_bytes(connection, EXCERPT_BYTES, by)
         code, advice = _STATUS.get(status, ("upstream_status", "Try again later."))
+        text = f"The model's upstream answered {status}{excerpt(body, self._upstream.api_key)}. {advice}"
+        if (instead := simpler(mode, status, body)) is not None:
+            return StreamRefused(code, text, instead)
         again = status in (408, 409, 429) or status >= 500
         return UpstreamFailed(
             code,
-            f"The model's upstream answered {status}{excerpt(body, self._upstream.api_key)}. {advice}",
+            text,
             status=429 if status == 429 else 502,
             again=again and connection.header(b"x-should-retry") != "false",
             wait_s=_retry_after(connection.header(b"retry-after"), connection.header(b"date")),
@@ -283,11 +303,11 @@ class OpenAIModel:
         backoff = min(BACKOFF_CAP_S, upstream.backoff_s * 2.0**tries)
         return backoff * (0.5 + self._chance() / 2)
 
-    def _body(self, ask: Ask) -> bytes:
+    def _body(self, ask: Ask, mode: AnswerMode) -> bytes:
         body: dict[str, object] = {**ask.options, "model": self.name, "messages": ask.messages}
         if ask.tools:
             body["tools"] = self._encoded(ask.tools)
-        return msgspec.json.encode({**body, "stream": True, "stream_options": {"include_usage": True}})
+        return msgspec.json.encode({**body, **FIELDS[mode]})
 
     def _encoded(self, tools: tuple[dict[str, object], ...]) -> msgspec.Raw:
         """The tools as JSON, cached: nearly every request has the same tools, and they are most of its bytes."""

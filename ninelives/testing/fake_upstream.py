@@ -16,9 +16,12 @@ pair of brackets, several pairs in one text:
   [[refuse]]                the final text comes as a refusal
   [[length=5]] [[cached=7]] finish_reason length after 5 tokens; cached tokens in the usage
   [[json]] [[crlf]] [[noindex]] [[nodone]]  a JSON answer; CRLF; calls without index; no [DONE] after the finish
+  [[nousage]]               no usage, whether asked for or not
+  [[nostream]] [[nostream=tools]] [[nooptions]]  400 for stream: true; only with tools; for stream_options
 Faults, each with `times=N` (only the first N requests with this text), `at=R` (only in round R) and, for those that
 count tokens, `gate` (wait for FakeUpstream.go or POST /_go before doing it):
-  [[status=500]] [[status=429 retry_after=1]]  and `leak`: the error quotes the credentials it was sent
+  [[status=500]] [[status=429 retry_after=1]]  and `leak`: the error quotes the credentials it was sent; with
+                            `unstreamed`, a refusal to stream comes first
   [[cut=5]] [[hang=3]] [[garbage=2]] [[errorframe=2]]  after so many tokens of text (0: before the first)
   [[noeof]]                 a clean end of the body without finish_reason
   [[html]] [[longline]] [[slowstart=0.5]]  a page; a line of 50 MB; a wait before the answer's first byte
@@ -160,7 +163,19 @@ class Script:
             calls = [{"type": "function", "function": {"name": name, "arguments": text}} for name, text in self.calls]
             message["tool_calls"] = [{"id": self.call_id(n), **call} for n, call in enumerate(calls)]
         choices = [{"index": 0, "message": message, "finish_reason": self.finish}]
-        return {"id": "chatcmpl-fake", "object": "chat.completion", "choices": choices, "usage": self.usage()}
+        usage = {} if "nousage" in self.keys else {"usage": self.usage()}
+        return {"id": "chatcmpl-fake", "object": "chat.completion", "choices": choices, **usage}
+
+
+def _refusal(script: Script, request: Json) -> str:
+    """Why this upstream does not answer in the way it was asked to; empty where it does."""
+    if not request.get("stream"):
+        return ""
+    if "nooptions" in script.keys and "stream_options" in request:
+        return "Unrecognized request argument supplied: stream_options"
+    if script.keys.get("nostream") == "tools":
+        return "This model doesn't support tool use in streaming mode." if request.get("tools") else ""
+    return "Unsupported value: 'stream' does not support true." if "nostream" in script.keys else ""
 
 
 class FakeUpstream:
@@ -280,7 +295,8 @@ class Socket:
         faults = self.up.faults(script)
         if "slowstart" in faults:
             await self._pause(float(faults["slowstart"]["slowstart"]))
-        if "status" in faults:
+        refusal = _refusal(script, request)
+        if "status" in faults and not (refusal and "unstreamed" in faults["status"]):
             group = faults["status"]
             said = f"fake status {group['status']}" + (f" {headers.get('authorization')}" if "leak" in group else "")
             wait = f"Retry-After: {group['retry_after']}\r\n" if "retry_after" in group else ""
@@ -288,6 +304,9 @@ class Socket:
             self._respond(int(group["status"]), json.dumps(error).encode(), more=wait)
         elif "html" in faults:
             self._respond(200, b"<!doctype html><html><body>Sign in</body></html>", "text/html")
+        elif refusal:
+            error = {"error": {"message": refusal, "type": "invalid_request_error", "param": "stream", "code": None}}
+            self._respond(400, json.dumps(error).encode())
         elif "json" in script.keys or not request.get("stream"):
             self._respond(200, json.dumps(script.body()).encode())
         else:
@@ -318,7 +337,7 @@ class Socket:
 
     def _end(self, script: Script, usage: bool, eol: str) -> None:
         self._chunk(_frame({"choices": [{"index": 0, "delta": {}, "finish_reason": script.finish}]}, eol))
-        if usage:
+        if usage and "nousage" not in script.keys:
             self._chunk(_frame({"choices": [], "usage": script.usage()}, eol))
         if "nodone" not in script.keys:
             self._chunk(f"data: [DONE]{eol}{eol}".encode())

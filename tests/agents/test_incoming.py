@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ninelives.agents.incoming import FLOOD, Incoming
 from ninelives.core.events import ReasoningDelta, TextDelta, Usage
-from ninelives.models.base import Finished, Part, Text, Thinking
+from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
 
 
 def incoming(room: int = 1_000_000) -> Incoming:
@@ -25,7 +27,8 @@ def test_neighbours_of_one_kind_in_a_flood_are_one_delta_and_nothing_is_lost_or_
     flood: list[Part] = [Thinking("a"), Thinking("b"), *said, Thinking("c"), Text("d"), Finished("stop", Usage())]
     text = "".join(f"tok{n} " for n in range(FLOOD))
     assert list(here.feed(flood)) == [ReasoningDelta("ab"), TextDelta(text), ReasoningDelta("c"), TextDelta("d")]
-    assert (here.completed().text, here.completed().reasoning, here.completed().finish) == (text + "d", "abc", "stop")
+    done = here.completed(lambda: 7)
+    assert (done.text, done.reasoning, done.finish) == (text + "d", "abc", "stop")
 
 
 def test_what_reaches_the_bound_does_not_fit() -> None:
@@ -33,4 +36,26 @@ def test_what_reaches_the_bound_does_not_fit() -> None:
     assert here.fits([Text("abcd")])
     assert not here.fits([Text("abc"), Thinking("de")])
     assert list(here.feed([Text("abcde"), Text("f")])) == [TextDelta("abcde")]
-    assert here.full and here.completed().finish == "length"
+    assert here.full and here.completed(lambda: 7).finish == "length"
+
+
+@pytest.mark.parametrize(
+    ("told", "counted"),
+    [
+        (Usage(3, 4, 1, 2), Usage(3, 4, 1, 2)),
+        (Usage(), Usage(70, 5, 0, 1, estimated=True)),
+        (Usage(3), Usage(3, 5, 0, 1, estimated=True)),
+        (Usage(0, 4, 0, 2), Usage(70, 4, 0, 2, estimated=True)),
+    ],
+)
+def test_c11_what_the_upstream_does_not_count_is_estimated(told: Usage, counted: Usage) -> None:
+    here = Incoming("r", 0, 1000, frozenset())
+    parts: list[Part] = [Thinking("ab"), Text("hello"), CallPiece(0, "note", "{}äö"), Finished("tool_calls", told)]
+    assert not [delta for delta in here.feed(parts) if not delta.text]
+    assert here.completed(lambda: 70).usage == counted
+
+
+def test_c11_an_empty_answer_of_no_tokens_is_no_estimate() -> None:
+    here = Incoming("r", 0, 1000, frozenset())
+    assert list(here.feed([Finished("stop", Usage(3))])) == []
+    assert here.completed(lambda: 70).usage == Usage(3)

@@ -197,6 +197,7 @@ def test_the_object_of_a_run_has_the_fields_of_hermes() -> None:
             "total_tokens": 0,
         },
         "usage_incomplete": False,
+        "usage_estimated": False,
         "attempt": 1,
         "error": None,
     }

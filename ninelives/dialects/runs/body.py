@@ -53,6 +53,7 @@ def body(state: RunState) -> RunObject:
         output=joined(item.text + item.refusal for item in facts.items if isinstance(item, Said)),
         usage=usage_object(facts.usage),
         usage_incomplete=facts.usage_incomplete,
+        usage_estimated=facts.usage.estimated,
         attempt=facts.attempt,
         error=failure_text(failed) if failed else None,
         approval=_open_question(facts.asked) if facts.asked else UNSET,

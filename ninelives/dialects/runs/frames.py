@@ -131,6 +131,8 @@ def _finished(view: RunsView, finished: e.ToolFinished) -> tuple[RunsView, RunEv
 
 def _end(view: RunsView, end: e.Terminal) -> tuple[str, dict[str, object]]:
     result: dict[str, object] = {"output": joined(view.texts), "usage": usage_object(view.usage)}
+    if view.usage.estimated:
+        result["usage_estimated"] = True
     match end:
         case e.RunCompleted():
             return "run.completed", result

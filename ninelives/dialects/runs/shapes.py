@@ -51,6 +51,8 @@ class RunObject(Struct, frozen=True):
     output: str
     usage: ResponseUsage
     usage_incomplete: bool
+    usage_estimated: bool
+    """The upstream left out counts, so some of them are estimates."""
     attempt: Count
     error: str | None
     approval: OpenQuestion | UnsetType = UNSET
@@ -94,5 +96,6 @@ class ReceiptObject(Struct, frozen=True):
     approvals: list[Json]
     usage: ResponseUsage
     usage_incomplete: bool
+    usage_estimated: bool
     usage_saved_by_recovery: ResponseUsage
     error: Json | None

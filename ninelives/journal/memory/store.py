@@ -117,7 +117,6 @@ class MemoryStore:
         """See Journal.append."""
         return [self._append(part) for part in slices]
 
-
     def _writable(self, part: Slice) -> MemoryRun | None:
         run = self._runs.get(part.run)
         if run is None or run.ended or run.hidden or run.attempt != part.attempt or run.holder is None:

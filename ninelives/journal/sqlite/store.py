@@ -248,6 +248,7 @@ class SqliteDeliveries:
                 lambda db: run_rows.strand(db, self._fences, at), lambda done: self._fences.stranded.clear()
             )
 
+
 class SqlitePeers(Alone):
     """See journal.base.Peers."""
 

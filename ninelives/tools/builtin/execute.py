@@ -76,7 +76,6 @@ class ExecuteCode:
         after = full_note(place) if launch.file_bytes == 0 else no_note
         return LaunchExecution(waiting, place, seconds, self._threads, launch.files, after)
 
-
     def _found(self) -> str | None:
         return next((str(path) for path in self._pythons if os.access(path, os.X_OK)), None)
 

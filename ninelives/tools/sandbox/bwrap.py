@@ -65,9 +65,7 @@ class Bwrap(HostSandbox):
     kind: Kind = "bwrap"
     contained = True
 
-    def __init__(
-        self, program: str, options: frozenset[str], version: str, groups: CallGroups | None = None
-    ) -> None:
+    def __init__(self, program: str, options: frozenset[str], version: str, groups: CallGroups | None = None) -> None:
         self.uid = dropped_uid()
         # Before Linux 5.14 the kernel counts the user's processes on the whole machine: a small bound would forbid all.
         self.bounds: Bounds | None = Bounds(processes=64 if _kernel() >= (5, 14) else 1024)

@@ -150,7 +150,6 @@ class Docker:
         environ = {**self._run.options.environ, CALL: launch.call_id}
         return Start(entry, environ, sweep=lambda: container.end(group))
 
-
     def close(self) -> None:
         """See Sandbox.close. The containers stay, without a process of ours, but for those that nobody owns."""
         with self._lock:

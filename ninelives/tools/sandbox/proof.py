@@ -49,7 +49,6 @@ class Run(Protocol):
     def __call__(self, script: str, call_bytes: int | None = None) -> Awaitable[Output]: ...
 
 
-
 async def prove(sandbox: Sandbox, place: Place) -> list[Finding]:
     """Try to get out. `place` needs its own workspace, and its own state directory for the bait."""
     if sandbox.kind in ("off", "refused"):
