@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
-from starlette.applications import Starlette
 
 from ninelives.app.agents import AgentEnvironment, Agents, build_agents, choose_sandbox, keyless_profiles
 from ninelives.app.errors import ConfigError
@@ -25,9 +24,8 @@ from ninelives.engine.base import EngineLimits, EngineParts, Keep
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
-from ninelives.http.aside import Aside
-from ninelives.http.body import BodyLimits
-from ninelives.http.edge.gate import Rules
+from ninelives.http.body import Aside, BodyLimits
+from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.routes import DialectsError
 from ninelives.http.routes.server import OPEN_PATHS, About
@@ -61,7 +59,7 @@ def new_code() -> str:
 class Assembled(Struct):
     """A server that can be started."""
 
-    app: Starlette
+    app: Gate
     engine: Engine
     store: ServerStore
     agents: Agents

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ninelives.app.build import BuiltServer
     from ninelives.app.extensions import Extensions
     from ninelives.engine.engine import Engine
-    from ninelives.http.edge.bounds import ConnectionLimits
+    from ninelives.http.edge.connection import ConnectionLimits
     from ninelives.http.edge.server import Serving
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
@@ -149,7 +149,7 @@ class Foreground:
             return await self._until_stopped(serving, running, built, log, server_url(host, port), name)
 
     def _connection_limits(self) -> ConnectionLimits:
-        from ninelives.http.edge.bounds import ConnectionLimits
+        from ninelives.http.edge.connection import ConnectionLimits
 
         limits = self._loaded.settings.limits
         return ConnectionLimits(

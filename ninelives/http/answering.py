@@ -20,12 +20,10 @@ from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.asking import Context, Profile, is_session_name
 from ninelives.dialects.clients import TABLE, Client, first_of, recognise
-from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import broken_frame
-from ninelives.engine.base import Cut, CutOff, Idle, Order, Projection, StreamEnded, Ticket
+from ninelives.engine.base import Cut, CutOff, Idle, Projection, StreamEnded, Ticket
 from ninelives.engine.engine import Engine
-from ninelives.http.aside import Aside
-from ninelives.http.body import BodyLimits, read_json, read_json_optional
+from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
 from ninelives.journal.base import Sessions
@@ -97,14 +95,6 @@ def context_of(request: Request, parts: RouteParts) -> Context:
     special = first_of(key.settings, parts.profile.policy(), caller)
     more = (key.id, key.settings, parts.clients, caller, special)
     return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
-
-
-async def submit(parts: RouteParts, context: Context, parsed: ParsedRequest, size: int) -> Ticket:
-    """Start the run of a POST of `size` bytes, or attach to the run of its key or of the lost connection that it
-    replaces. Pass the ticket to answer_run() or answer_ticket(): they tell the engine how the connection ends
-    (Engine.close)."""
-    asked = context.waiting(parsed.asked)
-    return await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=asked, size=size))
 
 
 async def body_of(request: Request, parts: RouteParts) -> bytes:

@@ -19,12 +19,12 @@ class ApiStyle(Struct, frozen=True, kw_only=True):
     """Makes the body of an error, given the request id."""
     api_key: bool = False
     """x-api-key counts as a credential even beside Authorization, so a request with both is refused."""
-    request_id: bytes | None = None
-    """The header that carries the request id, beside x-request-id."""
+    request_ids: tuple[bytes, ...] = (b"x-request-id",)
+    """The headers that carry the request id."""
 
 
 OPENAI = ApiStyle(error=lambda error, _: {"error": error_object(error)})
-ANTHROPIC = ApiStyle(error=error_body, api_key=True, request_id=b"request-id")
+ANTHROPIC = ApiStyle(error=error_body, api_key=True, request_ids=(b"x-request-id", b"request-id"))
 
 
 def style_of(path: str) -> ApiStyle:

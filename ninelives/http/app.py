@@ -8,7 +8,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ninelives.engine.base import Logger
 from ninelives.http.edge.gate import Gate, Rules
@@ -23,43 +22,31 @@ from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
 
 
-class Application(Starlette):
-    """Starlette's application behind the gate and the fast router. Of Starlette's layers only the one for its own
-    exceptions is used: the gate handles all other errors."""
-
-    gate: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Gate, fast router, then Starlette's router."""
-        scope["app"] = self
-        await self.gate(scope, receive, send)
-
-
-def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Starlette:
+def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Gate:
     """The application of a process without an API: health only."""
-    return _app(
-        HealthRoutes(about).routes(),
-        lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log),
-    )
+    inside = _routed(HealthRoutes(about).routes())
+    return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log)
 
 
-def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Starlette:
-    """The whole server as an ASGI application."""
+def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Gate:
+    """The whole server as an ASGI application: gate, fast router, then Starlette's router."""
     parts, served = about.parts, served_dialects()
-    routes: list[BaseRoute] = [
-        *HealthRoutes(about).routes(),
-        *ServerRoutes(about, [row.dialect for row in served]).routes(),
-        *(route for row in served for route in row.routes(row.dialect, parts, log).routes()),
-        *SessionRoutes(parts).routes(),
-        *ApprovalRoutes(parts).routes(),
-        *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
-    ]
-    return _app(routes, lambda inside: Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log))
+    inside = _routed(
+        [
+            *HealthRoutes(about).routes(),
+            *ServerRoutes(about, [row.dialect for row in served]).routes(),
+            *(route for row in served for route in row.routes(row.dialect, parts, log).routes()),
+            *SessionRoutes(parts).routes(),
+            *ApprovalRoutes(parts).routes(),
+            *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
+        ]
+    )
+    return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log)
 
 
-def _app(routes: Sequence[BaseRoute], gate: Callable[[ASGIApp], ASGIApp]) -> Starlette:
-    app = Application(routes=routes)
+def _routed(routes: Sequence[BaseRoute]) -> FastRouter:
+    """Starlette behind the fast router. Of Starlette's layers only the one for its own exceptions is used: the gate
+    handles all other errors."""
+    app = Starlette(routes=routes)
     app.router.redirect_slashes = False  # a redirect would name our host and scheme, not those of the proxy
-    beyond = ExceptionMiddleware(app.router, {HTTPException: on_http_exception})
-    app.gate = gate(FastRouter(beyond, app.routes))
-    return app
+    return FastRouter(app, ExceptionMiddleware(app.router, {HTTPException: on_http_exception}), app.routes)

@@ -17,10 +17,11 @@ _LAST = "/{id}"
 
 
 class FastRouter:
-    """ASGI middleware: calls the endpoint itself, or `app`."""
+    """ASGI middleware: calls the endpoint itself, or `beyond`. `app` is what requests call their application."""
 
-    def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, beyond: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+        self.app = app
+        self._beyond = beyond
         self._plain: dict[tuple[str, str], Endpoint] = {}
         self._named: dict[tuple[str, str], Endpoint] = {}
         for route in routes:
@@ -37,20 +38,17 @@ class FastRouter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the endpoint, or pass on to Starlette."""
-        endpoint = self._find(scope) if scope["type"] == "http" and not scope.get("root_path") else None
-        if endpoint is None:
-            return await self._app(scope, receive, send)
-        answer: Any = await endpoint(Request(scope, receive, send))
-        await answer(scope, receive, send)
-
-    def _find(self, scope: Scope) -> Endpoint | None:
+        scope["app"] = self.app
+        if scope["type"] != "http" or scope.get("root_path"):
+            return await self._beyond(scope, receive, send)
         method, path = scope["method"], scope["path"]
         endpoint = self._plain.get((method, path))
-        if endpoint is not None:
-            scope["path_params"] = {}
-            return endpoint
-        base, _, name = path.rpartition("/")
-        endpoint = self._named.get((method, base)) if name else None
-        if endpoint is not None:
+        scope["path_params"] = {}
+        if endpoint is None:
+            base, _, name = path.rpartition("/")
+            endpoint = self._named.get((method, base)) if name else None
+            if endpoint is None:
+                return await self._beyond(scope, receive, send)
             scope["path_params"] = {"id": name}
-        return endpoint
+        answer: Any = await endpoint(Request(scope, receive, send))
+        await answer(scope, receive, send)

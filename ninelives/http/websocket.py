@@ -27,7 +27,7 @@ from ninelives.core.spec import Message
 from ninelives.core.state import RunState, chainable
 from ninelives.dialects.responses import frames, parse, socket
 from ninelives.dialects.responses.socket import Create, FrameRefused, Held
-from ninelives.engine.base import Broken, Chunk, Cut, Logger, StreamEnded, Ticket
+from ninelives.engine.base import Broken, Chunk, Cut, Logger, Order, StreamEnded, Ticket
 from ninelives.engine.subscription import Subscription
 from ninelives.http import answering
 from ninelives.http.answering import RouteParts
@@ -234,7 +234,9 @@ class Connection:
                 parsed = socket.continued(parsed, held, frame.previous)
             else:
                 parsed = await parse_resolved(self._parts, self._context, frame.raw)
-            ticket = await answering.submit(self._parts, self._context, parsed, len(frame.raw))
+            asked = self._context.waiting(parsed.asked)
+            order = Order(owner=self._context.owner, spec=parsed.spec, asked=asked, size=len(frame.raw))
+            ticket = await self._parts.engine.submit(order)
             del parsed
         except ClientError as error:
             if error.status == 404 and error.param == "previous_response_id" and not frame.stored:

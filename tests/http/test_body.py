@@ -14,8 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ninelives.core.errors import ClientError
 from ninelives.http import body as body_module
-from ninelives.http.aside import Aside
-from ninelives.http.body import BodyLimits, read_json, read_json_optional
+from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from tests.asgi import Script, http_scope
 
 JSON = {"content-type": "application/json"}

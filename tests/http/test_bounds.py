@@ -1,5 +1,5 @@
-"""Rules for connections: how many there are, who gives way, and how one ends. Each test runs a real server on a socket,
-with each of the two parsers."""
+"""Rules for connections: how many there are, who gives way, and how one ends. Each test runs a real server on a
+socket."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 import uvicorn
-from uvicorn.protocols.http import h11_impl, httptools_impl
 
 from ninelives.app.descriptors import connections_within
 from ninelives.http.edge import server
-from ninelives.http.edge.bounds import LINGER_BYTES, ConnectionLimits
-from ninelives.http.edge.connection import protocol_of
+from ninelives.http.edge.connection import LINGER_BYTES, ConnectionLimits, ConnectionState, connection_class
 
 GET = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
 PATIENCE_S = 60.0
@@ -39,13 +37,13 @@ class App:
 
 
 @asynccontextmanager
-async def serving(base: type[Any], app: Any, **limits: Any) -> AsyncIterator[Connect]:
+async def serving(app: Any, **limits: Any) -> AsyncIterator[Connect]:
     """Yields a function that connects."""
     bounds = ConnectionLimits(**limits)
-    made: dict[str, Any] = {"http": protocol_of(base, bounds), "ws": server._websocket}
+    made: dict[str, Any] = {"http": connection_class(bounds), "ws": server._websocket}
     config = uvicorn.Config(app, lifespan="off", proxy_headers=False, log_config=None, **made)
     config.load()
-    state = server._State()
+    state = ConnectionState()
     protocol: Any = config.http_protocol_class
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(
@@ -70,21 +68,16 @@ async def serving(base: type[Any], app: Any, **limits: Any) -> AsyncIterator[Con
             connection.transport.abort()
 
 
-@pytest.fixture(params=[httptools_impl.HttpToolsProtocol, h11_impl.H11Protocol], ids=["httptools", "h11"])
-def base(request: pytest.FixtureRequest) -> type[Any]:
-    return request.param  # type: ignore[no-any-return]
-
-
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     return int(head.split(b" ", 2)[1]), head.lower(), await reader.readexactly(length)
 
 
-async def test_the_connection_that_is_idle_for_longest_gives_way_to_a_new_one(base: type[Any]) -> None:
+async def test_the_connection_that_is_idle_for_longest_gives_way_to_a_new_one() -> None:
     app = App()
     app.free.set()
-    async with serving(base, app, connections=2) as connect:
+    async with serving(app, connections=2) as connect:
         used, first, second = await connect(), await connect(), None
         used[1].write(GET)
         assert (await answer(used[0]))[0] == 200  # so it has been idle for less time than `first`
@@ -95,9 +88,9 @@ async def test_the_connection_that_is_idle_for_longest_gives_way_to_a_new_one(ba
             assert (await answer(reader))[0] == 200
 
 
-async def test_too_many_connections_is_503_where_none_is_idle(base: type[Any]) -> None:
+async def test_too_many_connections_is_503_where_none_is_idle() -> None:
     app = App()
-    async with serving(base, app, connections=2) as connect:
+    async with serving(app, connections=2) as connect:
         busy = [await connect(), await connect()]
         for _, writer in busy:
             writer.write(GET)
@@ -113,10 +106,10 @@ async def test_too_many_connections_is_503_where_none_is_idle(base: type[Any]) -
             assert (await answer(reader))[0] == 200
 
 
-async def test_connections_that_were_refused_do_not_add_up(base: type[Any]) -> None:
+async def test_connections_that_were_refused_do_not_add_up() -> None:
     """Each one that lingers gives way to the next, so that strangers cannot use up the reserve."""
     app = App()
-    async with serving(base, app, connections=1) as connect:
+    async with serving(app, connections=1) as connect:
         busy = await connect()
         busy[1].write(GET)
         await app.asked.acquire()
@@ -125,10 +118,10 @@ async def test_connections_that_were_refused_do_not_add_up(base: type[Any]) -> N
             await reader.read()  # ends: it gave way
 
 
-async def test_an_early_answer_takes_a_bounded_rest_of_the_request(base: type[Any]) -> None:
+async def test_an_early_answer_takes_a_bounded_rest_of_the_request() -> None:
     app = App()
     app.free.set()
-    async with serving(base, app) as connect:
+    async with serving(app) as connect:
         reader, writer = await connect()
         writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n")
         status, head, _ = await answer(reader)
@@ -140,10 +133,10 @@ async def test_an_early_answer_takes_a_bounded_rest_of_the_request(base: type[An
                 await writer.drain()
 
 
-async def test_a_request_that_was_read_whole_keeps_its_connection(base: type[Any]) -> None:
+async def test_a_request_that_was_read_whole_keeps_its_connection() -> None:
     app = App()
     app.free.set()
-    async with serving(base, app) as connect:
+    async with serving(app) as connect:
         reader, writer = await connect()
         for _ in range(2):
             writer.write(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")

@@ -16,7 +16,7 @@ from ninelives.app.settings import load
 from ninelives.core import codec
 from ninelives.core.events import RunAccepted
 from ninelives.dialects import fields
-from ninelives.http.aside import LARGE_BYTES, Aside
+from ninelives.http.body import LARGE_BYTES, Aside
 from ninelives.models.scripted import ScriptedModel
 from ninelives.observe.log import Log
 from tests.asgi import Answer, call

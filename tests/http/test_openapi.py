@@ -53,7 +53,8 @@ def operations(doc: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 async def test_the_document_names_every_route_and_no_other(built: Assembled, doc: dict[str, Any]) -> None:
-    served = {(method, plain_path(path)) for method, path in endpoints_of(built.app.routes) if method != "HEAD"}
+    routes = endpoints_of(built.app.inside.app.routes)
+    served = {(method, plain_path(path)) for method, path in routes if method != "HEAD"}
     told = operations(doc)
     assert served - told == set(), "make this route with an Endpoint in Routes.endpoints()"
     assert told - served == set(), "the document names a route that is not there"

@@ -53,7 +53,7 @@ async def test_the_fast_router_answers_as_starlettes_does(method: str, path: str
     plain = Starlette(routes=ROUTES)
     plain.router.redirect_slashes = False
     expected = await call(plain, method, path)
-    found = await call(FastRouter(plain, ROUTES), method, path)
+    found = await call(FastRouter(plain, plain, ROUTES), method, path)
     assert (found.status, found.body) == (expected.status, expected.body)
 
 
@@ -61,5 +61,5 @@ async def test_plain_and_named_paths_do_not_reach_the_router() -> None:
     async def never(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("the router was asked")
 
-    assert (await call(FastRouter(never, ROUTES), "GET", "/v1/things/x")).body == b"one {'id': 'x'}"
-    assert (await call(FastRouter(never, ROUTES), "POST", "/v1/things")).body == b"make {}"
+    assert (await call(FastRouter(never, never, ROUTES), "GET", "/v1/things/x")).body == b"one {'id': 'x'}"
+    assert (await call(FastRouter(never, never, ROUTES), "POST", "/v1/things")).body == b"make {}"

@@ -380,7 +380,7 @@ def plain(answer: Answer, ids: dict[str, str]) -> tuple[int, list[tuple[str, str
 
 
 async def test_the_table_knows_every_route_of_the_application_and_no_other(world: World) -> None:
-    known = {(method, path) for method, path in endpoints_of(world.built.app.routes) if method != "HEAD"}
+    known = {(method, path) for method, path in endpoints_of(world.built.app.inside.app.routes) if method != "HEAD"}
     assert known == set(TABLE), "add the new route to TABLE, with every id that a caller can put into it"
 
 

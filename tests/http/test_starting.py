@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ninelives.http.edge import server, starting
+from ninelives.http.edge import connection, starting
 from ninelives.http.edge.starting import StartingApp
 from tests.asgi import Answer, call, knock
 
@@ -96,7 +96,7 @@ async def test_the_application_takes_over_the_probes_too() -> None:
 
 def test_answers_carry_the_date_though_no_timer_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle server sleeps: the date is looked up when an answer needs it."""
-    state = server._State()
+    state = connection.ConnectionState()
     for second, date in ((1.5, b"Thu, 01 Jan 1970 00:00:01 GMT"), (86400.9, b"Fri, 02 Jan 1970 00:00:00 GMT")):
-        monkeypatch.setattr(server, "time", SimpleNamespace(time=lambda second=second: second))
+        monkeypatch.setattr(connection, "time", SimpleNamespace(time=lambda second=second: second))
         assert state.default_headers == [(b"date", date)]

@@ -7,15 +7,13 @@ import asyncio
 import inspect
 from typing import Any
 
-import pytest
 import uvicorn
-from uvicorn.protocols.http import h11_impl, httptools_impl
+from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import Server, ServerState
 
 from ninelives.http.edge import server
-from ninelives.http.edge.bounds import ConnectionLimits
-from ninelives.http.edge.connection import protocol_of
+from ninelives.http.edge.connection import ConnectionLimits, ConnectionState, connection_class
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -57,16 +55,15 @@ def test_the_server_has_the_steps_that_are_overridden() -> None:
 
 
 async def test_a_protocol_class_and_a_websocket_factory_are_taken_as_they_are() -> None:
-    protocol = protocol_of(httptools_impl.HttpToolsProtocol, ConnectionLimits())
+    protocol = connection_class(ConnectionLimits())
     config = uvicorn.Config(nothing, http=protocol, ws=server._websocket, lifespan="off")  # type: ignore[arg-type]
     config.load()
     assert config.http_protocol_class is protocol and config.ws_protocol_class is server._websocket
-    made = server._websocket(config=config, server_state=server._State(), app_state={})
+    made = server._websocket(config=config, server_state=ConnectionState(), app_state={})
     assert isinstance(made, WebSocketsSansIOProtocol)
 
 
-@pytest.mark.parametrize("base", [httptools_impl.HttpToolsProtocol, h11_impl.H11Protocol])
-async def test_a_request_has_the_extensions_and_is_answered_with_our_date(base: type[Any]) -> None:
+async def test_a_request_has_the_extensions_and_is_answered_with_our_date() -> None:
     seen: dict[str, Any] = {}
     done = asyncio.Event()
 
@@ -78,11 +75,11 @@ async def test_a_request_has_the_extensions_and_is_answered_with_our_date(base: 
         await send({"type": "http.response.body", "body": b"three"})
         done.set()
 
-    parts: dict[str, Any] = {"http": protocol_of(base, ConnectionLimits()), "ws": server._websocket}
+    parts: dict[str, Any] = {"http": connection_class(ConnectionLimits()), "ws": server._websocket}
     config = uvicorn.Config(app, lifespan="off", proxy_headers=False, **parts)
     config.load()
     socket = Socket()
-    state = server._State()
+    state = ConnectionState()
     protocol: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
     protocol.connection_made(socket)
     protocol.data_received(REQUEST)
@@ -91,13 +88,10 @@ async def test_a_request_has_the_extensions_and_is_answered_with_our_date(base: 
     sent = b"".join(socket.writes)
     assert {"ninelives.abort", "ninelives.disconnect", "ninelives.write"} <= set(seen)
     assert sent.startswith(b"HTTP/1.1 200") and b"\r\ndate: " in sent.lower()
-    if base is httptools_impl.HttpToolsProtocol:
-        cycle = seen["cycle"]
-        assert seen["written"] and socket.writes[0].endswith(b"3\r\none\r\n")  # the head and the first piece
-        assert (cycle.response_complete, cycle.disconnected, cycle.flow.write_paused) == (True, False, False)
-        assert cycle.transport is socket and protocol.cycle is cycle and protocol.loop is asyncio.get_running_loop()
-    else:
-        assert not seen["written"]
+    cycle = seen["cycle"]
+    assert seen["written"] and socket.writes[0].endswith(b"3\r\none\r\n")  # the head and the first piece
+    assert (cycle.response_complete, cycle.disconnected, cycle.flow.write_paused) == (True, False, False)
+    assert cycle.transport is socket and protocol.cycle is cycle and protocol.loop is asyncio.get_running_loop()
     protocol.connection_lost(None)
 
 

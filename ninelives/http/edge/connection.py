@@ -1,45 +1,212 @@
-"""One connection of uvicorn, with additions. Owns: aborting a stream, calling back when the client disconnects, writing
-a piece of a body without a task, sending the head with the first piece in one write, and closing after an early answer.
-Refuses to know: what is requested, and the bounds of a connection (bounds.py). server.py lists the parts of uvicorn
-that this relies on."""
+"""One connection of uvicorn, with additions. Owns: its bounds (how many connections there are, how long one may be
+silent, how long the head of a request may be and take), the end of a connection whose request was not read whole,
+aborting a stream, calling back when the client disconnects, writing a piece of a body without a task, and sending the
+head with the first piece in one write. Refuses to know: what is requested. server.py lists the parts of uvicorn that
+this relies on.
+
+Theory of operation. An answer may come before the request was read: 401, 413 or 431, for example. To read on would let
+a stranger send gigabytes. To close at once would reset the connection, and the client would lose the answer. So the
+connection lingers: it closes its own direction, drops what still comes for a moment and up to a bound, and is gone."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from ninelives.http.edge.bounds import Bounded, ConnectionLimits, HeadBytes, Lingering
-from ninelives.http.edge.early import CLOSE
+from ninelives.core.errors import NinelivesError
+from ninelives.http.edge.early import (
+    CLOSE,
+    early_answer,
+    head_too_large,
+    head_too_late,
+    not_http,
+    too_many_connections,
+)
+from ninelives.http.edge.starting import StartingApp
+
+LINGER_S = 2.0
+LINGER_BYTES = 1024 * 1024
+"""What a connection still takes, and drops, after an early answer."""
+PIECE = 64 * 1024
+"""The longest piece of a body that goes into one write (R13)."""
 
 
-class Abortable:
-    """Lets the application abort the connection, and tells it when the client disconnects. Both are extensions of the
-    ASGI scope, for stream.py and disconnect.py."""
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """The bounds of all connections, and of one."""
 
-    app: Any
-    transport: Any
+    connections: int = 16_384
+    idle_s: float = 10.0
+    """The longest silence before the first byte."""
+    head_s: float = 20.0
+    """The longest time from the first byte of a head to its last."""
+    head_bytes: int = 65_536
+
+
+class ConnectionState(ServerState):
+    """What connections share. Computes the date on demand, at most once a second, instead of by a timer."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self.idle: dict[Any, None] = {}
+        """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
+        super().__init__()
+
+    def close_longest_idle(self) -> bool:
+        """Make room for another connection. False: all are in use."""
+        for connection in self.idle:
+            del self.idle[connection]
+            connection.give_way()
+            return True
+        return False
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of every response."""
+        now = int(time.time())
+        if now != self._second:
+            self._second, self._date = now, [(b"date", formatdate(now, usegmt=True).encode())]
+        return self._date
+
+    @default_headers.setter
+    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._date = headers
+
+
+class ClientConnection(HttpToolsProtocol):
+    """Refuses a connection beyond the limit, a slow or long head, and what is not HTTP. Lingers after an early answer.
+    Three extensions of the ASGI scope, for stream.py: abort the connection, watch for its end, write a piece."""
+
+    limits: ConnectionLimits
+    server_state: ConnectionState
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._inner: ASGIApp = self.app
-        self.app = self._with_extensions
+        self._application: ASGIApp = self.app
+        self.app = self._run_application
         self._watchers: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_begun = False
+        self._left: int | None = None
+        """The bytes that a lingering connection may still send. None: it does not linger."""
+        self._upgraded = False
+        self._dry = 0
+        """Bytes since the last head or piece of a body."""
 
-    def _with_extensions(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        extensions = scope.setdefault("extensions", {})
-        extensions["ninelives.abort"] = self.transport.abort
-        extensions["ninelives.disconnect"] = self._watch
-        cycle: Any = getattr(send, "__self__", None)
-        extensions["ninelives.write"] = write_of(cycle)
-        if getattr(cycle, "more_body", False):  # the answer may come before the rest of the body
+    # For the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        """See asyncio.Protocol. Where all connections are in use, the one that has been idle for longest gives way."""
+        super().connection_made(transport)
+        state, most = self.server_state, self.limits.connections
+        full = len(state.connections) > most and not state.close_longest_idle()
+        state.idle[self] = None
+        if full:
+            self.refuse(too_many_connections(most))
+        else:
+            self._timer = self.loop.call_later(self.limits.idle_s, self._silent)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol. A complete head ends the deadline, the first byte of the next one starts another. The
+        parser never sees more than a head may have: it has no bound, and the time for one long header grows with the
+        square of its length. What is neither head nor body counts too: chunk sizes, their extensions and trailers."""
+        most = self.limits.head_bytes
+        while data and self._left is None and not self._upgraded and not self.transport.is_closing():
+            piece, data = data[: most - self._dry], data[most - self._dry :]
+            self._dry += len(piece)
+            super().data_received(piece)
+            if self._dry >= most and self._left is None:
+                self.refuse(head_too_large(most))
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                self.transport.abort()
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self._set_timer(None)
+            self._head_begun = False
+            self.server_state.idle.pop(self, None)
+        elif not self._head_begun and not self._upgraded:
+            self._head_begun = True
+            self._set_timer(self.limits.head_s, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol. Ends the deadline, and calls the watchers."""
+        self._set_timer(None)
+        self.server_state.idle.pop(self, None)
+        super().connection_lost(exc)
+        watchers, self._watchers = self._watchers, []
+        for on_disconnect in watchers:
+            on_disconnect()
+
+    def _set_timer(self, seconds: float | None, then: Callable[[], None] | None = None) -> None:
+        """Replace the deadline. None: there is none any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None or then is None else self.loop.call_later(seconds, then)
+
+    def _silent(self) -> None:
+        self._timer = None
+        self.transport.close()
+
+    def _late(self) -> None:
+        self._timer = None
+        self.refuse(head_too_late(self.limits.head_s))
+
+    # For the parser
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._dry = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._dry = 0
+        super().on_body(body)
+
+    # For uvicorn
+
+    def on_response_complete(self) -> None:
+        """See uvicorn. The connection waits for its next request."""
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.server_state.idle[self] = None
+
+    def handle_websocket_upgrade(self, *args: Any) -> None:
+        """See uvicorn. Another protocol takes over."""
+        self._set_timer(None)
+        self._upgraded = True
+        self.server_state.idle.pop(self, None)
+        super().handle_websocket_upgrade(*args)
+
+    def send_400_response(self, msg: str) -> None:
+        """See uvicorn. Answers in our own shape (A7)."""
+        self.refuse(not_http())
+
+    def _run_application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """The application of uvicorn: ours, with the extensions."""
+        cycle: Any = send.__self__  # type: ignore[attr-defined]
+        scope["extensions"] = {
+            **scope.get("extensions", {}),
+            "ninelives.abort": self.transport.abort,
+            "ninelives.disconnect": self._watch,
+            # A weak reference: the cycle has the scope, and the scope has this function.
+            "ninelives.write": partial(write_piece, weakref.ref(cycle)),
+        }
+        if cycle.more_body:  # the answer may come before the rest of the body
             send = self._closing(cycle, send)
-        if hasattr(cycle, "chunked_encoding"):
-            cycle.transport = HeadFirst(cycle)
-        return self._inner(scope, receive, send)
+        cycle.transport = HeadFirst(cycle, cycle.transport)
+        app = self._application
+        return (app.current if isinstance(app, StartingApp) else app)(scope, receive, send)
 
     def _closing(self, cycle: Any, send: Send) -> Send:
         """A send() that closes the connection where the answer begins before the body has arrived. To read the rest of
@@ -55,98 +222,110 @@ class Abortable:
 
         return send_early
 
-    def linger(self) -> None:
-        """See Bounded.linger."""
-        raise NotImplementedError
-
-    def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, on_disconnect: Callable[[], None]) -> Callable[[], object]:
         """Call `on_disconnect` when the connection is lost, until the returned function is called."""
         if self.transport.is_closing():  # connection_lost has run, or will run without the client's doing
             on_disconnect()
-            return _nothing
+            return lambda: None
         self._watchers.append(on_disconnect)
         return lambda: self._watchers.remove(on_disconnect) if on_disconnect in self._watchers else None
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol. Calls the watchers."""
-        super().connection_lost(exc)  # type: ignore[misc]
-        watchers, self._watchers = self._watchers, []
-        for on_disconnect in watchers:
-            on_disconnect()
+    # The end of a connection
+
+    def refuse(self, error: NinelivesError) -> None:
+        """Answer for the application, and close. Where a response has begun, nothing can be said any more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                return self.transport.abort()
+        if not self.transport.is_closing():
+            url: bytes = getattr(self, "url", b"")
+            self.transport.write(early_answer(error, url, self.server_state.default_headers))
+            self.linger()
+
+    def linger(self) -> None:
+        """Close our direction. Drop what comes within the bounds, then close the connection."""
+        if self.transport.is_closing():
+            return
+        self._left = LINGER_BYTES
+        self._set_timer(LINGER_S, self.give_way)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def give_way(self) -> None:
+        """Close the connection, which is idle or lingers. What is written still goes out."""
+        if self._left is None or self.transport.get_write_buffer_size():
+            self.transport.close()
+        else:
+            self.transport.abort()
 
 
-def _nothing() -> None:
-    """Ends a watch that is over."""
+def connection_class(limits: ConnectionLimits) -> type[ClientConnection]:
+    """The protocol class for uvicorn, with its bounds."""
+    return type("ClientConnection", (ClientConnection,), {"limits": limits})
 
 
-class HeadFirst:
-    """Stands in for a response's transport until the head has gone out. It holds the head back for the first piece of
-    the body, because a write to a socket costs a tenth of a small request. If no piece follows in the same turn of the
-    event loop, the head goes alone. Then the real transport takes over."""
+class HeadFirst(Struct):
+    """Stands in for the transport of a response until its head has gone out. It holds the head back for the first piece
+    of the body, because a write to a socket costs a tenth of a small request. If no piece follows in the same turn of
+    the event loop, the head goes alone. Then the real transport takes over."""
 
-    __slots__ = ("_cycle", "_head", "_transport")
-
-    def __init__(self, cycle: Any) -> None:
-        self._cycle = cycle
-        self._transport: Any = cycle.transport
-        self._head = b""
+    cycle: Any
+    transport: Any
+    head: bytes = b""
 
     def write(self, data: bytes) -> None:
         """The first call holds the head back, the second one sends both."""
-        if not self._head:
-            self._head = data
+        if not self.head:
+            self.head = data
             asyncio.get_running_loop().call_soon(self._flush)
         else:
-            self._head += data
+            self.head += data
             self._flush()
 
     def close(self) -> None:
         """Send what is held back, then close."""
         self._flush()
-        self._transport.close()
+        self.transport.close()
 
     def _flush(self) -> None:
-        head, self._head = self._head, b""
-        self._cycle.transport = self._transport
-        if head and not self._transport.is_closing():
-            self._transport.write(head)
+        head, self.head = self.head, b""
+        self.cycle.transport = self.transport
+        if head and not self.transport.is_closing():
+            self.transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+
+class Lingering:
+    """Stands in for the transport of a response to a request that is not here in full. Its close() lingers."""
+
+    __slots__ = ("_close", "_transport")
+
+    def __init__(self, transport: Any, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self._close = close
+
+    def close(self) -> None:
+        """Close, gently."""
+        self._close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
-PIECE = 64 * 1024
-"""The longest piece of a body that goes into one write (R13)."""
-
-
-def write_of(cycle: Any) -> Callable[[bytes], bool]:
-    """A function that writes a piece of the body of uvicorn's request `cycle` at once, as send() would. It returns
-    False where only send() can do it: before the head, after the end, while the socket is full, for a long piece, or
-    where uvicorn does not chunk the body itself (h11)."""
-    if not hasattr(cycle, "chunked_encoding"):
-        return _cannot
-    alive = weakref.ref(cycle)  # the cycle has the scope, and the scope has this function
-
-    def write(data: bytes) -> bool:
-        cycle = alive()
-        if cycle is None or cycle.flow.write_paused or cycle.disconnected:
-            return False
-        if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
-            return False
-        transport = cycle.transport
-        if transport.is_closing():  # the connection broke and uvicorn does not know it yet: write() would raise
-            return False
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
-
-    return write
-
-
-def _cannot(data: bytes) -> bool:
-    return False
-
-
-def protocol_of(base: type[Any], limits: ConnectionLimits) -> type[Any]:
-    """uvicorn's protocol class `base` with the additions of this module and of bounds.py."""
-    bounds = (Bounded, HeadBytes) if hasattr(base, "on_body") else (Bounded,)
-    return type("Connection", (*bounds, Abortable, base), {"limits": limits})
+def write_piece(cycle_of: Callable[[], Any], data: bytes) -> bool:
+    """Write a piece of the body of a request cycle of uvicorn at once, as its send() would. Returns False where only
+    send() can do it: before the head, after the end, while the socket is full, and for a long piece."""
+    cycle = cycle_of()
+    if cycle is None or cycle.flow.write_paused or cycle.disconnected:
+        return False
+    if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
+        return False
+    transport = cycle.transport
+    if transport.is_closing():  # the connection broke and uvicorn does not know it yet: write() would raise
+        return False
+    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True

@@ -20,7 +20,7 @@ from ninelives.engine.base import Logger
 from ninelives.http.api_style import ApiStyle, style_of
 from ninelives.http.body import too_large
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
-from ninelives.http.edge.keys import ApiKey, Keyring
+from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.values import StoreUnavailable
 
@@ -68,16 +68,13 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Hides secrets in the text of an error."""
 
 
-class _GatedAnswer:
+class _GatedAnswer(Struct):
     """Adds headers to one response. Only its first message is changed."""
 
-    def __init__(self, send: Send, request_id: str, style: ApiStyle) -> None:
-        self._send = send
-        self.style = style
-        self.headers: Headers = [*FIXED, (b"x-request-id", request_id.encode("ascii"))]
-        if style.request_id is not None:
-            self.headers.append((style.request_id, request_id.encode("ascii")))
-        self.started = False
+    pass_on: Send
+    style: ApiStyle
+    headers: Headers
+    started: bool = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message. The first one gets the headers, which replace the route's own of the same name."""
@@ -86,7 +83,7 @@ class _GatedAnswer:
             ours = {name for name, _ in self.headers if name != b"vary"}
             theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
             message = {**message, "headers": theirs + self.headers}
-        return self._send(message)
+        return self.pass_on(message)
 
     async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
         """Send a complete response."""
@@ -99,7 +96,7 @@ class Gate:
     around it."""
 
     def __init__(self, app: ASGIApp, *, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> None:
-        self._app = app
+        self.inside = app
         self._keyring = keyring
         self._rules = rules
         self._origins = frozenset(origin.encode("ascii", "replace") for origin in rules.cors_origins)
@@ -110,11 +107,12 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it here. Sets request_id and key (None on open paths) in scope["state"]."""
         if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
+            await self.inside(scope, receive, send)
             return
-        request_id = self._new_id()
+        request_id, style = self._new_id(), style_of(scope["path"])
         scope.setdefault("state", {}).update(request_id=request_id, key=None)
-        answer = _GatedAnswer(send, request_id, style_of(scope["path"]))
+        named = [(name, request_id.encode("ascii")) for name in style.request_ids]
+        answer = _GatedAnswer(send, style, [*FIXED, *named])
         try:
             await self._enter(scope, receive, answer)
         except ClientDisconnect:
@@ -137,29 +135,34 @@ class Gate:
             await _refuse(scope, answer, unexpected(error, request_id))
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
-        self._check_head(scope)
-        seen = _seen(scope)
-        answer.headers += self._cors(seen)
-        self._check_host(seen)
+        """Check the head. It is refused where it has too many headers, or where the HTTP server lets it be too long."""
+        headers, rules = scope["headers"], self._rules
+        size = len(scope["path"]) + len(scope.get("query_string", b""))
+        seen: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            size += len(name) + len(value)
+            if name in _READ:
+                seen.setdefault(name, []).append(value)
+        if len(headers) > MAX_HEADERS or size > rules.max_head:
+            raise head_too_large(rules.max_head)
+        if b"origin" in seen:
+            answer.headers += self._cors(seen)
+        if rules.loopback:
+            self._check_host(seen.get(b"host", []))
         if scope.get("method") == "OPTIONS":
             await answer.whole(204, self._preflight(seen), b"")
             return
         scope["state"]["key"] = self._key(scope, seen, answer.style)
-        self._check_size(seen)
-        await self._app(scope, receive, answer.send)
-
-    def _check_head(self, scope: Scope) -> None:
-        """Refuse too many headers, and too long ones where the HTTP server does not."""
-        headers, most = scope["headers"], self._rules.max_head
-        size = len(scope["path"]) + len(scope.get("query_string", b""))
-        if len(headers) > MAX_HEADERS or size + sum([len(name) + len(value) for name, value in headers]) > most:
-            raise head_too_large(most)
+        for length in seen.get(b"content-length", []):  # refused before the body is read; body.py counts what comes
+            if not length.isdigit():
+                raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
+            if len(length) > 18 or int(length) > rules.max_body:
+                raise too_large(rules.max_body)
+        await self.inside(scope, receive, answer.send)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
-        origins = seen.get(b"origin", [])
-        if not origins:
-            return []
+        origins = seen[b"origin"]
         origin = origins[0]
         if len(origins) == 1 and (b"*" in self._origins or origin in self._origins):
             shown = b"*" if b"*" in self._origins else origin
@@ -184,11 +187,8 @@ class Gate:
             ]
         return headers
 
-    def _check_host(self, seen: Seen) -> None:
+    def _check_host(self, hosts: list[bytes]) -> None:
         """On loopback, refuse foreign host names: a web page may have pointed its own name here (DNS rebinding)."""
-        if not self._rules.loopback:
-            return
-        hosts = seen.get(b"host", [])
         found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
         name = found[1].decode("ascii").lower().strip("[]").rstrip(".") if found else ""
         if not (name and (is_loopback(name) or name in self._hosts)):
@@ -201,28 +201,15 @@ class Gate:
         credentials = list(seen.get(b"authorization", []))
         if style.api_key or not credentials:
             credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
-        return self._keyring.match(credentials) if self._is_open(scope) else self._keyring.find(credentials)
+        key = self._keyring.match(credentials)
+        if key is None and not self._is_open(scope):
+            raise missing_key(credentials)
+        return key
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]
         listed = path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
         return listed and scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-
-    def _check_size(self, seen: Seen) -> None:
-        """Refuse a declared size over the limit before the body is read. body.py checks undeclared sizes."""
-        for length in seen.get(b"content-length", []):
-            if not length.isdigit():
-                raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
-            if len(length) > 18 or int(length) > self._rules.max_body:
-                raise too_large(self._rules.max_body)
-
-
-def _seen(scope: Scope) -> Seen:
-    seen: dict[bytes, list[bytes]] = {}
-    for name, value in scope["headers"]:
-        if name in _READ:
-            seen.setdefault(name, []).append(value)
-    return seen
 
 
 def _is_own_page(origin: bytes, seen: Seen) -> bool:

@@ -54,12 +54,10 @@ class Keyring:
         hits = [key for known, key in self._keys.items() if hmac.compare_digest(known, digest)]
         return hits[0] if hits else None
 
-    def find(self, authorization: Sequence[bytes]) -> ApiKey:
-        """Like match(), but raises 401 where there is no valid key."""
-        key = self.match(authorization)
-        if key is None:
-            raise ClientError("invalid_api_key", _advice(authorization), status=401)
-        return key
+
+def missing_key(authorization: Sequence[bytes]) -> ClientError:
+    """The error where there is no valid key."""
+    return ClientError("invalid_api_key", _advice(authorization), status=401)
 
 
 def _advice(authorization: Sequence[bytes]) -> str:

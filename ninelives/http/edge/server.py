@@ -8,17 +8,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Iterator
-from email.utils import formatdate
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.server import ServerState
 
-from ninelives.http.edge.bounds import ConnectionLimits
-from ninelives.http.edge.connection import protocol_of
+from ninelives.http.edge.connection import ConnectionLimits, ConnectionState, connection_class
 from ninelives.http.edge.shutdown import Shutdown
 
 # Parts of uvicorn that are not its public API, and are used or replaced here and in connection.py. Each version in the
@@ -30,10 +26,9 @@ from ninelives.http.edge.shutdown import Shutdown
 # - uvicorn.server.ServerState.default_headers: read once per request, so it may be a property.
 # - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol.
 # - uvicorn.server.ServerState.connections: all open connections, websockets included.
-# - uvicorn.protocols.http.httptools_impl.HttpToolsProtocol (and h11_impl.H11Protocol, without httptools): __init__ sets
-#   app and loop; connection_made, data_received, connection_lost, send_400_response, on_response_complete and
-#   handle_websocket_upgrade are overridden, and on_headers_complete, on_body (httptools only); transport, flow, url and
-#   cycle are read. Its parser takes a head of any length.
+# - uvicorn.protocols.http.httptools_impl.HttpToolsProtocol: __init__ sets app and loop; connection_made, data_received,
+#   connection_lost, send_400_response, on_response_complete, handle_websocket_upgrade, on_headers_complete and on_body
+#   are overridden; transport, flow, url and cycle are read. Its parser takes a head of any length.
 # - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out, or
 #   until the end where the body is not complete; chunked_encoding, response_started, response_complete, more_body and
 #   flow.write_paused are read; disconnected and message_event are set where the connection answers by itself.
@@ -60,16 +55,6 @@ class _NoIncompleteResponses(logging.Filter):
         return "returned without" not in record.getMessage()
 
 
-def _protocol(limits: ConnectionLimits) -> type[Any]:
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        return protocol_of(H11Protocol, limits)
-    return protocol_of(HttpToolsProtocol, limits)
-
-
 def _websocket(*args: Any, **kwargs: Any) -> Any:
     """The protocol of an upgraded connection. Imported on first use, so that the start does not wait for it (F3)."""
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -77,40 +62,10 @@ def _websocket(*args: Any, **kwargs: Any) -> Any:
     return WebSocketsSansIOProtocol(*args, **kwargs)
 
 
-class _State(ServerState):
-    """What connections share. Computes the date on demand, at most once a second, instead of by a timer."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self.idle: dict[Any, None] = {}
-        """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
-        super().__init__()
-
-    def close_longest_idle(self) -> bool:
-        """Make room for another connection. False: all are in use."""
-        for connection in self.idle:
-            del self.idle[connection]
-            connection.give_way()
-            return True
-        return False
-
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers of every response."""
-        now = int(time.time())
-        if now != self._second:
-            self._second, self._date = now, [(b"date", formatdate(now, usegmt=True).encode())]
-        return self._date
-
-    @default_headers.setter
-    def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        self._date = headers
-
-
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self.server_state = _State()
+        self.server_state = ConnectionState()
         self._stopped = asyncio.Event()
 
     async def main_loop(self) -> None:
@@ -144,8 +99,7 @@ class Serving:
         logging.getLogger("uvicorn.error").addFilter(_NoIncompleteResponses())
         config = uvicorn.Config(
             app,
-            http=_protocol(limits),
-            h11_max_incomplete_event_size=limits.head_bytes,
+            http=connection_class(limits),
             lifespan="off",
             access_log=False,
             log_config=None,  # its lines go to the log of this process

@@ -36,24 +36,25 @@ class StartingApp:
     """An ASGI application that becomes another one."""
 
     def __init__(self) -> None:
-        self._app: App | None = None
+        self.current: App = self
+        """What answers now: this object, or the application. A connection calls it directly."""
         self._started = asyncio.Event()
 
     def hand_over(self, app: App) -> None:
         """Let `app` answer from now on, also those that wait."""
-        self._app = app
+        self.current = app
         self._started.set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass on to the application, when it is there."""
-        if self._app is None and scope["type"] in ("http", "websocket"):
+        if self.current is self and scope["type"] in ("http", "websocket"):
             if scope["type"] == "http" and scope["path"] in _PROBES and scope["method"] in ("GET", "HEAD"):
                 return await _answer(scope, send, *_PROBES[scope["path"]])
             with suppress(TimeoutError):
                 async with asyncio.timeout(HOLD_S):
                     await self._started.wait()
-        if self._app is not None:
-            await self._app(scope, receive, send)
+        if self.current is not self:
+            await self.current(scope, receive, send)
         elif scope["type"] == "http":
             await _answer(scope, send, 503, _STARTING)
         elif scope["type"] == "websocket":

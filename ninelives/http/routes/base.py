@@ -21,10 +21,11 @@ from ninelives.dialects.approval import Reply, is_too_long, too_long
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import broken_frame
-from ninelives.engine.base import Logger, Projection, Ticket
+from ninelives.engine.base import Logger, Order, Projection, Ticket
 from ninelives.engine.workers import not_pending
 from ninelives.http import answering, query
 from ninelives.http.answering import Answering, Body, RouteParts
+from ninelives.http.body import read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
 from ninelives.journal.values import Query, RunRow
@@ -156,15 +157,18 @@ class RunRoutes(DialectRoutes):
     # The endpoints that dialects share
 
     async def create(self, request: Request) -> ASGIApp:
-        """POST: start a run, or attach to the run of the key."""
-        context = self.context(request)
-        raw = await self.read_body(request)
+        """POST: start a run, or attach to the run of its key or of the lost connection that it replaces. What answers
+        tells the engine how the connection ends (Engine.close)."""
+        parts = self.parts
+        context = answering.context_of(request, parts)
+        raw = await read_json(request, parts.body, parts.aside)
         parsed = await self.parse(raw, context)
         if parsed.reply is not None:
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:
                 return answered
-        ticket = await answering.submit(self.parts, context, parsed, len(raw))
+        asked = context.waiting(parsed.asked)
+        ticket = await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=asked, size=len(raw)))
         del raw  # the run may wait for long: from here on the whole request is in its store only
         parsed = replace(parsed, spec=parsed.spec.for_readers())
         return await self.answer_created(request, parsed, ticket)
