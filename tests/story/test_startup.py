@@ -27,7 +27,7 @@ def serve(tmp_path: Path, *flags: str, **settings: str) -> subprocess.Popen[byte
 def ends_with_nought(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     child.send_signal(signal.SIGTERM)
     try:
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode == 0, err.decode()
@@ -39,7 +39,7 @@ def ends_with_nought(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 def silent() -> Iterator[socket.socket]:
     """A model server that takes a connection and says nothing: looking for it takes the start-up a while."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        sock.settimeout(30)
+        sock.settimeout(60)
         yield sock
 
 
@@ -62,12 +62,36 @@ def test_A9_sigterm_before_the_server_listens_ends_with_0(tmp_path: Path) -> Non
         except OSError:
             return None
 
-    held = wait_until(read_by_the_server, "the server to read its configuration", 30)
+    held = wait_until(read_by_the_server, "the server to open its configuration")
     try:
+        # Python calls its handlers between system calls: a signal right before read() would wait for its end.
+        wait_until(lambda: sleeps(child.pid), "the server to wait for its configuration")
         ends_with_nought(child)
     finally:
         os.close(held)
     assert not (tmp_path / "data").exists()
+
+
+def sleeps(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def test_A9_sigterm_ends_a_start_also_where_python_drops_exceptions(tmp_path: Path) -> None:
+    """An exception of a handler that runs in __del__ is printed and forgotten."""
+    program = """
+import os, signal
+from ninelives.cli.serve import settings_of
+settings_of(None, {})
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+        os.getpid()
+Dropped()
+raise SystemExit("the signal was lost")
+"""
+    env = {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    child = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, timeout=60)
+    assert (child.returncode, child.stderr) == (0, b"")
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path, silent: socket.socket) -> None:
