@@ -146,7 +146,7 @@ class Engine:
         if held.wished:
             self._workers.signalled(held.run)
         if held.left_ms > self.limits.leave_grace_s * 1000 and not self._is_read(held.run):
-            self._workers.leave(held.run)
+            self._workers.leave_first_attempt(held.run)
 
     # requests
 

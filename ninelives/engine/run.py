@@ -120,6 +120,8 @@ class ClaimedRun:
         self.lease = lease
         self.in_memory = state.facts.accepted.spec.kept == "memory"
         """True where the run is in memory only: it has one reader, whose leaving ends it."""
+        self.detached = state.facts.accepted.spec.on_disconnect == "detach"
+        """True where the run goes on without its caller."""
         self.happened: set[ClaimEvent] = set()
         """What has happened to this claim so far."""
         self.halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()

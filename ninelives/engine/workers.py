@@ -462,6 +462,13 @@ class Workers:
         if (worker := self._workers.get(run)) is not None:
             worker.leave()
 
+    def leave_first_attempt(self, run: str) -> None:
+        """The store says that the caller of a run is gone. It does not say whether the caller left or its server died,
+        which is no leave (B6). A run in its first attempt has met no death. A detached one goes on in any case."""
+        worker = self._workers.get(run)
+        if worker is not None and worker.run.attempt == 1 and not worker.run.detached:
+            worker.leave()
+
     # all runs
 
     def drives(self, run: str) -> bool:

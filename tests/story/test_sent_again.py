@@ -198,6 +198,23 @@ def test_b8_an_answer_that_ended_in_the_meantime_is_given_at_once_and_only_once(
         assert check_whole(stream.rest()) != first
 
 
+def test_b6_a_detached_run_goes_on_beyond_the_next_beat_of_the_lease(home: House, mark: str) -> None:
+    body, headers = ask(f"{mark} [[tokens=60 pace=0.1]]", stream=True), {"x-on-disconnect": "detach"}
+    with home.client.stream(PATH, body, headers) as stream:
+        first = stream.take(6)[0].data["id"]
+    home.lost(first)
+    wait_until(lambda: home.client.get(f"{RUNS}/{first}").json()["status"] == "completed", "it ends without a reader")
+
+
+def test_b6_a_death_of_the_server_is_no_leave(house: House, mark: str) -> None:
+    """A beat of the lease comes every 5 seconds. A run that lost its server goes on beyond it."""
+    with house.client.stream(PATH, ask(f"{mark} [[tokens=60 pace=0.1]]", stream=True)) as stream:
+        first = stream.take(6)[0].data["id"]
+        house.kill()
+    house.restart()
+    wait_until(lambda: house.client.get(f"{RUNS}/{first}").json()["status"] == "completed", "it goes on by itself")
+
+
 def test_b8_a_run_that_its_stop_button_cancelled_is_not_gone_on_with(
     home: House, upstream: Upstream, mark: str
 ) -> None:
