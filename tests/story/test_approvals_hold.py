@@ -110,7 +110,7 @@ def test_d4_a_rule_for_terminal_covers_the_other_tools_that_run_programs(
         ("write_file", {"path": "notes/../MARK", "content": "notes/today.txt"}, ASKED),
         ("memory", {"action": "add", "text": "MARK"}, ASKED),
         ("memory", {"action": "list"}, DONE),
-        ("todo", {"items": [{"text": "MARK", "status": "pending"}]}, ASKED),
+        ("todo", {"items": [{"text": "MARK", "status": "pending"}]}, DONE),  # the scratch list of a conversation
         ("todo", {}, DONE),
         ("patch", {"path": "MARK", "search": "a", "replace": "b"}, ASKED),
         ("process", {"action": "start", "command": "touch MARK"}, ASKED),

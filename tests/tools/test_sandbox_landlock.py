@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -56,6 +57,13 @@ async def test_a_command_works_in_the_workspace(sandbox: Sandbox, place: Place) 
     assert output == Output(f"{place.workspace}\none\n")
     assert (await _sh(sandbox, place, "id -u; cat b; export X=1; cd a")).text.endswith("one\n")
     assert (await _sh(sandbox, place, "pwd; echo $X")).text == f"{place.workspace}/a\n1\n"
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is missing")
+async def test_git_works_where_the_machine_has_a_configuration_of_its_own(sandbox: Sandbox, place: Place) -> None:
+    """/etc/gitconfig is closed. git ends with an error where the file is there and cannot be read."""
+    made = await _sh(sandbox, place, "git init -q . && git config user.name me && git status --short --branch")
+    assert not made.is_error and made.text.startswith("## No commits yet on"), made
 
 
 async def test_files_outside_are_closed(sandbox: Sandbox, place: Place) -> None:

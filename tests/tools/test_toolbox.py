@@ -70,7 +70,7 @@ def test_approval_classes_are_declared_by_what_a_call_may_do() -> None:
         "search_files": "none",
         "patch": "write",
         "web_fetch": "network",
-        "todo": "write",
+        "todo": "none",
         "memory": "write",
     }
 

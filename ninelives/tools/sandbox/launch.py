@@ -71,6 +71,7 @@ def base_environ(sandbox: Sandbox, place: Place) -> dict[str, str]:
     environ = {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", CALL: place.call_id}
     if sandbox.kind == "landlock":
         environ["TMPDIR"] = home  # /tmp is shared with the machine, and closed
+        environ["GIT_CONFIG_NOSYSTEM"] = "1"  # git ends where /etc/gitconfig is there and cannot be read
     return environ
 
 
