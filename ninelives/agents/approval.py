@@ -19,7 +19,7 @@ from ninelives.core.spec import is_one_chat
 from ninelives.core.state import RunState
 from ninelives.journal.values import Grant
 from ninelives.tools.arguments import parsed
-from ninelives.tools.base import Reach, Tool, ToolRefused, approval_class, reach_of
+from ninelives.tools.base import ApprovalClass, Reach, Tool, ToolRefused, approval_class, reach_of
 
 
 class ApprovalPolicy(Struct, frozen=True):
@@ -32,6 +32,15 @@ class ApprovalPolicy(Struct, frozen=True):
     """Host names that may be visited without asking. See host_fits."""
 
 
+WHY_MODE = "This server asks before every call."
+WHY_RULE = "A rule of this server asks before calls like this one."
+WHY_UNKNOWN = "The server died while this call ran. It may have taken effect. Approve it to run it again."
+_WHY_CLASS: dict[ApprovalClass, str] = {
+    "none": "",
+    "write": "It changes something that stays.",
+    "network": "It visits a host that no message of the user names.",
+    "exec": "It runs a program.",
+}
 GRANT_CHARS = 8000
 """Longest arguments of a call that a standing permission can cover: a person can look through the list of them."""
 _ONCE: tuple[Choice, ...] = ("once", "deny")
@@ -111,7 +120,7 @@ class Approvals:
         mode = self.policy.mode if rule is None else rule.ask
         if mode == "never" or (mode == "on-write" and self._is_harmless(reach, named)):
             return None
-        asked = self.ask(call)
+        asked = self.ask(call, _why(rule, mode, reach))
         if rule is not None:
             return asked
         digests, accepted = (asked.digest, tool_digest(tool)), state.facts.accepted
@@ -144,7 +153,7 @@ class Approvals:
     def _may_visit(self, host: str, named: Callable[[str], bool]) -> bool:
         return named(host) or any(host_fits(pattern, host) for pattern in self.policy.hosts)
 
-    def ask(self, call: Call) -> ApprovalRequested:
+    def ask(self, call: Call, why: str) -> ApprovalRequested:
         """A new question about this call, whose answer counts for this call only."""
         return ApprovalRequested(
             call=call,
@@ -152,7 +161,15 @@ class Approvals:
             code=self._new_code(),
             expires_at=self._now_ms() + self._ttl_ms,
             choices=_ONCE,
+            why=why,
         )
+
+
+def _why(rule: Rule | None, mode: Mode, reach: Reach) -> str:
+    """The reason for a person. It names no pattern: those are the operator's."""
+    if rule is not None and (rule.match or mode == "always"):
+        return WHY_RULE
+    return WHY_MODE if mode == "always" else _WHY_CLASS[reach.approval]
 
 
 def _choices(state: RunState, call: Call) -> tuple[Choice, ...]:

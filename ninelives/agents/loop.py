@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ninelives.agents.approval import Approvals
+from ninelives.agents.approval import WHY_UNKNOWN, Approvals
 from ninelives.agents.base import DeltaSink, Turn
 from ninelives.agents.incoming import Incoming
 from ninelives.agents.loop_state import LoopState, offered_tools
@@ -247,7 +247,7 @@ class LoopAgent:
             return None
         if due is not None and due.started is not None and due.started.effect == "write":
             if self._settings.on_unknown == "ask":
-                return _asked_in(state, self._approvals.ask(call))
+                return _asked_in(state, self._approvals.ask(call, WHY_UNKNOWN))
             return e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
         tool = self._toolbox.get(call.name)
         if tool is None:

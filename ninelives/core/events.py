@@ -150,6 +150,8 @@ class ApprovalRequested(Event, frozen=True, tag="approval.requested", kw_only=Tr
     """The answers that were offered."""
     tool_digest: str = ""
     """A hash of the tool as it was then, which a standing permission is bound to. Empty: none can be given."""
+    why: str = ""
+    """Why a person is asked, as one sentence. Empty in questions of older releases."""
 
     def takes(self) -> tuple[Choice, ...]:
         """The answers that count. Runs of older releases offered permissions that they could not bind to a tool."""

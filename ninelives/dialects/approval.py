@@ -115,24 +115,36 @@ def question(asked: ApprovalRequested, run: str) -> str:
         arguments = asked.call.arguments
         cut = f"{arguments[:OLD_CHARS]}… ({len(arguments)} characters in all)"
         return _short_question(asked, f"{asked.call.name} {cut if is_too_long(asked) else arguments}")
-    shown = shown_call(asked.call)
-    return _long_question(asked, shown, wire_id("runs", run)) if is_too_long(asked) else _short_question(asked, shown)
+    shown, named = shown_call(asked.call), wire_id("runs", run)
+    if is_too_long(asked):
+        return _long_question(asked, shown, named)
+    return _short_question(asked, shown) + (f" Or answer on the server's page: `{page_of(named)}`." if asked.why else "")
+
+
+def page_of(run: str) -> str:
+    """Where the web page of the server shows the open question of a run. The server does not know its public name."""
+    return f"/#/approvals/{run}"
 
 
 def _short_question(asked: ApprovalRequested, shown: str) -> str:
     return (
-        f"\n\n**{MARK}** before this call is made:\n\n"
+        f"\n\n**{MARK}** before this call is made{_reason(asked)}\n\n"
         f"```\n{shown}\n```\n\n"
         f"Reply `approve {asked.code}` to allow it once, or `deny {asked.code}`."
     )
 
 
+def _reason(asked: ApprovalRequested) -> str:
+    return f". {asked.why}" if asked.why else ":"
+
+
 def _long_question(asked: ApprovalRequested, shown: str, run: str) -> str:
     left_out = len(shown) - 2 * EDGE_CHARS
+    page = f"on the server's page `{page_of(run)}`, " if asked.why else ""
     return (
-        f"\n\n**{MARK}** before this call is made. It is too long to be approved in a chat:\n\n"
+        f"\n\n**{MARK}** before this call is made. It is too long to be approved in a chat{_reason(asked)}\n\n"
         f"```\n{shown[:EDGE_CHARS]}\n… {left_out} characters are left out …\n{shown[-EDGE_CHARS:]}\n```\n\n"
-        f"See all of it with `ninelives runs show {run}` or `GET /v1/runs/{run}`. Then approve it with "
+        f"See all of it {page}with `ninelives runs show {run}` or `GET /v1/runs/{run}`. Then approve it with "
         f"`ninelives approvals answer {run} once` or `POST /v1/runs/{run}/approval`. To refuse it, reply "
         f"`deny {asked.code}`."
     )

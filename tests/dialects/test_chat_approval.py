@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ninelives.core import events as e
 from ninelives.core.spec import Message
@@ -72,6 +73,16 @@ def test_a_call_of_8000_characters_is_shown_whole_and_a_longer_one_by_head_and_t
     assert "head aaa" in shown and "aaa tail" in shown and len(shown) < 4000
     assert f"… {len(shown_call(longer.call)) - 3000} characters are left out …" in shown
     assert f"ninelives runs show run_{RUN}" in shown and f"POST /v1/runs/run_{RUN}/approval" in shown
+
+
+def test_the_question_says_why_it_is_asked_and_where_the_page_shows_it() -> None:
+    """G11. A question of an older release has no reason, and keeps its text (R1)."""
+    short, long = (replace(new(f'{{"command":"{"a" * n}"}}'), why="It runs a program.") for n in (1, 9000))
+    assert "**Approval needed** before this call is made. It runs a program.\n\n" in question(short, RUN)
+    assert "too long to be approved in a chat. It runs a program.\n\n" in question(long, RUN)
+    for asked in (short, long):
+        assert "on the server's page" in question(asked, RUN) and f"`/#/approvals/run_{RUN}`" in question(asked, RUN)
+    assert "page" not in question(replace(short, why=""), RUN)
 
 
 @pytest.mark.parametrize("length", [1990, 2001])

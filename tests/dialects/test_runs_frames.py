@@ -184,6 +184,7 @@ def test_the_object_of_a_run_has_the_fields_of_hermes() -> None:
         "run_id": "run_0123456789abcdef",
         "status": "running",
         "session_id": "auto-1",
+        "title": "Say hello",
         "model": "hermes-agent",
         "created_at": AT / 1000,
         "updated_at": (AT + STEP_MS) / 1000,

@@ -6,7 +6,9 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from ninelives.core import events as e
+from ninelives.core.history import text_of
 from ninelives.core.ids import wire_id
+from ninelives.core.spec import Spec
 from ninelives.core.state import Called, Returned, RunState, Said, Thought
 from ninelives.core.table import Phase
 from ninelives.dialects.approval import shown_call
@@ -27,6 +29,7 @@ STATUS: dict[Phase, RunStatus] = {
     Phase.CANCELLED: "cancelled",
     Phase.INTERRUPTED: "incomplete",
 }
+TITLE_CHARS = 120
 _LAST = {
     Phase.COMPLETED: "run.completed",
     Phase.FAILED: "run.failed",
@@ -46,6 +49,7 @@ def body(state: RunState) -> RunObject:
         run_id=wire_id("runs", facts.run),
         status=STATUS[state.phase],
         session_id=facts.accepted.resolved.session,
+        title=title_of(facts.accepted.spec),
         model=facts.accepted.spec.model,
         created_at=facts.created_at / 1000,
         updated_at=facts.updated_at / 1000,
@@ -60,12 +64,20 @@ def body(state: RunState) -> RunObject:
     )
 
 
+def title_of(spec: Spec) -> str:
+    """The first words of the newest message of the user, on one line."""
+    said = next((each for each in reversed(spec.input) if each.get("role") == "user"), {})
+    words = " ".join(text_of(said.get("content"))[: TITLE_CHARS * 4].split())
+    return words if len(words) <= TITLE_CHARS else f"{words[: TITLE_CHARS - 1]}…"
+
+
 def _open_question(asked: e.ApprovalRequested) -> OpenQuestion:
     return OpenQuestion(
         tool=asked.call.name,
         toolCallId=asked.call.id,
         arguments=asked.call.arguments,
         call=shown_call(asked.call),
+        why=asked.why,
         digest=asked.digest,
         expires_at=asked.expires_at / 1000,
         choices=asked.takes(),

@@ -32,6 +32,8 @@ class OpenQuestion(Struct, frozen=True):
     """All of them, as the model wrote them."""
     call: str
     """All that will run, for a person: the tool and its decoded arguments. What cannot be seen is escaped."""
+    why: str
+    """Why a person is asked. Empty in questions of older releases."""
     digest: str
     expires_at: Seconds
     choices: tuple[Choice, ...]
@@ -44,6 +46,8 @@ class RunObject(Struct, frozen=True):
     run_id: Annotated[str, Meta(pattern="^run_")]
     status: RunStatus
     session_id: str | None
+    title: str
+    """The first words of the request."""
     model: str
     created_at: Seconds
     updated_at: Seconds
