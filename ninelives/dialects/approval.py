@@ -118,7 +118,8 @@ def question(asked: ApprovalRequested, run: str) -> str:
     shown, named = shown_call(asked.call), wire_id("runs", run)
     if is_too_long(asked):
         return _long_question(asked, shown, named)
-    return _short_question(asked, shown) + (f" Or answer on the server's page: `{page_of(named)}`." if asked.why else "")
+    page = f" Or answer on the server's page: `{page_of(named)}`." if asked.why else ""
+    return _short_question(asked, shown) + page
 
 
 def page_of(run: str) -> str:
