@@ -10,13 +10,21 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from ninelives.agents.adapters import Surroundings
 from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.base import Agent
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile
 from ninelives.agents.rules import Mode, Rule
 from ninelives.app.errors import ConfigError
-from ninelives.app.extensions import NO_EXTENSIONS, Extensions, installed_agents, installed_model, model_scheme
+from ninelives.app.extensions import (
+    NO_EXTENSIONS,
+    Extensions,
+    installed_agents,
+    installed_model,
+    model_scheme,
+    own_agent,
+)
 from ninelives.app.settings import ApprovalRule, ProfileTable, Settings
 from ninelives.app.store import quota_limits
 from ninelives.core import events as e
@@ -237,6 +245,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             context_tokens=_or(table.context_tokens, agent.context_tokens),
             on_unknown=agent.on_unknown,
         )
+        if table.agent:
+            return ProfileAgent(own_agent(table.agent, Surroundings(model, settings, approvals)))
         place = self.places(table.workspace or self.settings.tools.workspace)
         environment = CallEnvironment(place, self.end_leftover, self.outputs)
         loop = LoopAgent(model, toolbox, settings, environment, approvals)
@@ -344,7 +354,7 @@ def _profile_agents(
 ) -> tuple[dict[str, ProfileAgent], list[Model]]:
     """The agent of each profile, and the models that they use."""
     settings = factory.settings
-    made = {settings.server.model_name: factory.agent(ProfileTable(), model)}
+    made = {settings.server.model_name: factory.agent(ProfileTable(agent=settings.agent.object), model)}
     models = [model]
     for name, table in settings.tables.profiles.items():
         own_model = _model_of(settings, table) or model

@@ -10,14 +10,20 @@ from typing import cast
 
 from msgspec import Struct
 
+from ninelives.agents.adapters import NotAnAgent, Surroundings, adapted
 from ninelives.agents.base import Agent
 from ninelives.app.errors import ConfigError
 from ninelives.models.base import Model
 from ninelives.models.openai import Upstream
+from ninelives.tools.decorator import imported
 
 AGENTS = "ninelives.agents"
 MODELS = "ninelives.models"
 HTTP = ("http", "https")
+_HINTS: dict[type[BaseException], str] = {
+    ModuleNotFoundError: " Start the server in the folder of the module, or install its package.",
+    AttributeError: " Check the name after the colon.",
+}
 
 ModelFactory = Callable[[Upstream], Model]
 
@@ -34,6 +40,19 @@ class Extensions(Struct, frozen=True):
 
 
 NO_EXTENSIONS = Extensions()
+
+
+def own_agent(name: str, surroundings: Surroundings) -> Agent:
+    """The agent that `module:object` or `file.py:object` names. Raises ConfigError."""
+    if ":" not in name:
+        raise ConfigError(f"The agent {name!r} names no object. Write {name}:NAME, with the name of the agent in it.")
+    try:
+        return adapted(imported(name), surroundings)
+    except NotAnAgent as error:
+        raise ConfigError(f"The agent {name} {error}.") from error
+    except Exception as error:  # code of the user can raise anything when it is imported
+        hint = _HINTS.get(type(error), "")
+        raise ConfigError(f"The agent {name} cannot be loaded: {type(error).__name__}: {error}.{hint}") from error
 
 
 def installed_agents() -> dict[str, Agent]:

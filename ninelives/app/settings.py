@@ -165,6 +165,7 @@ class AgentSettings(Section, frozen=True):
     client_tools: Annotated[ClientTools, _doc("Tools in requests; auto ignores Open WebUI's own.")] = "auto"
     context_tokens: Annotated[int, _doc("The model's window in tokens; 0 leaves nothing out.", ge=0, le=10**9)] = 0
     on_unknown: Annotated[Literal["tell", "ask"], _doc("An interrupted write: tell the model, or ask.")] = "tell"
+    object: Annotated[str, _doc("Agent of your own, as module:object or file.py:object.")] = ""
 
 
 class ToolSettings(Section, frozen=True):
@@ -229,6 +230,8 @@ class ProfileTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     client_tools: Literal["auto", "pass", "ignore"] | None = None
     tool_items: Literal["auto", "function_call", "mcp_call"] | None = None
     context_tokens: int | None = None
+    agent: str | None = None
+    """An agent of your own, as module:object or file.py:object; left out: the built-in agent."""
 
 
 class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):

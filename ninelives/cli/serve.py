@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,7 @@ _NAMES = {
     "model": "model.name",
     "sandbox": "tools.sandbox",
     "approval": "tools.approval",
+    "agent": "agent.object",
 }
 
 
@@ -48,6 +50,7 @@ def run_options(command: Any) -> Any:
             "--approval", type=click.Choice(["never", "on-write", "always"]), help="When to ask a person before a call."
         ),
     ]
+    options.append(click.argument("agent", required=False, metavar="[MODULE:OBJECT]"))
     for option in reversed(options):
         command = option(command)
     return command
@@ -58,6 +61,8 @@ def settings_of(config: str | None, given: dict[str, Any]) -> LoadedSettings:
     # Until the event loop handles signals, there is nothing to drain (A9). SystemExit would be lost where Python drops
     # exceptions: in __del__, and in the callback that ends the lock of each import.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if given.get("agent") and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     return settings_from(config, **{_NAMES[name]: value for name, value in given.items()})
 
 
@@ -81,6 +86,9 @@ def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False) -> int
 @click.option("--open", "open_page", is_flag=True, help="Open the server's page in a browser.")
 def serve(config: str | None, open_page: bool, **given: Any) -> None:
     """Run the server in the foreground.
+
+    MODULE:OBJECT (or path/file.py:OBJECT) is an agent of your own: an async function or generator, or an agent of a
+    framework. Without it the built-in agent answers.
 
     With --store postgresql://... several servers on any machines act as one. Put a load balancer in front of them and
     give all of them the same key (API_SERVER_KEY)."""

@@ -104,6 +104,10 @@ class MessageCompleted(Event, frozen=True, tag="message.completed"):
     finish: Finish = "stop"
     refusal: str = ""
     """The refusal of the model, if any. `text` is then what came before it."""
+    step: str = ""
+    """For an agent that is replayed after a crash (agents/steps.py): a hash of the request that this answers."""
+    record: str = ""
+    """For such an agent: the answer in its own form."""
 
     @property
     def spoken(self) -> str:
@@ -137,6 +141,10 @@ class ToolFinished(Event, frozen=True, tag="tool.finished", kw_only=True):
     is_error: bool = False
     outcome: Outcome = "known"
     duration_ms: int = 0
+    record: str = ""
+    """For an agent that is replayed after a crash (agents/steps.py): the result in its own form."""
+    usage: Usage = Usage()
+    """Tokens that the call spent: an agent inside a tool asks models too."""
 
 
 class ApprovalRequested(Event, frozen=True, tag="approval.requested", kw_only=True):

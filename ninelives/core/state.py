@@ -338,6 +338,7 @@ def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phas
         due=due,
         results={**facts.results, event.call_id: event},
         items=(*facts.items, Returned(entry.seq, event)),
+        usage=facts.usage.plus(event.usage),
         fresh=True,
         updated_at=entry.at,
     )
@@ -354,9 +355,12 @@ def _progressed(state: RunState, entry: e.Entry, event: e.ToolProgressed, cell: 
 
 def _asked(state: RunState, entry: e.Entry, event: e.ApprovalRequested, cell: Phase) -> RunState:
     facts, call = state.facts, event.call
-    if call.id not in facts.due or call.id in facts.approvals:
+    if call.id in facts.results or call.id in facts.approvals:
         raise IllegalEvent(f"call {call.id} does not wait for an approval")
-    return _with(state, entry, cell, replace(facts, asked=event, fresh=True, updated_at=entry.at))
+    due = facts.due if call.id in facts.due else {**facts.due, call.id: Due(call)}  # an agent may make calls by itself
+    calls = facts.calls + (call.id not in facts.due)
+    facts = replace(facts, asked=event, due=due, calls=calls, fresh=True, updated_at=entry.at)
+    return _with(state, entry, cell, facts)
 
 
 def _given(state: RunState, entry: e.Entry, event: e.ApprovalGiven, cell: Phase) -> RunState:

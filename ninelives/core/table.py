@@ -50,6 +50,7 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.ReasoningDelta: Phase.DRAFTING,
         e.MessageCompleted: Next.SETTLE,
         e.ToolStarted: Phase.ACTING,
+        e.ApprovalRequested: Phase.WAITING,
         e.RunCompleted: Phase.COMPLETED,
     },
     # DRAFTING: no RunInterrupted, because what a run did so far stands then, and a draft cannot

@@ -287,7 +287,7 @@ def _candidates(modules: Sequence[str]) -> Iterator[tuple[str, object]]:
         yield from ((origin, each) for each in _members(_loaded(origin, point.load), origin))
     for name in modules:
         origin = f"tools.modules {name!r}"
-        yield from ((origin, each) for each in _members(_loaded(origin, partial(_imported, name)), origin))
+        yield from ((origin, each) for each in _members(_loaded(origin, partial(imported, name)), origin))
 
 
 def _members(thing: object, origin: str) -> Sequence[object]:
@@ -307,7 +307,9 @@ def _loaded(origin: str, load: Callable[[], object]) -> object:
         raise ToolsError(f"{origin} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _imported(name: str) -> object:
+def imported(name: str) -> object:
+    """What `package.module`, `package.module:object`, `path/to/file.py` or `path/to/file.py:object` names. It runs code
+    of the user, so anything can be raised."""
     place, _, attribute = name.partition(":")
     module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     thing: object = module

@@ -282,16 +282,21 @@ def test_an_answer_is_for_the_call_that_was_asked_about_and_a_start_uses_it_up()
 @pytest.mark.parametrize(
     "pen",
     [
-        lambda: Pen().attempt().settle(A),
         lambda: Pen().attempt().settle(B, A).write(question(B), e.ApprovalGiven(call_id="call_b", choice="once")),
         lambda: Pen().attempt().settle(A, B).start(B).finish(B),
     ],
-    ids=["not due", "answered already", "settled"],
+    ids=["answered already", "settled"],
 )
-def test_a_question_is_about_a_due_call_that_nobody_has_answered(pen: Callable[[], Pen]) -> None:
+def test_a_question_is_about_a_call_that_nobody_has_answered(pen: Callable[[], Pen]) -> None:
     """D4."""
     with pytest.raises(IllegalEvent, match="does not wait for an approval"):
         pen().write(question(B))
+
+
+def test_a_question_about_a_call_of_the_agent_itself_makes_it_due() -> None:
+    """No message asked for the call. A crash must not lose it."""
+    state = Pen().attempt().write(question(B)).state
+    assert list(state.facts.due) == ["call_b"] and state.facts.calls == 1
 
 
 def test_a_call_that_waits_for_an_answer_cannot_finish() -> None:

@@ -65,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "ReasoningDelta": "DRAFTING",
         "MessageCompleted": "READY",
         "ToolStarted": "ACTING",
+        "ApprovalRequested": "WAITING",
         "RunCompleted": "COMPLETED",
     },
     "DRAFTING": {

@@ -1,0 +1,61 @@
+"""Agents of your own: which adapter takes which object. Owns: ADAPTERS, one row per kind of object, and `adapted`. An
+adapter is imported when an object of its kind is served, so no framework is needed that you do not use. Refuses to
+know: where an object comes from (app/extensions.py)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import isasyncgenfunction, iscoroutinefunction
+from typing import cast
+
+from msgspec import Struct
+
+from ninelives.agents.approval import Approvals
+from ninelives.agents.base import Agent
+from ninelives.agents.loop import LoopSettings
+from ninelives.models.base import Model
+
+
+class Surroundings(Struct, frozen=True):
+    """What an adapted agent takes from the server that runs it."""
+
+    model: Model
+    """The configured model. A function can ask it; a framework brings its own."""
+    settings: LoopSettings
+    approvals: Approvals
+
+
+class Adapter(Struct, frozen=True):
+    """One kind of object."""
+
+    kind: str
+    module: str
+    """Below ninelives.agents.adapters. It has `adapt(found, surroundings)`."""
+    classes: tuple[str, ...] = ()
+    """Full names of classes. An object whose class has one of them among its bases is of this kind."""
+
+
+ADAPTERS = (Adapter("an async function or async generator", "function"),)
+
+
+class NotAnAgent(Exception):
+    """The object is of no known kind. The text says which kinds there are."""
+
+
+def adapted(found: object, surroundings: Surroundings) -> Agent:
+    """The object as an Agent. Raises NotAnAgent."""
+    if all(hasattr(found, name) for name in ("run", "end_leftovers", "resumable")):
+        return cast(Agent, found)
+    names = {f"{base.__module__}.{base.__qualname__}" for base in type(found).__mro__}
+    for row in ADAPTERS:
+        if names & set(row.classes) or (not row.classes and _is_function(found)):
+            return cast(Agent, import_module(f"{__name__}.{row.module}").adapt(found, surroundings))
+    kinds = "; ".join(row.kind for row in ADAPTERS)
+    raise NotAnAgent(
+        f"is {type(found).__name__}, which cannot be served. It can be: an Agent (docs/api/python.md); {kinds}"
+    )
+
+
+def _is_function(found: object) -> bool:
+    call = getattr(found, "__call__", None)  # noqa: B004 - the method itself is looked at
+    return any(iscoroutinefunction(each) or isasyncgenfunction(each) for each in (found, call))
