@@ -211,6 +211,7 @@ ENV = [
     ("API_SERVER_PORT", "9000", "server.port", 9000),
     ("API_SERVER_CORS_ORIGINS", "*", "server.cors_origins", ("*",)),
     ("API_SERVER_MODEL_NAME", "my-agent", "server.model_name", "my-agent"),
+    ("TAVILY_API_KEY", "tvly-0123456789abcdef", "web.tavily_key", "tvly-0123456789abcdef"),
 ]
 
 

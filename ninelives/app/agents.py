@@ -40,6 +40,7 @@ from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
 from ninelives.tools.base import HERE, Place, Tool, approval_class
 from ninelives.tools.builtin.process import Processes
+from ninelives.tools.builtin.web_search import search_provider, search_tool
 from ninelives.tools.decorator import ToolsError, load_tools, tool_of
 from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
@@ -233,6 +234,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     outputs: OutputFiles
     quotas: Quotas
     sandbox: Sandbox
+    search_hosts: tuple[str, ...] = ()
+    """The host of the search provider, which the operator chose: nobody is asked about it."""
 
     def agent(self, table: ProfileTable, model: Model) -> ProfileAgent:
         """The agent of one profile."""
@@ -268,7 +271,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
         auto: Mode = "never" if self.sandbox.kind == "bwrap" else "on-write"
         mode = table.approval or (auto if configured == "auto" else configured)
         rules = tuple(_rule(rule, self.tools, self.settings.tables.mcp) for rule in self.settings.tables.approvals)
-        policy = ApprovalPolicy(mode, rules, _or(table.web_allow, self.settings.web.allow))
+        hosts = (*_or(table.web_allow, self.settings.web.allow), *self.search_hosts)
+        policy = ApprovalPolicy(mode, rules, hosts)
         environment, ttl_s = self.environment, self.settings.tools.approval_ttl_s
         return Approvals(policy, self._granted, environment.new_code, environment.now_ms, ttl_s)
 
@@ -319,11 +323,15 @@ def build_agents(
     threads, outputs = Threads(), OutputFiles()
     processes, quotas = Processes(threads), Quotas(quota_limits(settings), threads)
     mcp = McpTools(mcp_servers(settings), threads, environment.mcp_notify)
+    search = [provider] if (provider := search_provider(settings.web.searxng_url, settings.web.tavily_key)) else []
     factory = AgentFactory(
         settings=settings,
         store=store,
         environment=environment,
-        tools=_all_tools(builtin_tools(sandbox, threads, processes), settings, extensions, threads),
+        tools=_all_tools(
+            [*builtin_tools(sandbox, threads, processes), *map(search_tool, search)], settings, extensions, threads
+        ),
+        search_hosts=tuple(provider.host for provider in search),
         mcp=mcp,
         threads=threads,
         outputs=outputs,

@@ -25,10 +25,11 @@ _SHORTEST_NAMELESS = 12
 
 def known_secrets(settings: Settings, env: Mapping[str, str]) -> set[str]:
     """All of them."""
-    model, store, tables = settings.model, settings.store, settings.tables
+    model, store, web, tables = settings.model, settings.store, settings.web, settings.tables
     profiles = tables.profiles.values()
-    keys = {settings.server.key, model.api_key, *(table.model_api_key for table in profiles)} - {None, ""}
-    urls = [model.url, store.url, store.direct_url, *(table.model_url or "" for table in profiles)]
+    own = {settings.server.key, model.api_key, web.tavily_key}
+    keys = (own | {table.model_api_key for table in profiles}) - {None, ""}
+    urls = [model.url, store.url, store.direct_url, web.searxng_url, *(table.model_url or "" for table in profiles)]
     found = {key for key in keys if key} | secrets_in(*urls)
     for table in tables.mcp.values():
         found.update(_of_mcp(table))

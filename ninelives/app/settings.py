@@ -62,11 +62,13 @@ Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
 WebHost = Annotated[str, Meta(pattern=r"\A(\*|(\*\.)?[^\s/:@*,]+|[0-9A-Fa-f:.]+)\Z")]
 Url = Annotated[str, Meta(pattern=r"\A(https?://\S+|[a-z][a-z0-9_-]*:([A-Za-z]\S*)?)?\Z", extra=_PASSWORD)]
+HttpUrl = Annotated[str, Meta(pattern=r"\A(https?://[^\s?#]+)?\Z")]
 StoreUrl = Annotated[str, Meta(pattern=r"\A(sqlite|postgres(ql)?://\S+)?\Z")]
 _ORIGINS = {"allowed": "* or exact origins such as https://chat.example.org, without a path or a final slash"}
 _HOSTS = {"allowed": "host names or addresses without scheme and port, such as box.lan"}
 _WEB_HOSTS = {"allowed": "host names such as docs.python.org, *.example.org for all hosts below one, or * for any"}
 _URL = {"allowed": "a URL that begins with http:// or https://, or NAME: for an installed model"}
+_HTTP = {"hidden": "password", "allowed": "nothing, or a URL that begins with http:// or https://, without ? and #"}
 _STORE = {
     "hidden": "password",
     "allowed": "nothing or sqlite, or a URL such as postgresql://user:password@host/database",
@@ -185,6 +187,10 @@ class ToolSettings(Section, frozen=True):
 
 class WebSettings(Section, frozen=True):
     allow: Annotated[tuple[WebHost, ...], _doc("Hosts that web_fetch may visit unasked.", extra=_WEB_HOSTS)] = ()
+    searxng_url: Annotated[
+        HttpUrl, _doc("SearXNG server for the web_search tool; it must offer JSON.", extra=_HTTP)
+    ] = ""
+    tavily_key: Annotated[str | None, _doc("Key of Tavily, for web_search without SearXNG.", extra=_SECRET)] = None
 
 
 class LimitSettings(Section, frozen=True):
@@ -395,6 +401,7 @@ _LEGACY_ENV = {
     "API_SERVER_PORT": "server.port",
     "API_SERVER_CORS_ORIGINS": "server.cors_origins",
     "API_SERVER_MODEL_NAME": "server.model_name",
+    "TAVILY_API_KEY": "web.tavily_key",
 }
 SECRET_ENV = {
     name: key for known in (_LEGACY_ENV, _ENV) for name, key in known.items() if OPTIONS[key].hidden != "nothing"

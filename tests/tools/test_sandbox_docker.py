@@ -127,9 +127,7 @@ async def test_a_fork_bomb_is_bounded_and_ends_with_the_call(sandbox: Sandbox, p
     assert (await _sh(sandbox, place, "echo alive")).text == "alive\n"
 
 
-async def test_a_container_bounds_the_memory_of_all_its_processes(
-    choice: Callable[..., Sandbox], place: Place
-) -> None:
+async def test_a_container_bounds_the_memory_of_all_its_processes(choice: Callable[..., Sandbox], place: Place) -> None:
     take = "head -c 150000000 /dev/zero | tail -c 150000000 | head -c 3 | tr '\\0' x; echo end"
     assert (await _sh(choice(memory_bytes=512 << 20), place, take)).text == "xxxend\n"
     sandbox = choice(memory_bytes=64 << 20)
