@@ -340,7 +340,10 @@ def build_agents(
     )
     name = settings.server.model_name
     made, models = _profile_agents(factory, model, extensions)
-    profiles = {key: _profile(settings, key, tables.profiles.get(key, ProfileTable())) for key in made}
+    profiles = {
+        key: _profile(settings, key, tables.profiles.get(key, ProfileTable()), each.toolbox)
+        for key, each in made.items()
+    }
     default = profiles.pop(name)
     return Agents(
         agent=ByProfile(made[name].agent, {key: each.agent for key, each in made.items() if key != name}),
@@ -447,7 +450,7 @@ def _origin_of(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:
+def _profile(settings: Settings, name: str, table: ProfileTable, toolbox: Toolbox | None) -> Profile:
     agent = settings.agent
     return Profile(
         name=name,
@@ -458,6 +461,7 @@ def _profile(settings: Settings, name: str, table: ProfileTable) -> Profile:
         unknown_model=settings.server.unknown_model,
         client_tools=_or(table.client_tools, agent.client_tools),
         on_disconnect=_or(table.on_disconnect, agent.on_disconnect),
+        searches=toolbox is not None and "web_search" in toolbox.names(),
         resend_ms=int(agent.resend_window_s * 1000),
         resend_anonymous_ms=int(agent.resend_anonymous_s * 1000),
     )

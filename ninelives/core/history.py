@@ -69,6 +69,26 @@ def text_of(content: object) -> str:
     return ""
 
 
+def call_ids(messages: Iterable[Message]) -> set[object]:
+    """The ids of all calls that these messages ask for."""
+    found: set[object] = set()
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict) and isinstance(call.get("id"), str):
+                found.add(call["id"])
+    return found
+
+
+def results_without_call(messages: Sequence[Message]) -> tuple[str, ...]:
+    """The call ids of results whose call is not in these messages, each once."""
+    results = [str(message.get("tool_call_id")) for message in messages if message.get("role") == "tool"]
+    if not results:
+        return ()
+    asked = call_ids(messages)
+    return tuple(dict.fromkeys(call for call in results if call not in asked))
+
+
 def paired(earlier: Sequence[Message], given: Sequence[Message]) -> tuple[Message, ...]:
     """The earlier messages of a conversation, without calls that have no result and results that have no call. Models
     refuse one without the other, and an owner can delete items. A result may also be in what is `given` now."""

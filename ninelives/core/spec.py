@@ -39,6 +39,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Fields that go to the upstream unchanged (temperature, stop, response_format ...)."""
     client_tools: tuple[dict[str, object], ...] = ()
     """Tools that the caller executes, in the form of Chat Completions."""
+    ignored_tools: tuple[str, ...] = ()
+    """Types of tools that the request named and this server does not have (G17)."""
     tool_choice: str | dict[str, object] | None = None
     allowed_tools: tuple[str, ...] | None = None
     """The only tools, the server's or the caller's, that may be offered or executed. None: all."""

@@ -16,7 +16,16 @@ from msgspec.structs import replace
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import DERIVED_SESSION, Kept, OnDisconnect, ToolItems, ToolProgress
-from ninelives.dialects.clients import TABLE, Client, ClientTools, Policy, StoreFalse, first_of, recognise
+from ninelives.dialects.clients import (
+    TABLE,
+    Client,
+    ClientTools,
+    HostedTools,
+    Policy,
+    StoreFalse,
+    first_of,
+    recognise,
+)
 
 _SESSION = re.compile(r"\A[A-Za-z0-9._:@/+=-]{1,256}\Z")
 CALLER_IDS = (
@@ -54,6 +63,8 @@ class Profile(Struct, frozen=True):
     unknown_model: str = "error"
     client_tools: str = "auto"
     on_disconnect: str = "auto"
+    searches: bool = False
+    """It has a tool web_search."""
     resend_ms: int = 900_000
     """How long after a lost connection the same request joins its run (B8)."""
     resend_anonymous_ms: int = 120_000
@@ -197,6 +208,10 @@ class Context(Struct, frozen=True):
     def client_tools(self) -> ClientTools:
         """How the tools of the caller are treated (B5)."""
         return self.known().client_tools or "pass"
+
+    def hosted_tools(self) -> HostedTools:
+        """What becomes of tools that this server would have to run, and does not have (G17)."""
+        return self.known().hosted_tools or "refuse"
 
     def is_chore(self, text: str) -> bool:
         """Is a request with this one text a chore of a front end (B7)? Its text must begin like one, and the caller

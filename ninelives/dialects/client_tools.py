@@ -1,5 +1,5 @@
-"""Tools of the caller. Owns: which of them count (B5), and their one form: that of Chat Completions. Refuses to know:
-how they are called."""
+"""Tools of the caller. Owns: which of them count (B5), their one form, that of Chat Completions, and what becomes of
+tools that a provider would run (G17). Refuses to know: how they are called."""
 
 from __future__ import annotations
 
@@ -14,11 +14,34 @@ _OPEN_WEBUI = frozenset(
 
 
 def nested(given: list[Tool] | None, context: Context) -> tuple[Tool, ...]:
-    """The caller's function tools that count, from either form (flat: Responses, nested: Chat Completions). Tools of
-    other kinds are ignored: clients send new ones every month."""
+    """The caller's function tools that count, from either form (flat: Responses, nested: Chat Completions)."""
     tools = [_nested(n, tool) for n, tool in enumerate(given or []) if tool.get("type", "function") == "function"]
     names = {str(function_of(tool)["name"]) for tool in tools}
     return tuple(tools) if tools and _count(context, names) else ()
+
+
+def hosted(given: list[Tool] | None, context: Context, own: tuple[str | None, ...] = ("function",)) -> tuple[str, ...]:
+    """The types of tools that are left out, each once: kinds other than `own`, which this server does not have. Raises
+    ClientError for a caller that is not known to send such tools unasked: it would miss what it relies on (G17)."""
+    left: list[str] = []
+    for n, tool in enumerate(given or []):
+        kind = tool.get("type", own[0])
+        if kind in own or _searches(kind, context):
+            continue
+        if context.hosted_tools() == "refuse":
+            raise ClientError("unsupported_tool", _no_such(f"tools[{n}]", kind), param="tools")
+        left.append(str(kind)[:64])
+    return tuple(dict.fromkeys(left))
+
+
+def _searches(kind: object, context: Context) -> bool:
+    """A hosted web search, which the tool of this server stands in for."""
+    return context.profile.searches and isinstance(kind, str) and kind.startswith("web_search")
+
+
+def _no_such(where: str, kind: object) -> str:
+    words = f"{where} is of type {str(kind)[:64]!r}, which this server does not have. Leave it out"
+    return f"{words}: the server has tools of its own (GET /v1/toolsets), and hands back calls of function tools."
 
 
 def function_of(tool: Tool) -> dict[str, object]:
@@ -50,8 +73,9 @@ def _count(context: Context, names: set[str]) -> bool:
             return not names & _OPEN_WEBUI
 
 
-def chat_choice(choice: str | dict[str, object] | None) -> str | dict[str, object] | None:
-    """tool_choice in the form of Chat Completions; auto is nothing."""
+def chat_choice(choice: str | dict[str, object] | None, context: Context) -> str | dict[str, object] | None:
+    """tool_choice in the form of Chat Completions; auto is nothing. One that forces a tool of another kind than a
+    function is refused or left out, like that tool (G17)."""
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise ClientError(
@@ -64,15 +88,19 @@ def chat_choice(choice: str | dict[str, object] | None) -> str | dict[str, objec
         if not isinstance(name, str):
             raise ClientError("invalid_value", "tool_choice names no function.", param="tool_choice")
         return {"type": "function", "function": {"name": name}}
+    if isinstance(choice, dict) and context.hosted_tools() == "refuse" and not _searches(choice.get("type"), context):
+        raise ClientError("unsupported_tool", _no_such("tool_choice", choice.get("type")), param="tool_choice")
     return None
 
 
-def echoed(given: list[Tool] | None) -> list[Tool]:
-    """The caller's function tools as a response shows them, with all five keys; tools of other kinds were ignored."""
+def echoed(given: list[Tool] | None, ignored: tuple[str, ...]) -> list[Tool]:
+    """The caller's tools as a response shows them, without those that were ignored. Functions have all five keys."""
     shown: list[Tool] = []
     for tool in given or []:
         if tool.get("type", "function") == "function":
             inner = tool.get("function")
             flat = inner if isinstance(inner, dict) else tool
             shown.append({"type": "function", **{key: flat.get(key) for key in _KEYS}})
+        elif str(tool["type"])[:64] not in ignored:
+            shown.append({"type": tool["type"]})
     return shown

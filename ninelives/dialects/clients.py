@@ -16,6 +16,7 @@ from ninelives.core.spec import OnDisconnect, ToolItems, ToolProgress
 
 ClientTools = Literal["pass", "ignore", "ignore-built-in"]
 StoreFalse = Literal["journal", "memory"]
+HostedTools = Literal["refuse", "ignore"]
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,6 +30,8 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """cancel: disconnecting is how this caller stops a run whose `store` is not true (C4)."""
     client_tools: ClientTools | None = None
     """Tools in the request: handed back, ignored, or ignored where they are the front end's built-in ones (B5)."""
+    hosted_tools: HostedTools | None = None
+    """Tools of other kinds than functions, which this server does not have: 400, or left out and told (G17)."""
     chores: bool | None = None
     """Chores ("### Task:") are answered by one plain model call (B7). Not set: only those with a quoted chat."""
     store_false: StoreFalse | None = None
@@ -130,6 +133,7 @@ _ROWS = (
         chores=True,
         on_disconnect="cancel",
         client_tools="ignore",
+        hosted_tools="ignore",
         tool_items="function_call",
     ),
     Client(
@@ -143,8 +147,9 @@ _ROWS = (
         tool_progress="off",
         tool_items="mcp_call",
     ),
-    Client(name="Claude Code and the Anthropic SDKs", agent=r"(^|\s)(claude-cli|anthropic)/", tool_items="mcp_call"),
-    Client(name="Codex", agent=r"(^|\s)codex", tool_items="mcp_call"),
+    Client(name="Claude Code", agent=r"(^|\s)claude-cli/", tool_items="mcp_call", hosted_tools="ignore"),
+    Client(name="the Anthropic SDKs", agent=r"(^|\s)anthropic/", tool_items="mcp_call"),
+    Client(name="Codex", agent=r"(^|\s)codex", tool_items="mcp_call", hosted_tools="ignore"),
     Client(name="OpenAI Agents SDK", agent=r"(^|\s)agents/", tool_items="mcp_call"),
     Client(
         name="Vercel AI SDK (Cherry Studio, Jan, Chatbox, opencode)",
@@ -163,6 +168,7 @@ _ROWS = (
         name="anybody else",
         tool_items="function_call",
         client_tools="pass",
+        hosted_tools="refuse",
     ),
 )
 TABLE = Rows(_ROWS)

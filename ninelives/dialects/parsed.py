@@ -21,3 +21,5 @@ class ParsedRequest(Struct, frozen=True):
     got: tuple[str, bool] = ("", False)
     """The caller sends back the beginning of an answer that broke off: the last call in it, and whether its result is
     there too (B8)."""
+    unmatched: tuple[str, ...] = ()
+    """Call ids of tool results whose call is not in the request. It must be in the history (G17)."""

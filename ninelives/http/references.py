@@ -1,11 +1,13 @@
-"""Responses requests that refer to stored things. Owns: finding the items that a request names by id, and the check
-that a conversation fits the context window before its run starts. Refuses to know: routes and websockets."""
+"""Requests that refer to stored things. Owns: finding the items that a Responses request names by id, the check that
+a conversation fits the context window before its run starts, and that a tool result has its call. Refuses to know:
+routes and websockets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ninelives.core.errors import ClientError
+from ninelives.core.history import call_ids
 from ninelives.core.ids import run_of, runs_of_item
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
@@ -63,6 +65,24 @@ async def _key_known(parts: RouteParts, context: Context) -> bool:
     """Does the key name a run? Then that run is the answer, whatever became of the things that the request names."""
     key = context.key()
     return key is not None and bool(await parts.engine.durable.rows(Query(owner=context.owner, key=key, limit=1)))
+
+
+async def check_results(parts: RouteParts, context: Context, parsed: ParsedRequest) -> None:
+    """Refuse a tool result whose call is neither in the request nor in the history that it joins (G17). Where that
+    history cannot be read, admission says why, or attaches the request to a run of the same key or a lost one."""
+    asked, calls = parsed.asked, set[object]()
+    if await _key_known(parts, context):
+        return
+    if asked.previous or asked.conversation or asked.session:
+        try:
+            calls = call_ids(await would_follow(parts.engine.durable, asked))
+        except ClientError:
+            return
+    for call in parsed.unmatched:
+        if call not in calls:
+            param = "input" if parsed.spec.dialect in ("responses", "runs") else "messages"
+            words = f"The call {call[:128]} of this tool result is neither in the request nor in its history"
+            raise ClientError("unknown_tool_call", f"{words}: send the call along.", param=param)
 
 
 async def _check_window(parts: RouteParts, parsed: ParsedRequest, size: int) -> None:

@@ -33,7 +33,7 @@ from ninelives.http import answering
 from ninelives.http.answering import RouteParts
 from ninelives.http.body import check_object, too_large
 from ninelives.http.errors import unexpected
-from ninelives.http.references import parse_resolved
+from ninelives.http.references import check_results, parse_resolved
 from ninelives.journal.values import StoreUnavailable
 
 QUEUE = 16
@@ -234,6 +234,8 @@ class Connection:
                 parsed = socket.continued(parsed, held, frame.previous)
             else:
                 parsed = await parse_resolved(self._parts, self._context, frame.raw)
+            if parsed.unmatched:
+                await check_results(self._parts, self._context, parsed)
             asked = self._context.waiting(parsed.asked)
             order = Order(owner=self._context.owner, spec=parsed.spec, asked=asked, size=len(frame.raw))
             ticket = await self._parts.engine.submit(order)

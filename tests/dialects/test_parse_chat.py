@@ -356,8 +356,8 @@ CLIENT_TOOLS = [
     ({"x_openwebui_user_id": "u"}, "pass", [TOOL], 1),
     ({"user_agent": "Python/3.11 aiohttp/3.9"}, "auto", [WEBUI], 0),
     ({"user_agent": "Python/3.11 aiohttp/3.9"}, "auto", [TOOL], 1),
-    ({}, "auto", [{"type": "web_search"}], 0),
 ]
+HOSTED = ["mcp", "web_search", "file_search", "code_interpreter", "image_generation", "computer_use_preview", "custom"]
 
 
 @pytest.mark.parametrize(("headers", "setting", "tools", "count"), CLIENT_TOOLS)
@@ -367,6 +367,61 @@ def test_client_tools_are_taken_unless_a_front_end_added_them_by_itself(
     """B5."""
     caller = context(Profile("hermes-agent", client_tools=setting), **headers)
     assert len(parsed(caller, tools=tools).spec.client_tools) == count
+
+
+@pytest.mark.parametrize("kind", HOSTED)
+def test_g17_a_tool_that_this_server_does_not_have_is_refused_by_name(kind: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        parsed(tools=[TOOL, {"type": kind}])
+    error = caught.value
+    assert (error.status, error.code, error.param) == (400, "unsupported_tool", "tools")
+    assert f"tools[1] is of type '{kind}'" in error.message
+    with pytest.raises(ClientError) as caught:
+        parsed(tool_choice={"type": kind})
+    assert caught.value.param == "tool_choice" and kind in caught.value.message
+
+
+@pytest.mark.parametrize("agent", ["codex_cli_rs/0.166.0 (Ubuntu 24.4.0; x86_64)", "claude-cli/2.0.50 (external, cli)"])
+def test_g17_callers_that_send_such_tools_unasked_are_answered_and_the_run_says_what_was_left_out(agent: str) -> None:
+    tools = [TOOL, *({"type": kind} for kind in HOSTED), {"type": "mcp"}]
+    spec = parsed(context(user_agent=agent), tools=tools, tool_choice={"type": "web_search"}).spec
+    assert spec.ignored_tools == tuple(HOSTED) and spec.tool_choice is None and len(spec.client_tools) == 1
+
+
+def test_g17_a_hosted_web_search_is_served_by_the_tool_of_this_server() -> None:
+    caller = context(Profile("hermes-agent", searches=True))
+    spec = parsed(caller, tools=[{"type": "web_search_preview"}], tool_choice={"type": "web_search_preview"}).spec
+    assert spec.ignored_tools == () and spec.client_tools == ()
+    with pytest.raises(ClientError, match="file_search"):
+        parsed(caller, tools=[{"type": "file_search"}])
+
+
+CALLS = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {}}]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "left"),
+    [
+        ([USER, CALLS, RESULT], ()),
+        ([USER, RESULT], ("c1",)),
+        ([USER, CALLS, RESULT, {**RESULT, "tool_call_id": "c2"}, {**RESULT, "tool_call_id": "c2"}], ("c2",)),
+        ([USER, {**CALLS, "tool_calls": "none"}, RESULT], ("c1",)),
+        ([USER, {**CALLS, "tool_calls": [{"id": 1}, None]}, RESULT, USER], ("c1",)),
+    ],
+)
+def test_g17_results_whose_call_is_not_in_the_request_are_found(messages: Any, left: tuple[str, ...]) -> None:
+    assert parsed(messages=messages).unmatched == left
+
+
+def test_g17_with_a_named_session_the_call_must_be_in_the_session() -> None:
+    caller = context(x_hermes_session_id="s")
+    assert parsed(caller, messages=[USER, CALLS, RESULT]).unmatched == ("c1",), "only the new turn is taken"
+
+
+def test_a_result_without_a_call_id_is_refused() -> None:
+    with pytest.raises(ClientError, match=r"messages\[1\].tool_call_id is missing"):
+        parsed(messages=[USER, {"role": "tool", "content": "x"}])
 
 
 QUOTED = "### Task:\nMake a title\n<chat_history>\nUSER: Hi\n</chat_history>"

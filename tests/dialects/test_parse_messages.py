@@ -104,13 +104,18 @@ def test_a2_an_unknown_model_is_404_unless_the_profile_takes_any() -> None:
     ],
 )
 def test_b5_tools_with_a_schema_are_the_callers_and_typed_ones_are_another_servers(choice: Any, kept: Any) -> None:
-    tools = [TOOL, {**TOOL, "type": "custom", "name": "two"}, {"type": "web_search_20250305", "name": "web_search"}]
+    typed = {"type": "web_search_20250305", "name": "web_search"}
+    tools = [TOOL, {**TOOL, "type": "custom", "name": "two"}]
     spec = read(tools=tools, tool_choice=choice).spec
     inner = {"name": "weather", "description": "d", "parameters": TOOL["input_schema"]}
     assert spec.client_tools[0] == {"type": "function", "function": inner}
     assert len(spec.client_tools) == 2 and spec.tool_choice == kept
     ignoring = replace(CONTEXT, profile=Profile("hermes-agent", client_tools="ignore"))
     assert read(ignoring, tools=tools).spec.client_tools == ()
+    with pytest.raises(ClientError, match=r"tools\[2\] is of type 'web_search_20250305'"):
+        read(tools=[*tools, typed])
+    claude = replace(CONTEXT, headers={"user-agent": "claude-cli/2.0.50 (external, cli)"})
+    assert read(claude, tools=[*tools, typed]).spec.ignored_tools == ("web_search_20250305",), "G17"
 
 
 def test_images_and_documents_become_chat_parts() -> None:

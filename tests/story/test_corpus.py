@@ -46,7 +46,7 @@ OPTIONS: Json = {
     "user": "someone",
     "parallel_tool_calls": False,
     "include": ["reasoning.encrypted_content", "something.new"],
-    "tools": [WEATHER, {"type": "web_search_preview"}],
+    "tools": [WEATHER],
     "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]},
     "prompt": {"id": "pmpt_1"},
     "unknown_field": {"is": "ignored"},
@@ -211,7 +211,7 @@ def all_options(record: Recorder) -> None:
 
 
 def every_tool_choice(record: Recorder) -> None:
-    for choice in ("none", "auto", "required", {"type": "function", "name": "weather"}, {"type": "mcp", "x": 1}):
+    for choice in ("none", "auto", "required", {"type": "function", "name": "weather"}):
         record.body("hello", tools=[WEATHER], tool_choice=choice)
 
 

@@ -98,6 +98,15 @@ def test_unsupported_parameter(client: Client) -> None:
     refused(post(client, functions=[{"name": "f"}]), 400, "unsupported_parameter", "functions")
 
 
+def test_unsupported_tool(client: Client) -> None:
+    refused(post(client, tools=[{"type": "file_search"}]), 400, "unsupported_tool", "tools")
+
+
+def test_unknown_tool_call(client: Client) -> None:
+    result = {"role": "tool", "tool_call_id": "call_x1", "content": "y"}
+    refused(post(client, messages=[*ask("hi")["messages"], result]), 400, "unknown_tool_call", "messages")
+
+
 def test_too_many_parts(client: Client) -> None:
     parts = [{"type": "text", "text": "x"}] * 21
     refused(post(client, messages=[{"role": "user", "content": parts}]), 400, "too_many_parts", "messages")

@@ -133,6 +133,16 @@ def test_400_mutually_exclusive_parameters(client: Client) -> None:
     refused(answer, 400, "mutually_exclusive_parameters", "conversation")
 
 
+def test_400_unsupported_tool(client: Client) -> None:
+    refused(post(client, input="x", tools=[{"type": "mcp"}]), 400, "unsupported_tool", "tools")
+
+
+def test_400_unknown_tool_call(client: Client) -> None:
+    result = {"type": "function_call_output", "call_id": "call_x1", "output": "y"}
+    error = refused(post(client, input=[result]), 400, "unknown_tool_call", "input")
+    assert "call_x1" in error["message"]
+
+
 def test_400_too_many_parts(client: Client) -> None:
     parts = [{"type": "input_text", "text": "x"}] * 21
     refused(post(client, input=[{"role": "user", "content": parts}]), 400, "too_many_parts", "input")

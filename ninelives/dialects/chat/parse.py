@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.history import split_turn, text_of
+from ninelives.core.history import results_without_call, split_turn, text_of
 from ninelives.core.spec import Kept, Message, Spec, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
@@ -126,7 +126,8 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         instructions=system,
         sampling=_sampling(request),
         client_tools=tools,
-        tool_choice=client_tools.chat_choice(request.tool_choice),
+        ignored_tools=client_tools.hosted(request.tools, context),
+        tool_choice=client_tools.chat_choice(request.tool_choice, context),
         chore=chore,
         max_output_tokens=request.max_completion_tokens or request.max_tokens,
         metadata=request.metadata or {},
@@ -152,7 +153,8 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         kept=kept,
         resend_ms=context.resend_ms(user=bool(request.user)),
     )
-    return ParsedRequest(spec, asked, bool(request.stream), reply)
+    unmatched = results_without_call((*spec.history, *spec.input))
+    return ParsedRequest(spec, asked, bool(request.stream), reply, unmatched=unmatched)
 
 
 def _kept(request: ChatRequest, context: Context) -> Kept:
@@ -224,6 +226,8 @@ def _checked(messages: list[Message], max_parts: int) -> list[Message]:
             raise ClientError("invalid_value", f"messages[{n}].content must be text or parts.", param="messages")
         if content is None and role in ("user", "system", "developer", "tool"):
             raise ClientError("invalid_value", f"messages[{n}].content is missing.", param="messages")
+        if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+            raise ClientError("invalid_value", f"messages[{n}].tool_call_id is missing.", param="messages")
         if isinstance(content, list):
             _check_parts(content, n)
             parts += len(content)

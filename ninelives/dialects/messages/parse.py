@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from ninelives.core.admission import Asked
 from ninelives.core.context import estimated_tokens
 from ninelives.core.errors import ClientError
-from ninelives.core.history import split_turn, text_of
+from ninelives.core.history import results_without_call, split_turn, text_of
 from ninelives.core.spec import Message, Spec, ToolProgress, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
@@ -92,6 +92,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         instructions=system,
         sampling=_sampling(request),
         client_tools=_tools(request, context),
+        ignored_tools=client_tools.hosted(request.tools, context, (None, "custom")),
         tool_choice=_choice(request.tool_choice),
         max_output_tokens=request.max_tokens,
         metadata=_notes(request),
@@ -115,7 +116,8 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         resend_ms=context.resend_ms(user="user_id" in spec.metadata),
     )
     got = ("", False) if again is None else (again.call, again.finished)
-    return ParsedRequest(spec, asked, bool(request.stream), reply, got)
+    unmatched = results_without_call((*spec.history, *spec.input))
+    return ParsedRequest(spec, asked, bool(request.stream), reply, got, unmatched)
 
 
 def _fields(request: MessagesRequest, key: str | None, first: list[Message]) -> dict[str, object]:
@@ -160,8 +162,8 @@ def _sampling(request: MessagesRequest) -> dict[str, object]:
 
 
 def _tools(request: CountRequest, context: Context) -> tuple[dict[str, object], ...]:
-    """Tools with a schema are the caller's own. Typed ones (web_search_..., bash_...) belong to another server: this
-    one has its own."""
+    """Tools with a schema are the caller's own. Typed ones (web_search_..., bash_...) belong to another server: see
+    client_tools.hosted."""
     flat: list[dict[str, object]] = []
     for n, tool in enumerate(request.tools or []):
         if tool.get("type") not in (None, "custom"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ninelives.core import events as e
@@ -67,6 +68,7 @@ def head(run: str, created_at: int, spec: Spec, resolved: Resolved) -> Response:
         truncation=echo.get("truncation", "disabled"),
         usage=None,
         user=echo.get("user"),
+        ignored_tools=spec.ignored_tools or UNSET,
     )
 
 

@@ -1,6 +1,6 @@
 """The options of a Responses request. Owns: which options reach the upstream, their checks, and how a response shows
-them. A response shows what was done: tools of unsupported types are left out. Refuses to know: the input, and what an
-answer looks like."""
+them. A response shows what was done: tools that this server does not have are left out. Refuses to know: the input, and
+what an answer looks like."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from ninelives.core.errors import ClientError
 from ninelives.dialects import client_tools
+from ninelives.dialects.asking import Context
 
 ECHOED = (
     "instructions",
@@ -93,10 +94,10 @@ def _check_kinds(extra: Mapping[str, object]) -> None:
         raise ClientError("invalid_value", message, param="text")
 
 
-def tool_choice(choice: Choice) -> tuple[Choice, tuple[str, ...] | None]:
+def tool_choice(choice: Choice, context: Context) -> tuple[Choice, tuple[str, ...] | None]:
     """tool_choice in the form of Chat Completions, and the only tools that may be used, where it lists them."""
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
-        return client_tools.chat_choice(choice), None
+        return client_tools.chat_choice(choice, context), None
     tools, mode = choice.get("tools"), choice.get("mode") or "auto"
     if not isinstance(mode, str) or mode not in ("none", "auto", "required"):
         raise ClientError("invalid_value", "tool_choice.mode must be auto, required or none.", param="tool_choice")
@@ -104,19 +105,19 @@ def tool_choice(choice: Choice) -> tuple[Choice, tuple[str, ...] | None]:
     if not good or not isinstance(tools, list):
         message = f"tool_choice.tools must be 1 to {MAX_ALLOWED} tools, each with a type and a name."
         raise ClientError("invalid_value", message, param="tool_choice")
-    return client_tools.chat_choice(mode), tuple(str(tool["name"]) for tool in tools)
+    return client_tools.chat_choice(mode, context), tuple(str(tool["name"]) for tool in tools)
 
 
 def _is_named(tool: object) -> bool:
     return isinstance(tool, dict) and isinstance(tool.get("type"), str) and isinstance(tool.get("name"), str)
 
 
-def echo(request: Options) -> dict[str, object]:
-    """The options as the response shows them."""
+def echo(request: Options, ignored: tuple[str, ...]) -> dict[str, object]:
+    """The options as the response shows them. `ignored`: types of tools that are left out."""
     shown = {name: value for name in ECHOED if (value := getattr(request, name)) is not None}
     shown["truncation"] = request.truncation or "disabled"  # what the body shows is what the agent does
     if request.tools:
-        shown["tools"] = client_tools.echoed(request.tools)
+        shown["tools"] = client_tools.echoed(request.tools, ignored)
     if (choice := _shown_choice(request.tool_choice)) is not None:
         shown["tool_choice"] = choice
     if request.text is not None:

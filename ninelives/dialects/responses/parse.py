@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.history import SYSTEM_ROLES, text_of
+from ninelives.core.history import SYSTEM_ROLES, results_without_call, text_of
 from ninelives.core.spec import Message, Spec, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
@@ -116,8 +116,8 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
     _check_store(request, key)
     kept = context.kept(request.store, "stored")
     messages = messages_of(unseal_items(items, context))
-    tools = client_tools.nested(request.tools, context)
-    choice, allowed = options.tool_choice(request.tool_choice)
+    tools, ignored = client_tools.nested(request.tools, context), client_tools.hosted(request.tools, context)
+    choice, allowed = options.tool_choice(request.tool_choice, context)
     chore = _is_chore(request, context, messages)
     if chore:
         session, kept = None, "memory"
@@ -128,6 +128,7 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
         instructions=request.instructions or None,
         sampling=options.sampling(request),
         client_tools=tools,
+        ignored_tools=ignored,
         tool_choice=choice,
         allowed_tools=allowed,
         chore=chore,
@@ -142,7 +143,7 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
         memory_scope=context.memory_scope(),
         on_disconnect=context.on_disconnect(kept, asked_to_store=request.store is True or bool(request.background)),
         projection=PROJECTION,
-        echo=options.echo(request),
+        echo=options.echo(request, ignored),
         items=tuple(items),
     )
     fields = f.known_fields(request, _DEFAULTS)
@@ -159,7 +160,7 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
         kept=kept,
         resend_ms=context.resend_ms(user=bool(request.user)),
     )
-    return ParsedRequest(spec, asked, bool(request.stream))
+    return ParsedRequest(spec, asked, bool(request.stream), unmatched=results_without_call(spec.input))
 
 
 def _without_beginning(items: list[Item]) -> list[Item]:

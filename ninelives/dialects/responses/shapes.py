@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ninelives.core.table import Status
 from ninelives.dialects.fields import Count, Json
@@ -112,6 +112,8 @@ class Response(Struct, frozen=True, kw_only=True):
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     user: str | None
+    ignored_tools: tuple[str, ...] | UnsetType = UNSET
+    """Types of tools that the request named and that were left out, if there are any."""
 
 
 class InputTokens(Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError, NinelivesError
+from ninelives.core.history import call_ids
 from ninelives.core.spec import Message
 from ninelives.dialects import fields
 from ninelives.dialects.parsed import ParsedRequest
@@ -92,6 +93,7 @@ def continued(parsed: ParsedRequest, held: Held, shown: str) -> ParsedRequest:
     echo = {**parsed.spec.echo, "previous_response_id": shown}
     return replace(
         parsed,
+        unmatched=tuple(call for call in parsed.unmatched if call not in call_ids(earlier)),
         spec=replace(parsed.spec, history=(*earlier, *parsed.spec.history), echo=echo),
         asked=replace(
             parsed.asked,

@@ -60,6 +60,7 @@ def body(state: RunState) -> RunObject:
         usage_estimated=facts.usage.estimated,
         attempt=facts.attempt,
         error=failure_text(failed) if failed else None,
+        ignored_tools=facts.accepted.spec.ignored_tools or UNSET,
         approval=_open_question(facts.asked) if facts.asked else UNSET,
     )
 

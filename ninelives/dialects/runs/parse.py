@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError, not_found
-from ninelives.core.history import SYSTEM_ROLES, split_turn, text_of
+from ninelives.core.history import SYSTEM_ROLES, results_without_call, split_turn, text_of
 from ninelives.core.ids import run_of_any
 from ninelives.core.spec import Message, Spec, fingerprint
 from ninelives.dialects import fields as f
@@ -67,7 +67,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         resend_ms=context.resend_ms(user=False),
         derived_session=context.derived_session(spec.instructions, text_of(turn[0].get("content")) if turn else ""),
     )
-    return ParsedRequest(spec, asked)
+    return ParsedRequest(spec, asked, unmatched=results_without_call((*spec.history, *spec.input)))
 
 
 def _history(messages: list[Message]) -> tuple[list[str], list[Message]]:

@@ -59,6 +59,8 @@ class RunObject(Struct, frozen=True):
     """The upstream left out counts, so some of them are estimates."""
     attempt: Count
     error: str | None
+    ignored_tools: tuple[str, ...] | UnsetType = UNSET
+    """Types of tools that the request named and that were left out, if there are any."""
     approval: OpenQuestion | UnsetType = UNSET
     """While it waits for a person."""
 

@@ -28,6 +28,7 @@ from ninelives.http.answering import Answering, Body, RouteParts
 from ninelives.http.body import read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
+from ninelives.http.references import check_results
 from ninelives.journal.values import Query, RunRow
 
 
@@ -167,6 +168,8 @@ class RunRoutes(DialectRoutes):
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:
                 return answered
+        if parsed.unmatched:
+            await check_results(parts, context, parsed)
         asked = context.waiting(parsed.asked)
         ticket = await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=asked, size=len(raw)))
         del raw  # the run may wait for long: from here on the whole request is in its store only
