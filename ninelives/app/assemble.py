@@ -257,7 +257,7 @@ def _about(settings: Settings, parts: RouteParts, made: _Parts, mask: Callable[[
         created=int(time.time()),
         hold_s=settings.store.hold_s,
         replicas=peers.replicas if peers.shared else None,
-        away=(lambda: parts.engine.lease.trouble() or upkeep.trouble()) if peers.shared else lambda: None,
+        away=(lambda: parts.engine.lease.trouble or upkeep.trouble()) if peers.shared else lambda: None,
     )
 
 

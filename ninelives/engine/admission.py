@@ -5,8 +5,8 @@ a run does, who reads it, dialects and HTTP."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,23 +16,24 @@ from ninelives.core.admission import Asked, resolve_without_store
 from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
 from ninelives.core.events import AttemptStarted, Entry, RunAccepted
 from ninelives.core.spec import Resolved, Spec
-from ninelives.core.state import fold
-from ninelives.engine.base import CutOff, EngineParts, Order, Ticket
+from ninelives.core.state import apply, start
+from ninelives.engine.base import EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
-from ninelives.engine.deliveries import DeliveryTracker
 from ninelives.engine.lease import LeaseSpan
-from ninelives.engine.run import ClaimedRun
-from ninelives.engine.work import QueuePlace, WorkFinder, entry_of
+from ninelives.engine.readers import DeliveryTracker
+from ninelives.engine.run import ClaimedRun, PendingOpening
+from ninelives.engine.work import QueuePlace, WorkFinder
 from ninelives.engine.workers import Workers
 from ninelives.engine.writer import not_stored
-from ninelives.journal.values import Attached, Opened, Opening, StoreUnavailable
+from ninelives.journal.values import Attached, Opened, Opening, Record, StoreUnavailable
 
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 """How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
 SHORT_MESSAGES, SHORT_TEXT = 32, 8192
 """A request with more messages, or a longer one, is not encoded on the event loop."""
-_ATTEMPT = codec.encode(AttemptStarted())
-Abandon = Callable[[str, Ticket], Awaitable[None]]
+_STARTED = AttemptStarted()
+_ATTEMPT = codec.encode(_STARTED)
+Abandon = Callable[[str, Ticket], Coroutine[Any, Any, None]]
 
 
 class Admission:
@@ -68,12 +69,15 @@ class Admission:
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
         the store has begun: an admitted run is driven, and its caller has left it."""
-        if self._late():
+        if self._writers[False].late_s > LATE_S or self._writers[True].late_s > LATE_S:
             await self._give_way()
         if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
             return await self._admit(order)
-        if (run := self._begin(order)) is not None:
-            return await self._opened(order, run)
+        self.refuse_if_unable(stored=True)
+        alone = is_short(order.spec) and not order.spec.chore and not self._deliveries.untold
+        resolved = self._parts.durable.foregone(order.asked) if alone else None
+        if resolved is not None and self._finder.take_slot(in_memory=False):
+            return await self._open_with_others(order, resolved)
         answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._answer(order, answer))
         try:
@@ -83,50 +87,33 @@ class Admission:
                 self._tasks.spawn(self._abandon(order.owner, answer.result()))
             raise
 
-    def _begin(self, order: Order) -> ClaimedRun | None:
-        """Begin a run whose admission depends on nothing in the store: its opening is written like its events, with
-        those of other runs. Its worker waits for that. None: the store must decide, or there is no slot."""
-        self.refuse_if_unable(stored=True)
-        parts, spec = self._parts, order.spec
-        alone = is_short(spec) and not spec.chore and not self._deliveries.untold
-        resolved = parts.durable.foregone(order.asked) if alone else None
-        if resolved is None or not self._finder.take_slot(in_memory=False):
-            return None
-        accepted = RunAccepted(spec=spec, resolved=resolved, owner=order.owner)
-        data = [codec.encode(accepted), _ATTEMPT]
-        opening = self._opening(spec, order.asked, lambda _: data, held=True, foregone=resolved)
-        records = opening.first_records(data)
-        began, claimed = records
-        entries = [Entry(opening.run, began.seq, began.at, began.attempt, accepted), entry_of(opening.run, claimed)]
-        run = ClaimedRun(fold(entries), 1, ClaimPhase.OPENED, self._lease.span(), opening=opening)
-        run.stage_opening(entries, records)
+    async def _open_with_others(self, order: Order, resolved: Resolved) -> Ticket:
+        """Open a run whose admission depends on nothing in the store: its opening is written like the events of other
+        runs, and with them. Its worker begins after that: an agent that kills the process must not do so without a
+        trace (P18)."""
+        accepted = RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner)
+        data, at = (codec.encode(accepted), _ATTEMPT), self._parts.now_ms()
+        opening = self._opening(order.spec, order.asked, lambda _: list(data), held=True, foregone=resolved)
+        opened = Opened(opening.run, resolved, [Record(seq, seq, at, each) for seq, each in enumerate(data)])
+        span = self._lease.span()
+        pending = self._writers[False].open(opening, opened.records)
         try:
-            self._tasks.spawn(self._drive(run))
-        except CutOff:
+            await pending.opened()
+        except asyncio.CancelledError:
+            self._tasks.spawn(self._abandon_opened(order, opened, span, pending))
+            raise
+        except BaseException:
             self._finder.release()
             raise
-        self._workers.start(run)
-        self._writers[False].open(run)
-        return run
+        return self._drive_opened(opened, order, span)
 
-    async def _opened(self, order: Order, run: ClaimedRun) -> Ticket:
-        session = run.committed.facts.accepted.resolved.session
-        ticket = Ticket(run.run, session or "", waited=bool(order.asked.credential))
-        try:
-            await run.until_opened()
-        except asyncio.CancelledError:
-            self._tasks.spawn(self._abandon_opened(order.owner, ticket, run))
-            raise
-        return ticket
-
-    async def _abandon_opened(self, owner: str, ticket: Ticket, run: ClaimedRun) -> None:
+    async def _abandon_opened(self, order: Order, opened: Opened, span: LeaseSpan, pending: PendingOpening) -> None:
         """A caller left before its run was in the store."""
-        with suppress(NinelivesError):
-            await run.until_opened()
-            await self._abandon(owner, ticket)
-
-    def _late(self) -> bool:
-        return any(writer.late_s > LATE_S for writer in self._writers.values())
+        try:
+            await pending.opened()
+        except NinelivesError:
+            return self._finder.release()
+        await self._abandon(order.owner, self._drive_opened(opened, order, span))
 
     async def _give_way(self) -> None:
         """Delay a new run while the writer is late, so that running streams do not stutter. The delay is at most 40
@@ -134,7 +121,7 @@ class Admission:
         for _ in range(STEPS):
             self._turn = self._turn % 4 + 1
             await asyncio.sleep(STEP_S * self._turn)
-            if not self._late():
+            if max(writer.late_s for writer in self._writers.values()) <= LATE_S:
                 return
 
     async def _answer(self, order: Order, answer: asyncio.Future[Ticket]) -> None:
@@ -171,20 +158,20 @@ class Admission:
                 self._finder.seek()
             return await self._ticket(order.owner, opened)
         if place is None:
-            self._drive_opened(opened, order, span)
-        else:
-            self._finder.opened(opened.run, place)
-            if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
-                self._finder.seek()
+            return self._drive_opened(opened, order, span)
+        self._finder.opened(opened.run, place)
+        if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
+            self._finder.seek()
         return Ticket(opened.run, opened.resolved.session or "", waited=bool(order.asked.credential))
 
-    def _drive_opened(self, opened: Opened, order: Order, span: LeaseSpan) -> None:
+    def _drive_opened(self, opened: Opened, order: Order, span: LeaseSpan) -> Ticket:
         """Drive a run that was opened with a slot."""
         if span.held() and not self._finder.takes(opened.run):
             self._tasks.spawn(self._drive(self._start(opened, order, span)))
         else:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
             self._writers[order.spec.kept == "memory"].give_back(opened.run, 1, None)
             self._finder.release()
+        return Ticket(opened.run, opened.resolved.session or "", waited=bool(order.asked.credential))
 
     def _place_in_queue(self, order: Order) -> QueuePlace | None:
         """A place, before the store is asked; None where the queue is full. Raises at once where the order can be
@@ -195,13 +182,13 @@ class Admission:
         return place
 
     def _start(self, opened: Opened, order: Order, span: LeaseSpan) -> ClaimedRun:
-        """The run that was just opened. Its first event is made again from the order, because to decode it would take
-        as long as to parse the request."""
+        """The run that was just opened, with two records. Its first event is made again from the order, because to
+        decode it would take as long as to parse the request."""
         accepted = RunAccepted(spec=order.spec, resolved=opened.resolved, owner=order.owner)
-        first, *rest = opened.records
+        first, second = opened.records
         began = Entry(opened.run, first.seq, first.at, first.attempt, accepted)
-        state = fold([began, *(entry_of(opened.run, record) for record in rest)])
-        run = ClaimedRun(state, 1, ClaimPhase.OPENED, span)
+        claimed = Entry(opened.run, second.seq, second.at, second.attempt, _STARTED)
+        run = ClaimedRun(apply(start(began), claimed), 1, ClaimPhase.OPENED, span, opened_with=(began, claimed))
         self._workers.start(run)
         return run
 
@@ -244,8 +231,8 @@ class Admission:
             raise ServerError("shutting_down", "The server is shutting down. Try again in a moment.", retry_after=5)
         if not stored:
             return
-        if (why := self._lease.trouble()) is not None:
-            raise store_not_asked(why)
+        if self._lease.trouble is not None:
+            raise store_not_asked(self._lease.trouble)
         self._writers[False].refuse_if_degraded(self._parts.durable.upkeep.short())
 
     async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:

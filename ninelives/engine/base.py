@@ -255,33 +255,37 @@ class CutOff(Exception):
 
 
 class Tasks:
-    """The tasks of an engine, each behind an edge of its own: one that fails must not take the others with it."""
+    """The tasks of an engine. One that fails is logged, and takes no other with it."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
-        self._group: asyncio.TaskGroup | None = None
-        self._main: asyncio.Task[Any] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._open = False
 
-    def begin(self, group: asyncio.TaskGroup) -> None:
-        """From now on tasks can be spawned, until the current task is cancelled."""
-        self._group, self._main = group, asyncio.current_task()
+    def begin(self) -> None:
+        """From now on tasks can be spawned."""
+        self._open = True
 
-    def spawn(self, work: Awaitable[None]) -> None:
+    async def end(self) -> None:
+        """End all of them."""
+        self._open = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it beside everything else. CutOff: the engine has not begun, or ends."""
-        if self._group is None or self._main is None or self._main.cancelling():
-            if isinstance(work, Coroutine):
-                work.close()
+        if not self._open:
+            work.close()
             raise CutOff
-        task = self._group.create_task(self._guard(work))
-        if isinstance(work, Coroutine):  # a task that is cancelled before it begins would leave it unawaited
-            task.add_done_callback(lambda _: work.close())
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
-    async def _guard(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except CutOff:  # it wanted more work begun while the engine ends: the next start finds what is left
-            return
-        except Exception as error:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, CutOff):  # it wanted more work begun while the engine ends
             self._log.error("worker_failed", error=repr(error))
 
 

@@ -2,9 +2,9 @@
 table `LIFE`, and `SIGNALS`. Refuses to know: stores, agents and how a worker is stopped.
 
 Theory of operation. A claim is this process's right to write to one run. It begins when the run is opened or claimed
-here, and ends when that right is given back, used up by the end of the run, or gone. `after` is the only way from one
-phase to the next: a pair that the table does not have is a bug, and raises. So a question such as "may a run that is
-being parked be cancelled?" has one answer, in one place. docs/architecture.md shows both tables."""
+here, and ends when that right is given back, used up by the end of the run, or gone. `ClaimedRun.advance` is the only
+way from one phase to the next: a pair that the table does not have is a bug, and raises. So a question such as "may a
+run that is being parked be cancelled?" has one answer, in one place. docs/architecture.md shows both tables."""
 
 from __future__ import annotations
 
@@ -114,11 +114,3 @@ SIGNALS: dict[SignalKind, dict[ClaimPhase, ClaimEvent]] = {
 }
 """What a signal does to a claim. In all other phases it stays with the store: whoever claims the run next finds it, and
 the end of the run drops it. A signal for a run that nobody holds makes it claimable (Catalog.claimable)."""
-
-
-def after(phase: ClaimPhase, event: ClaimEvent) -> ClaimPhase:
-    """The phase that follows. Raises IllegalStep where the table has no cell."""
-    try:
-        return LIFE[phase][event]
-    except KeyError:
-        raise IllegalStep(f"{event.value} cannot happen to a claim that is {phase.value}") from None

@@ -44,8 +44,6 @@ class Earlier:
 
     async def messages(self, owner: str, resolved: Resolved) -> tuple[Message, ...]:
         """The messages of all turns that come before a run, oldest first."""
-        if resolved.previous is None and resolved.session_turns is None:
-            return ()
         follows = _follows(resolved)
         kept = self._kept.get((owner, follows)) if follows else None
         if kept is not None:

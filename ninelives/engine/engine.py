@@ -18,9 +18,8 @@ from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Projection, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
-from ninelives.engine.deliveries import DeliveryTracker
 from ninelives.engine.lease import Lease
-from ninelives.engine.readers import Readers, Waiters
+from ninelives.engine.readers import DeliveryTracker, Readers, Waiters
 from ninelives.engine.retention import Retainer
 from ninelives.engine.subscription import Subscription
 from ninelives.engine.work import WorkFinder, entry_of, read_kept, read_state
@@ -83,17 +82,20 @@ class Engine:
         self.ended.set()
 
     async def _run(self, begun: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks.begin(tasks)
-            for writer in self._writers.values():
-                tasks.create_task(writer.run(), name="writer")
-            tasks.create_task(self.readers.tick(), name="keepalives")
-            tasks.create_task(self.lease.beat(), name="beat")
-            tasks.create_task(self.lease.watch(), name="lease")
-            tasks.create_task(self._finder.run(), name="finder")
-            tasks.create_task(self.retainer.run(), name="retention")
-            tasks.create_task(self.retainer.run_forgetting(), name="forgetting")
-            begun.set()
+        self._tasks.begin()
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for writer in self._writers.values():
+                    parts.create_task(writer.run(), name="writer")
+                parts.create_task(self.readers.tick(), name="keepalives")
+                parts.create_task(self.lease.beat(), name="beat")
+                parts.create_task(self.lease.watch(), name="lease")
+                parts.create_task(self._finder.run(), name="finder")
+                parts.create_task(self.retainer.run(), name="retention")
+                parts.create_task(self.retainer.run_forgetting(), name="forgetting")
+                begun.set()
+        finally:
+            await self._tasks.end()
 
     async def drain(self, seconds: float) -> None:
         """Refuse new work; park journaled runs at a safe point, end the others; flush; cut the streams."""
@@ -169,7 +171,7 @@ class Engine:
 
     async def look(self, owner: str, run: str) -> RunState | None:
         """The committed state of a run now."""
-        live = self.readers.live(run)
+        live = self.readers.lives.get(run)
         if live is not None and not live.gone:  # what was lost goes on elsewhere, or is gone
             return live.committed if live.owner == owner else None
         store = self._parts.store_of(run)
@@ -225,7 +227,7 @@ class Engine:
             await self.cancel(owner, run)
         gone = await self.durable.delete(owner, run)
         self._workers.earlier.forget(owner, run)
-        live = self.readers.live(run)
+        live = self.readers.lives.get(run)
         if live is not None:
             live.advance(ClaimEvent.FENCE)
         self.readers.vanish(run, "the run was deleted")
@@ -267,7 +269,7 @@ class Engine:
 
     async def _abandon_in_memory(self, owner: str, run: str) -> None:
         """Nobody else can read it: it ends, and is deleted."""
-        live = self.readers.live(run)
+        live = self.readers.lives.get(run)
         if live is not None and not live.committed.ended:
             self._tasks.spawn(self._cancel_and_delete(owner, run))
         else:
@@ -278,7 +280,7 @@ class Engine:
         await self._parts.memory.delete(owner, run)
 
     async def _left(self, owner: str, run: str) -> None:
-        live = self.readers.live(run)
+        live = self.readers.lives.get(run)
         try:
             state = live.committed if live is not None else await patiently(lambda: self.look(owner, run))
         except Damaged as error:  # nobody here can go on with it anyway
@@ -332,4 +334,4 @@ class Engine:
         """Why nothing can be written now."""
         if self.failed:
             return "the engine failed; see the log, and restart the server"
-        return self._writers[False].degraded or self.lease.trouble() or self.durable.upkeep.trouble()
+        return self._writers[False].degraded or self.lease.trouble or self.durable.upkeep.trouble()

@@ -16,6 +16,8 @@ import asyncio
 import math
 from contextlib import suppress
 
+from msgspec import Struct
+
 from ninelives.engine.base import EngineParts, Notices
 from ninelives.journal.values import StoreUnavailable
 
@@ -25,19 +27,18 @@ BEAT_S = 5.0
 """The longest time between two beats."""
 
 
-class LeaseSpan:
+class LeaseSpan(Struct, frozen=True):
     """The time since a claim or an opening was asked for. Without a lease (runs in memory) it is held for ever."""
 
-    def __init__(self, lease: Lease | None = None) -> None:
-        self._lease = lease
-        self._lapses = lease.lapses if lease is not None else 0
+    lease: Lease | None = None
+    lapses: int = 0
 
     def held(self) -> bool:
         """Whether the lease was held without a break since."""
-        if self._lease is None:
+        if self.lease is None:
             return True
-        self._lease.check()
-        return not self._lease.over and self._lease.lapses == self._lapses
+        self.lease.check()
+        return not self.lease.over and self.lease.lapses == self.lapses
 
 
 class Lease:
@@ -53,17 +54,13 @@ class Lease:
         self._beaten: float | None = None
         self._fresh_from: float | None = None
         """From when on it is counted: the last beat that came through, or the first that was tried."""
-        self._failed = ""
+        self.trouble: str | None = None
+        """Why nothing new should begin, if so."""
         self._roused = asyncio.Event()
         self._willing = True
         self.lapses = 0
         self.over = False
         """No beat came through for a whole lease."""
-
-    def _now(self) -> float:
-        """Seconds, by a clock that nobody sets. The clock of the loop may stand still within one turn of the loop
-        (uvloop's does), so that a process that was stopped in the middle of one would not see it at once."""
-        return self._clock() / 1000
 
     def resign(self) -> None:
         """This process cannot write any more: it lets its lease run out, so that others take over."""
@@ -71,32 +68,29 @@ class Lease:
 
     def age_s(self) -> float | None:
         """How long ago the last beat came through; None before the first."""
-        return None if self._beaten is None else self._now() - self._beaten
-
-    def _spent_s(self) -> float:
-        return 0.0 if self._fresh_from is None else self._now() - self._fresh_from
-
-    def trouble(self) -> str | None:
-        """Why nothing new should begin, if so."""
-        return self._failed or None
+        return None if self._beaten is None else self._clock() / 1000 - self._beaten
 
     def span(self) -> LeaseSpan:
         """Call before claim() or open(). The result says whether the lease was held without a break since."""
-        return LeaseSpan(self)
+        return LeaseSpan(self, self.lapses)
 
     def check(self) -> None:
-        """Notice whether it is over, before something is relied upon."""
-        if self._spent_s() >= self._length_s and not self.over:
+        """Notice whether it is over, before something is relied upon. Not by the clock of the loop: that may stand
+        still within one turn of the loop (uvloop's does), and a process that was stopped there would not see it."""
+        if self.over or self._fresh_from is None:
+            return
+        spent_s = self._clock() / 1000 - self._fresh_from
+        if spent_s >= self._length_s:
             self.over = True
             self.lapses += 1
-            self._failed = self._failed or "no beat came through"
-            self._log.warning("lease_lapsed", age_s=round(self._spent_s(), 1))
+            self.trouble = self.trouble or "no beat came through"
+            self._log.warning("lease_lapsed", age_s=round(spent_s, 1))
             self._roused.set()  # nothing is taken in until a beat comes through: the next one must not wait
             self._notices.lease_lapsed()
 
     async def beat(self) -> None:
         """Keep the claims of this process fresh, until cancelled."""
-        self._fresh_from = self._now()
+        self._fresh_from = self._clock() / 1000
         pause_s = min(BEAT_S, self._length_s / 3)
         while True:
             self._roused.clear()
@@ -105,20 +99,20 @@ class Lease:
                 if self._willing:
                     await self._beat_once()
             except StoreUnavailable as error:
-                self._failed = str(error)
+                self.trouble = str(error)
                 self._log.warning("beat_failed", reason=str(error))
             except Exception as error:  # the edge of a task that must not end: without a beat the lease is over
-                self._failed = f"the beat failed ({type(error).__name__})"
+                self.trouble = f"the beat failed ({type(error).__name__})"
                 self._log.error("beat_failed", error=repr(error))
             with suppress(TimeoutError):  # roused while the beat was under way: it was answered too late to count
-                await asyncio.wait_for(self._roused.wait(), AGAIN_S if self._failed else pause_s)
+                await asyncio.wait_for(self._roused.wait(), AGAIN_S if self.trouble else pause_s)
 
     async def _beat_once(self) -> None:
-        began = self._now()
+        began = self._clock() / 1000
         await self._store.beat(self._holder)
         self.check()  # it may have arrived after the end of the lease before it: then what was held is free
         self._beaten = self._fresh_from = began
-        self._failed = ""
+        self.trouble = None
         if self.over:
             self._log.info("lease_back")
         self.over = False
@@ -127,6 +121,8 @@ class Lease:
     async def watch(self) -> None:
         """Notice the end of the lease also while a beat is under way, until cancelled."""
         while self._length_s < math.inf:
-            left = self._length_s if self._fresh_from is None or self.over else self._length_s - self._spent_s()
+            left = self._length_s
+            if self._fresh_from is not None and not self.over:
+                left -= self._clock() / 1000 - self._fresh_from
             await asyncio.sleep(max(left, 0.01))
             self.check()

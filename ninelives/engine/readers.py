@@ -1,23 +1,35 @@
-"""Who reads and who waits. Owns: the runs that this process drives, the open subscriptions, one keepalive ticker for
-all of them (a timer per event and reader would cost more than the event), and callers that wait for the end of a run
-without a stream. Refuses to know: what is in a frame, and what callers do with an answer."""
+"""Who reads, who waits, and whether answers reached them. Owns: the runs that this process drives, the open
+subscriptions, one keepalive ticker for all of them (a timer per event and reader would cost more than the event),
+callers that wait for the end of a run without a stream (Waiters), and telling the store which answers were delivered
+(DeliveryTracker). Refuses to know: what is in a frame, connections, and what follows for a run.
+
+Theory of operation of deliveries. An answer is delivered when its last byte was handed to the transport. A connection
+is lost when it broke before that. At a start all connections of the process before are lost, however it ended
+(`strand`). Delivered answers are told in batches: one write for all within a moment (`TELL_S`). A loss is told at once,
+because a retry may be on its way already. If the store did not take a loss, it is told before the next run is opened,
+or the retry would begin a second run.
+
+A draining server that has its store to itself tells of no loss. Its next start does, so the time in which a caller may
+come back begins when there is a server again. On a shared store another replica takes the retry at once. There the
+loss is told before the connection breaks (`_cut_off` in http/answering.py)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from functools import partial
 from typing import Protocol
 
-from msgspec import Struct
-
 from ninelives.core.state import RunState
-from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection
+from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection, Tasks
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.subscription import EndedRuns, ReadRequest, Subscription
 from ninelives.journal.base import Notifier, Store
-from ninelives.journal.values import StoreUnavailable
+from ninelives.journal.values import Gone, StoreUnavailable
 
+TELL_S = 0.02
+"""How long delivered answers are gathered. A death meanwhile: the same request gets the same answer once more."""
 LOOK_AGAIN_S = 3.0
 """Who waits for a run that is not driven here looks this often by itself: a notification may be lost."""
 
@@ -30,28 +42,21 @@ class Readers:
         self.kept = EndedRuns()
         self._parts = parts
         self._limits = parts.limits
-        self._lives: dict[str, ClaimedRun] = {}
+        self.lives: dict[str, ClaimedRun] = {}
+        """The runs that workers of this process drive."""
         self._subscriptions: dict[Subscription, float] = {}
         self._by_run: Counter[str] = Counter()
         self._read = asyncio.Event()
         """Set while there are readers."""
 
-    def live(self, run: str) -> ClaimedRun | None:
-        """See Source.live."""
-        return self._lives.get(run)
-
     def store_of(self, run: str) -> Store:
         """See Source.store_of."""
         return self._parts.store_of(run)
 
-    def add(self, live: ClaimedRun) -> None:
-        """A worker begins."""
-        self._lives[live.run] = live
-
     def remove(self, live: ClaimedRun) -> None:
         """Its worker is done: readers that are behind go on from the journal."""
-        if self._lives.get(live.run) is live:
-            del self._lives[live.run]
+        if self.lives.get(live.run) is live:
+            del self.lives[live.run]
         if live.committed.ended:
             self.kept.note(live.committed)
         else:
@@ -120,16 +125,6 @@ class Look(Protocol):
         ...
 
 
-class FoundState(Struct, frozen=True):
-    """What a caller that waits has found."""
-
-    seq: int
-    """The last entry that was looked at, of a run that is not driven here."""
-    settled: bool = False
-    """There is nothing more to wait for."""
-    state: RunState | None = None
-
-
 class Waiters:
     """Callers that wait for the end of a run without a stream."""
 
@@ -161,59 +156,53 @@ class Waiters:
                 del self._waiting[run]
 
     async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
-        found = FoundState(0)
+        seen = 0
         while True:
-            live = self._readers.live(run)
-            if live is not None and live.committed.ended:
-                return live.committed if live.owner == owner else None
-            heard, unlisten = self._news_of(run, live)
-            self._waiters.add(heard)
+            live = self._readers.lives.get(run)
+            if live is None or live.gone:  # what was lost goes on elsewhere, or is gone
+                settled, seen, state = await self._find(owner, run, answered, seen)
+                if settled:
+                    return state
+                continue
+            if live.owner != owner:
+                return None
+            if live.committed.ended or _asks_anew(live.committed, answered):
+                return live.committed
+            over, seen = live.until_over(), -1
+            self._waiters.add(over)
             try:
-                patience = LOOK_AGAIN_S if live is None else None
-                try:
-                    found = await self._find(owner, run, answered, -1 if live is not None else found.seq)
-                except StoreUnavailable as error:
-                    if not error.passing:
-                        raise
-                    patience = RETRY_S
-                if found.settled:
-                    return found.state
-                await self._hear(heard, patience)
+                await over
             finally:
-                unlisten()
-                self._waiters.discard(heard)
-                if not heard.cancel() and not heard.cancelled():
-                    heard.exception()  # a cut that came while the answer was found: nobody else asks for it
+                self._waiters.discard(over)
 
-    async def _find(self, owner: str, run: str, answered: str, seen: int) -> FoundState:
-        """Whether a caller has its answer. Of a run that is not driven here only the row is read, until it is beyond
-        `seen`: it grows with a claim, a question and an end. So a run that waits for a slot takes no memory here."""
-        if seen >= 0:
-            row = await self._readers.store_of(run).find(owner, run)
-            if row is not None and row.last_seq <= seen:
-                return FoundState(seen)
-            seen = row.last_seq if row is not None else seen
-        state = await self._look(owner, run)
-        if state is None or state.ended or _asks_anew(state, answered):
-            return FoundState(seen, True, state)
-        return FoundState(max(seen, 0))
-
-    async def _hear(self, heard: asyncio.Future[None], patience: float | None) -> None:
-        if patience is None:
-            await heard
-        elif (await asyncio.wait([heard], timeout=patience))[0]:
-            heard.result()
-
-    def _news_of(self, run: str, live: ClaimedRun | None) -> tuple[asyncio.Future[None], Callable[[], None]]:
-        """A future for the end of a run that is driven here, else for the next notification about it."""
-        if live is not None:
-            return live.until_over(), _listened_to_nothing
+    async def _find(self, owner: str, run: str, answered: str, seen: int) -> tuple[bool, int, RunState | None]:
+        """Look for the answer in the store, then wait a while for a notification. Whether there is nothing more to wait
+        for; the last entry that was looked at; the state. Only the row is read until it is beyond `seen`: it grows with
+        a claim, a question and an end. So a run that waits for a slot takes no memory here."""
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        return heard, self._readers.notifier.listen(run, lambda: _done(heard))
-
-
-def _listened_to_nothing() -> None:
-    """There is no listener to remove."""
+        unlisten = self._readers.notifier.listen(run, partial(_done, heard))
+        self._waiters.add(heard)
+        try:
+            patience = LOOK_AGAIN_S
+            try:
+                row = await self._readers.store_of(run).find(owner, run)
+                if row is None or row.last_seq > seen:
+                    state = await self._look(owner, run)
+                    seen = row.last_seq if row is not None else seen
+                    if state is None or state.ended or _asks_anew(state, answered):
+                        return True, seen, state
+            except StoreUnavailable as error:
+                if not error.passing:
+                    raise
+                patience = RETRY_S
+            if (await asyncio.wait([heard], timeout=patience))[0]:
+                heard.result()
+            return False, seen, None
+        finally:
+            unlisten()
+            self._waiters.discard(heard)
+            if not heard.cancel() and not heard.cancelled():
+                heard.exception()  # a cut that came while the answer was found: nobody else asks for it
 
 
 def _asks_anew(state: RunState, answered: str) -> bool:
@@ -225,3 +214,63 @@ def _asks_anew(state: RunState, answered: str) -> bool:
 def _done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+class DeliveryTracker:
+    """What one process says about its callers."""
+
+    def __init__(self, parts: EngineParts, tasks: Tasks) -> None:
+        self._deliveries = parts.durable.deliveries
+        self._now_ms = parts.clock()
+        self._log = parts.log
+        self._tasks = tasks
+        self._delivered: list[Gone] = []
+        self.untold: dict[Gone, int] = {}
+        """Losses that the store has not taken yet, and when they happened. It must be asked then what a request
+        joins."""
+        self._tells_at_drain = parts.durable.peers.shared
+        self._draining = False
+
+    def stop(self) -> None:
+        """The server stops."""
+        self._draining = True
+
+    async def strand(self) -> None:
+        """Before the first request, and now and then: whoever waited at a process that is gone has no connection."""
+        await self._say(self._deliveries.strand(self._now_ms()))
+
+    def answered(self, owner: str, run: str) -> None:
+        """All that there is was handed over."""
+        self._delivered.append((owner, run))
+        if len(self._delivered) == 1:
+            self._tasks.spawn(self._tell_delivered())
+
+    async def _tell_delivered(self) -> None:
+        """Answers that are delivered in the next moment go with the same write."""
+        if not self._draining:
+            await asyncio.sleep(TELL_S)
+        told, self._delivered = self._delivered, []
+        await self._say(self._deliveries.answered(told))
+
+    async def rest_given(self, owner: str, run: str) -> None:
+        """Who answered the question of a run has all that came after it."""
+        await self._say(self._deliveries.rest_given(owner, run))
+
+    async def lost(self, owner: str, run: str) -> None:
+        """The connection broke before."""
+        if not self._draining or self._tells_at_drain:
+            self.untold[owner, run] = self._now_ms()
+            await self._say(self.tell_losses())
+
+    async def tell_losses(self) -> None:
+        """Tell what was not told yet. Raises StoreUnavailable."""
+        for (owner, run), at in list(self.untold.items()):
+            await self._deliveries.lost(owner, run, at)
+            self.untold.pop((owner, run), None)
+
+    async def _say(self, word: Awaitable[None]) -> None:
+        """A store that takes nothing now costs a retry its run, never the caller its answer."""
+        try:
+            await word
+        except StoreUnavailable as error:
+            self._log.warning("delivery_not_noted", reason=str(error))

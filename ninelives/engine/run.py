@@ -1,6 +1,7 @@
 """A run that this process holds. Owns: ClaimedRun, its two states (staged: what the worker has produced, which only the
-writer sees; committed: what a reader can reach), its phase (claim.py) and its live readers; Audience, all live readers
-of a run in one dialect; and the marks that go with an end or a parking. Refuses to know: journals and agents.
+writer sees; committed: what a reader can reach), its phase (claim.py) and its live readers; PendingOpening, a run on
+its way into the store; Audience, all live readers of a run in one dialect; and the marks that go with an end or a
+parking. Refuses to know: journals and agents.
 
 Theory of operation. The writer stages events: legality is decided by the fold, at once. After the commit it calls
 `tell` with the entries and the state after them; only then do they exist for anybody else. `tell` is synchronous: it
@@ -11,6 +12,7 @@ journal by itself."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -21,7 +23,7 @@ from ninelives.core.history import turn_messages
 from ninelives.core.state import RunState, chainable, waiting
 from ninelives.core.writing import Place, Writing, at
 from ninelives.engine.base import Projection
-from ninelives.engine.claim import ClaimEvent, ClaimPhase, after
+from ninelives.engine.claim import LIFE, ClaimEvent, ClaimPhase, IllegalStep
 from ninelives.engine.lease import LeaseSpan
 from ninelives.journal.values import Mark, Opening, Record, Slice
 
@@ -66,13 +68,12 @@ class LiveReader(Protocol):
         ...
 
 
-class Audience:
+class Audience(msgspec.Struct, eq=False):
     """All live readers of one run in one dialect."""
 
-    def __init__(self, projection: Projection, view: Any) -> None:
-        self.projection = projection
-        self.view = view
-        self.readers: list[LiveReader] = []
+    projection: Projection
+    view: Any
+    readers: list[LiveReader] = []
 
     def tell(self, entries: list[Entry], *, last: bool = False) -> None:
         """Render once, push to all. `last`: the run ends with these."""
@@ -100,6 +101,49 @@ class Audience:
                 reader.finish()
 
 
+class PendingOpening:
+    """A run on its way into the store, with its first records. Nobody but its caller knows of it."""
+
+    def __init__(self, opening: Opening, records: list[Record]) -> None:
+        self.run = opening.run
+        self.gone = False
+        """The store did not take it: it never was."""
+        self.queued = False
+        """It is in the writer's next batch."""
+        self._part = Slice(opening.run, 1, records, None, opening)
+        self._refusal: NinelivesError | None = None
+        self._opened = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def take(self) -> tuple[Slice, list[Entry], Any]:
+        """What the writer writes."""
+        self.queued = False
+        return self._part, [], None
+
+    def tell(self, entries: list[Entry], after: object) -> None:
+        """The run is in the store."""
+        self._opened = True
+        self._wake()
+
+    def lose(self, answer: NinelivesError | None = None) -> None:
+        """The store did not take the run. `answer`: what its caller is told."""
+        self._refusal, self.gone = answer or store_not_asked("the run was not stored"), True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def opened(self) -> None:
+        """Wait until the store has the run. Raises the answer for its caller where the store does not take it. If a
+        caller is cancelled here, another may wait."""
+        while not self._opened:
+            if self._refusal is not None:
+                raise self._refusal
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+
 class ClaimedRun:
     """One run under one claim."""
 
@@ -110,14 +154,15 @@ class ClaimedRun:
         phase: ClaimPhase,
         lease: LeaseSpan,
         alone: Turnstile | None = None,
-        opening: Opening | None = None,
+        opened_with: Sequence[Entry] = (),
     ) -> None:
-        """`opening`: the run is not in the store yet. Its first records go there with it (stage_opening)."""
         self.owner = state.facts.accepted.owner
         self.run = state.facts.run
         self.attempt = attempt
         self.phase = phase
         self.lease = lease
+        self.opened_with = opened_with
+        """All entries up to the claim, of a run that was opened here: its first readers need not ask the store."""
         self.in_memory = state.facts.accepted.spec.kept == "memory"
         """True where the run is in memory only: it has one reader, whose leaving ends it."""
         self.detached = state.facts.accepted.spec.on_disconnect == "detach"
@@ -139,18 +184,20 @@ class ClaimedRun:
         self._entries: list[Entry] = []
         self._records: list[Record] = []
         self._mark: Mark | None = None
-        self._opening = opening
-        self._refusal: NinelivesError | None = None
-        self._openers: list[asyncio.Future[None]] = []
 
     # the claim
 
     def advance(self, event: ClaimEvent) -> None:
         """Something happened to the claim (claim.py). IllegalStep: it cannot, in this phase."""
-        before, self.phase = self.phase, after(self.phase, event)
+        before = self.phase
+        try:
+            self.phase = LIFE[before][event]
+        except KeyError:
+            raise IllegalStep(f"{event.value} cannot happen to a claim that is {before.value}") from None
         self.happened.add(event)
-        if self.gone and before is not self.phase:
-            self._lose()
+        if self.gone and before is not self.phase:  # what was staged never happened
+            self.staging = Writing(self.committed)
+            self.dismiss()
         if event in _HALTS and self.phase is not ClaimPhase.RELEASED:
             self.stop()
 
@@ -164,45 +211,9 @@ class ClaimedRun:
         """True where the run may be somebody else's."""
         return self.phase is LOST or self.phase is LAPSED
 
-    def _lose(self) -> None:
-        """What was staged never happened, and readers go back to the journal."""
-        self.staging = Writing(self.committed)
-        self._tell_openers()
-        self.dismiss()
-
-    # the opening
-
-    @property
-    def unopened(self) -> bool:
-        """True until the store has the run. Nobody but its caller knows of it."""
-        return self._opening is not None
-
-    def stage_opening(self, entries: list[Entry], records: list[Record]) -> None:
-        """The first records of a run that is not in the store yet."""
-        self._entries, self._records = entries, records
-
-    def until_opened(self) -> asyncio.Future[None]:
-        """Done when the store has the run; fails with the answer for its caller where the store does not take it."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._openers.append(future)
-        if self._opening is None or self.gone:
-            self._tell_openers()
-        return future
-
-    def refuse(self, answer: NinelivesError) -> None:
-        """The store did not take the run: it never was."""
-        self._refusal = answer
+    def lose(self) -> None:
+        """The store refused a write: the run is somebody else's, or was deleted."""
         self.advance(ClaimEvent.FENCE)
-
-    def _tell_openers(self) -> None:
-        openers, self._openers = self._openers, []
-        for future in openers:
-            if future.done():  # its caller has left
-                continue
-            if self._opening is None:
-                future.set_result(None)
-            else:
-                future.set_exception(self._refusal or store_not_asked("the run was not stored"))
 
     def dismiss(self) -> None:
         """Nobody drives it here any more: readers go on from the journal."""
@@ -248,7 +259,7 @@ class ClaimedRun:
 
     def take(self) -> tuple[Slice, list[Entry], Place]:
         """All that is staged, for the writer."""
-        part = Slice(self.run, self.attempt, self._records, self._mark, self._opening)
+        part = Slice(self.run, self.attempt, self._records, self._mark)
         entries, self._entries, self._records, self._mark = self._entries, [], [], None
         self.pending_bytes = 0
         self.flushing = True
@@ -259,9 +270,6 @@ class ClaimedRun:
         """These entries are committed."""
         self._committed, ended = after, after[0].ended
         self.flushing = False
-        if self._opening is not None:
-            self._opening = None
-            self._tell_openers()
         if self._alone is not None and self.committed.facts.fresh:
             self._alone.over()
         if entries:
@@ -272,7 +280,8 @@ class ClaimedRun:
                 for reader in audience.readers:
                     reader.finish()
             self._tell_watchers()
-        self.wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # those who wait
 
@@ -299,6 +308,13 @@ class ClaimedRun:
         """Let the worker look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    async def until_committed(self, seq: int) -> None:
+        """Wait until the run is committed up to `seq`. Only its worker may. ClaimLost: it never will be."""
+        while self.committed.seq < seq:
+            if self.gone:
+                raise ClaimLost(self.run)
+            await self.news()
 
     async def news(self) -> None:
         """Wait for the next commit, loss or drained reader. One waiter: the run's own worker."""

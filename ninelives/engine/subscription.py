@@ -147,13 +147,11 @@ class Source(Protocol):
 
     notifier: Notifier
     kept: EndedRuns
+    lives: dict[str, ClaimedRun]
+    """The runs that workers of this process drive."""
 
     def store_of(self, run: str) -> Store:
         """The store that has it."""
-        ...
-
-    def live(self, run: str) -> ClaimedRun | None:
-        """The run, if a worker of this process drives it."""
         ...
 
     def forget(self, subscription: Subscription) -> None:
@@ -367,11 +365,14 @@ class Subscription:
 
     async def _catch_up(self) -> None:
         """One page from the journal; join the audience at the edge; else wait for a notification."""
+        live = self._source.lives.get(self.run)
+        if self._seq < 0 and live is not None and live.opened_with and live.owner == self.owner:
+            self._step(live.opened_with)
+        if self._join():
+            return
         if self._unlisten is None:
             self._unlisten = self._source.notifier.listen(self.run, self._wake)
         self._rang = False
-        if self._join():
-            return
         if self._seq < 0 and await self._read_before():
             return
         records = await self._source.store_of(self.run).read(self.owner, self.run, self._seq)
@@ -382,7 +383,7 @@ class Subscription:
         for start in range(0, len(records), SLICE):
             if start:
                 await asyncio.sleep(0)
-            self._step(records[start : start + SLICE])
+            self._step(entries_of(self.run, records[start : start + SLICE]))
             if self._ended:
                 return
 
@@ -418,7 +419,7 @@ class Subscription:
             raise Damaged("the run was deleted")
 
     async def _follow(self) -> None:
-        if self._source.live(self.run) is None and self._seq < 0:
+        if self.run not in self._source.lives and self._seq < 0:
             raise Damaged(f"run {self.run} is gone")
         if not self._rang and not self._buffer:
             await self._news()
@@ -430,7 +431,7 @@ class Subscription:
         self._add(held)
 
     def _join(self) -> bool:
-        live = self._source.live(self.run)
+        live = self._source.lives.get(self.run)
         if live is None or live.committed.seq != self._seq or live.gone or self._is_ahead():
             return False
         self._at_edge()
@@ -448,9 +449,9 @@ class Subscription:
             self._ahead = not self._projection.reached(self._view, self._seq)
         return self._ahead
 
-    def _step(self, records: list[Record]) -> None:
-        """Fold and render some records."""
-        self._view, frames, last = render(self._projection, self._view, entries_of(self.run, records))
+    def _step(self, entries: Sequence[Entry]) -> None:
+        """Fold and render some entries."""
+        self._view, frames, last = render(self._projection, self._view, entries)
         self._seq = last.seq
         over = isinstance(last.event, Terminal)
         self._ended = over or self._projection.over(self._view)

@@ -3,10 +3,10 @@ deltas may run ahead by a bound, G12) and what is written when it is stopped; Wo
 moment a run is held to the moment it ends, is parked or is lost; what a signal does to them (claim.py, SIGNALS); and a
 person's answer to a question. Refuses to know: how a run was admitted or found, and who reads it.
 
-Theory of operation. The agent's generator runs in a task of its own, the pump, so that stopping it is a cancellation of
-that task alone: the generator's own `finally` blocks let go of sockets and processes before anything more is written.
-Only then does the worker, which still holds the claim, write what its phase says. Death at any line leaves the journal
-at the last committed fact; whoever claims the run next goes on from there."""
+Theory of operation. A run has one task. While its agent works (`_pump`), a stop is a cancellation of that task: the
+generator's own `finally` blocks let go of sockets and processes before anything more is written. Only then does the
+worker, which still holds the claim, take the cancellation back and write what its phase says. Death at any line leaves
+the journal at the last committed fact; whoever claims the run next goes on from there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
+from typing import Any
 
 import msgspec
 
@@ -92,6 +93,10 @@ class Worker:
         self._failure: NinelivesError | None = None
         self._begun = False
         """The agent was asked to run."""
+        self._pumping: asyncio.Task[Any] | None = None
+        """The task of this worker, while its agent works and may be stopped."""
+        self._stops = 0
+        """How often that task was cancelled from here."""
         self.short = False
         """The run was parked because the machine is short of something."""
         self.over = asyncio.Event()
@@ -151,16 +156,26 @@ class Worker:
 
     async def _pumped(self, claimed: Claimed) -> BaseException | None:
         """The pump, until it has ended, stopped or not; what it failed with."""
-        pump = asyncio.create_task(self._pump(claimed), name=f"agent {self.run.run}")
-        self.run.halt.add_done_callback(lambda _: pump.cancel())
-        task, failure = asyncio.current_task(), None
+        self._pumping = task = asyncio.current_task()
+        assert task is not None
+        self.run.halt.add_done_callback(self._stop_pump)
+        failure: BaseException | None = None
         try:
-            await pump  # cancelling us cancels it, and we wait for its end
+            await self._pump(claimed)
         except (Exception, asyncio.CancelledError) as error:
             failure = error
-        if task is not None and task.cancelling():
+        finally:
+            self._pumping = None
+        if self._stops:
+            task.uncancel()
+        if task.cancelling():  # somebody else wants us to end too
             raise asyncio.CancelledError
         return failure
+
+    def _stop_pump(self, halt: asyncio.Future[None]) -> None:
+        if self._pumping is not None:
+            self._stops += 1
+            self._pumping.cancel()
 
     async def _end_leftovers(self) -> None:
         """Not in the pump: a stop must not cut it short, and a failure must not fail the run."""
@@ -172,11 +187,12 @@ class Worker:
     async def _pump(self, claimed: Claimed) -> None:
         """From the agent to the writer, until the run ends or is stopped."""
         run = self.run
-        if run.unopened:  # an agent that kills the process must not do so without a trace (P18)
-            await run.until_opened()
-        if not await self._may_go_on(claimed):
-            return
-        turn = Turn(run.staged, await self._history(), holds_claim=self._holds_claim, deltas=self)
+        if run.halt.done() or (claimed is not OPENED and not await self._may_go_on(claimed)):
+            return  # told before it began: nothing is begun only to be stopped
+        resolved = run.staged.facts.accepted.resolved
+        follows = resolved.previous is not None or resolved.session_turns is not None
+        earlier = await self._history() if follows else ()
+        turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self)
         self._begun = True
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -217,8 +233,6 @@ class Worker:
     async def _may_go_on(self, claimed: Claimed) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
         run, asks = self.run, waiting(self.run.staged)
-        if run.halt.done():  # told before it began: nothing is begun only to be stopped
-            return False
         if stopping(run.staged) or (claimed.overdue and not asks):
             self.cancel("left" if claimed.overdue else "cancel")
             return False
@@ -277,7 +291,7 @@ class Worker:
         """Write what the phase says."""
         run = self.run
         if run.staged.ended:
-            await self._writer.committed(run, run.staged.seq)
+            await run.until_committed(run.staged.seq)
         elif run.gone:
             raise ClaimLost(run.run)
         elif not run.halt.done():  # the agent failed by itself
@@ -370,8 +384,8 @@ class Workers:
     def start(self, run: ClaimedRun) -> Worker:
         """A run is held: from now on it is live, and can be stopped. Where the lease was over meanwhile nothing is
         begun: it may be somebody else's, and if not it is given back (P11)."""
-        self._readers.add(run)
         parts, name = self._parts, run.run
+        self._readers.lives[name] = run
         agent = agent_for(parts.agent, run.committed)
         writer = self.writers[run.in_memory]
         worker = Worker(run, agent, writer, self.earlier, parts)
@@ -419,7 +433,7 @@ class Workers:
         if run.phase is ClaimPhase.LAPSED:
             self.writers[run.in_memory].give_back(run.run, run.attempt, run.committed)
         self._readers.remove(run)
-        if run.committed.ended:
+        if run.committed.facts.accepted.resolved.previous is not None:
             self.earlier.ended(run.committed)
 
     async def _with_signals(self, worker: Worker, claimed: Claimed) -> Claimed:

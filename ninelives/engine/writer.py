@@ -18,17 +18,17 @@ from collections.abc import Sequence
 
 from ninelives.core import codec
 from ninelives.core.errors import ServerError, store_not_asked, store_unavailable
-from ninelives.core.events import AnyEvent, ApprovalRequested, Delta, Entry
+from ninelives.core.events import AnyEvent, ApprovalRequested, Delta
 from ninelives.core.state import RunState
-from ninelives.core.writing import Place
 from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
 from ninelives.engine.lease import Lease
-from ninelives.engine.run import ClaimedRun, ClaimLost, asking_mark, end_mark, parked_mark
+from ninelives.engine.run import ClaimedRun, ClaimLost, PendingOpening, asking_mark, end_mark, parked_mark
 from ninelives.journal.base import Journal
-from ninelives.journal.values import Mark, Slice, StoreUnavailable, Verdict
+from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
 LAPSED, LOST = ClaimPhase.LAPSED, ClaimPhase.LOST
+Staged = ClaimedRun | PendingOpening
 FEW = 16
 """A flush of fewer runs than this is put off once more: 50 streams then share a flush by fifteen, not by five."""
 
@@ -47,7 +47,7 @@ class Writer:
         self._log = parts.log
         self._lease = lease
         self._notices = notices
-        self._dirty: list[ClaimedRun] = []
+        self._dirty: list[Staged] = []
         self._back: list[Slice] = []
         self._kick = asyncio.Event()
         self._urgent = False
@@ -90,11 +90,13 @@ class Writer:
         self._enqueue(run, True)
         return after
 
-    def open(self, run: ClaimedRun) -> None:
+    def open(self, opening: Opening, records: list[Record]) -> PendingOpening:
         """Add the opening of a run to the next batch."""
-        self._enqueue(run, True)
+        pending = PendingOpening(opening, records)
+        self._enqueue(pending, True)
+        return pending
 
-    def _enqueue(self, run: ClaimedRun, urgent: bool) -> None:
+    def _enqueue(self, run: Staged, urgent: bool) -> None:
         if urgent and not self._urgent:
             self._urgent = True
             if self._hurry is not None and not self._hurry.done():
@@ -111,7 +113,7 @@ class Writer:
     async def fact(self, run: ClaimedRun, event: AnyEvent) -> RunState:
         """Add an event and wait until it is committed and told."""
         after = self.stage(run, event)
-        await self.committed(run, after.seq)
+        await run.until_committed(after.seq)
         return after
 
     async def park(self, run: ClaimedRun) -> None:
@@ -132,13 +134,6 @@ class Writer:
         self._back.append(Slice(run, attempt, [], mark))
         self._idle.clear()
         self._kick.set()
-
-    async def committed(self, run: ClaimedRun, seq: int) -> None:
-        """Wait until the run is committed up to `seq`."""
-        while run.committed.seq < seq:
-            if run.gone:
-                raise ClaimLost(run.run)
-            await run.news()
 
     async def room(self, run: ClaimedRun) -> None:
         """Wait while the run has more waiting for the disk than it may."""
@@ -166,26 +161,23 @@ class Writer:
             self._idle.set()
 
     async def _linger(self) -> None:
-        """Let more deltas come, where the last flush was a moment ago; half as long again where only few are there."""
-        now = await self._until(self._flushed_at + self._limits.linger_s)
-        if len(self._dirty) < FEW:
-            now = await self._until(self._flushed_at + 1.5 * self._limits.linger_s)
-        self._urgent = False
-        self._flushed_at = now
-
-    async def _until(self, due: float) -> float:
-        """Wait for a time, or a fact."""
+        """Let more deltas come, where the last flush was a moment ago; half as long again where only few are there. A
+        fact ends the wait."""
         loop = asyncio.get_running_loop()
-        if not self._urgent and loop.time() < due:
+        for share in (1.0, 1.5):
+            due = self._flushed_at + share * self._limits.linger_s
+            if self._urgent or loop.time() >= due or (share > 1.0 and len(self._dirty) >= FEW):
+                continue
             self._hurry = loop.create_future()
             timer = loop.call_at(due, _done, self._hurry)
             try:
                 await self._hurry
             finally:
                 timer.cancel()
-        return loop.time()
+        self._urgent = False
+        self._flushed_at = loop.time()
 
-    def _taken(self) -> list[ClaimedRun]:
+    def _taken(self) -> list[Staged]:
         """What waits to be written. Nothing here keeps it: a finished run must leave memory while the server idles."""
         batch, self._dirty = self._dirty, []
         return [run for run in batch if not run.gone]
@@ -196,7 +188,7 @@ class Writer:
         self.fenced += sum(verdict is Verdict.FENCED for verdict in verdicts)
         self._notifier.ring([*(part.run for part in back), WORK])
 
-    async def _flush(self, batch: Sequence[ClaimedRun]) -> None:
+    async def _flush(self, batch: Sequence[Staged]) -> None:
         fenced = Verdict.FENCED  # an enumeration is slow to ask
         taken = [run.take() for run in batch]
         verdicts = await self._append([part for part, _, _ in taken], batch)
@@ -206,27 +198,23 @@ class Writer:
             if verdict is fenced:
                 self.fenced += 1
                 self._log.warning("run_fenced", run=run.run, attempt=part.attempt)
-                run.advance(ClaimEvent.FENCE)
+                run.lose()
                 continue
-            self.entries += len(entries)
-            self._tell(run, entries, after)
+            self.entries += len(part.records)
+            try:
+                run.tell(entries, after)
+            except Exception as error:  # a projection's bug must not stop the writer of all runs
+                self._log.error("tell_failed", run=run.run, error=repr(error))
+                if isinstance(run, ClaimedRun):
+                    run.break_off("the stream cannot be rendered")
+                run.tell([], after)
         self._notifier.ring([run.run for run in batch])
 
-    def _tell(self, run: ClaimedRun, entries: list[Entry], after: Place) -> None:
-        try:
-            run.tell(entries, after)
-        except Exception as error:  # a projection's bug must not stop the writer of all runs
-            self._log.error("tell_failed", run=run.run, error=repr(error))
-            run.break_off("the stream cannot be rendered")
-            run.tell([], after)
-
-    async def _append(self, slices: list[Slice], runs: Sequence[ClaimedRun] = ()) -> list[Verdict]:
-        """What is tried again leaves out runs whose lease was over meanwhile (`runs` know)."""
+    async def _append(self, slices: list[Slice], runs: Sequence[Staged] = ()) -> list[Verdict]:
+        """What is tried again leaves out runs whose lease was over meanwhile, and openings (`runs` know)."""
         standing = slices
-        while True:
+        while not self.broken:
             try:
-                if self.broken:
-                    return [Verdict.FENCED] * len(slices)
                 verdicts = await self._journal.append(standing) if standing else []
             except StoreUnavailable as error:
                 self._note_unavailable(error, runs)
@@ -239,23 +227,21 @@ class Writer:
                 self.degraded = f"the store failed ({type(error).__name__})"
                 self._break_off()
                 continue
-            self._note_available()
+            if self.degraded is not None:
+                self._log.info("store_available")
+                self.degraded = None
+            if self._lease is not None:
+                self._lease.check()
             if len(standing) == len(slices):
                 return verdicts
             written = {part.run: verdict for part, verdict in zip(standing, verdicts, strict=True)}
             return [written.get(part.run, Verdict.FENCED) for part in slices]
+        return [Verdict.FENCED] * len(slices)
 
-    def _note_available(self) -> None:
-        if self.degraded is not None:
-            self._log.info("store_available")
-            self.degraded = None
-        if self._lease is not None:
-            self._lease.check()
-
-    def _note_unavailable(self, error: StoreUnavailable, runs: Sequence[ClaimedRun]) -> None:
+    def _note_unavailable(self, error: StoreUnavailable, runs: Sequence[Staged]) -> None:
         for run in runs:
-            if run.unopened:  # its caller gets an answer now, as from open()
-                run.refuse(not_stored(error))
+            if isinstance(run, PendingOpening):  # its caller gets an answer now, as from open()
+                run.lose(not_stored(error))
         if self.degraded is None:
             self._log.error("store_unavailable", reason=str(error), retried=error.passing)
         self.degraded, self._away = str(error), error.away

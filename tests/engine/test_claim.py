@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ninelives.engine.claim import LIFE, SIGNALS, WRITES, ClaimEvent, ClaimPhase, IllegalStep, after
+from ninelives.engine.claim import LIFE, SIGNALS, WRITES, ClaimEvent, ClaimPhase, IllegalStep
 from ninelives.engine.work import Quarantine
 from tests.engine.test_flush import desk
 
@@ -22,18 +22,18 @@ def test_every_phase_but_the_last_two_can_be_left_and_each_can_be_reached() -> N
 
 def test_what_may_be_lost_may_lapse_and_be_fenced_and_nothing_comes_back_from_that() -> None:
     for phase in WRITES:
-        assert after(phase, E.LAPSE) is P.LAPSED and after(phase, E.FENCE) is P.LOST
+        assert LIFE[phase][E.LAPSE] is P.LAPSED and LIFE[phase][E.FENCE] is P.LOST
     assert not WRITES & {*LIFE[P.LAPSED].values(), *LIFE[P.LOST].values(), *LIFE[P.RELEASED].values()}
 
 
 def test_a_cancel_ends_a_run_in_every_phase_in_which_it_can_still_be_written() -> None:
     for phase in WRITES:
-        assert after(phase, E.CANCEL) is P.ENDING
+        assert LIFE[phase][E.CANCEL] is P.ENDING
 
 
 def test_a_run_that_ends_is_not_parked_any_more() -> None:
     for event in (E.DRAIN, E.LEAVE, E.ASK):
-        assert after(P.ENDING, event) is P.ENDING
+        assert LIFE[P.ENDING][event] is P.ENDING
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,21 @@ def test_a_run_that_ends_is_not_parked_any_more() -> None:
     [(P.DRIVING, E.SETTLED), (P.OPENED, E.ANSWERED), (P.DRIVING, E.DRIVE), (P.RELEASED, E.END), (P.LOST, E.SETTLED)],
 )
 def test_an_absent_cell_is_an_error(phase: ClaimPhase, event: ClaimEvent) -> None:
-    with pytest.raises(IllegalStep, match=phase.value):
-        after(phase, event)
+    assert event not in LIFE[phase]
+
+
+async def test_a_run_refuses_a_step_that_the_table_does_not_have() -> None:
+    async with desk(0.0) as at:
+        run = await at.live("a")
+        with pytest.raises(IllegalStep, match="settled cannot happen to a claim that is opened"):
+            run.advance(E.SETTLED)
+        assert run.phase is P.OPENED
 
 
 def test_a_signal_does_only_what_the_table_of_claims_allows() -> None:
     for cells in SIGNALS.values():
         for phase, event in cells.items():
-            assert after(phase, event)
+            assert LIFE[phase][event]
 
 
 async def test_a_run_that_was_fenced_stops_its_agent_and_a_drain_does_not() -> None:

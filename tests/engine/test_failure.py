@@ -16,8 +16,8 @@ async def test_a_part_that_fails_ends_the_engine_and_whoever_serves_is_told() ->
         async def failing() -> None:
             raise RuntimeError("a bug")
 
-        assert engine._tasks._group is not None
-        engine._tasks._group.create_task(failing())
+        engine._writers[True]._return = failing  # type: ignore[method-assign]
+        engine._writers[True].give_back("run", 1, None)
         await asyncio.wait_for(engine.ended.wait(), 10)
         assert engine.failed
     finally:

@@ -89,13 +89,13 @@ class Desk:
         await self.store.open(Opening(**opening, accept=lambda resolved: data, holder="h"))
         state = fold(Entry(run, seq, 1, min(seq, 1), event) for seq, event in enumerate(first))
         live = ClaimedRun(state, 1, ClaimPhase.OPENED, LeaseSpan())
-        self.readers.add(live)
+        self.readers.lives[run] = live
         return live
 
     async def told(self, live: ClaimedRun, delta: TextDelta) -> None:
         """Add a delta and wait until it is committed and told."""
         self.writer.delta(live, delta)
-        await self.writer.committed(live, live.staged.seq)
+        await live.until_committed(live.staged.seq)
 
     async def reader(self, live: ClaimedRun) -> tuple[Subscription, bytes]:
         """A reader at the live edge, and what it was given on the way."""
@@ -229,7 +229,7 @@ async def test_a_writer_that_is_behind_says_so_and_one_at_rest_is_not_late() -> 
         at.store.asked = asked
         at.writer.delta(one, TextDelta("x"))
         time.sleep(0.05)  # noqa: ASYNC251 - the loop has something else to do
-        await at.writer.committed(two, two.staging.seq + 1)
+        await two.until_committed(two.staging.seq + 1)
         assert late[0] == 0.0 and late[1] > 0.03
         await at.writer.flushed()
         assert at.writer.late_s == 0.0

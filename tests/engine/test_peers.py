@@ -228,7 +228,7 @@ async def test_P15_a_caller_is_told_that_nothing_was_begun_only_where_that_is_kn
         await engine.submit(order("hi"))
     assert "may have been done" in unsure.value.message and len(await house.rows()) == 1
     house.valves[0].down = True
-    await until(engine.lease.trouble, "the outage")
+    await until(lambda: engine.lease.trouble, "the outage")
     with pytest.raises(ServerError) as refused:
         await engine.submit(order("hi"))
     assert "Nothing was begun" in refused.value.message
@@ -319,7 +319,7 @@ async def test_P11_a_process_that_takes_its_own_lost_run_again_ends_the_attempt_
     house.books["hi"], house.holds["1"] = NOTE, asyncio.Event()
     ticket = await engine.submit(order("hi"))
     await until(lambda: house.deeds, "the tool")
-    before = engine.readers.live(ticket.run)
+    before = engine.readers.lives.get(ticket.run)
     assert before is not None
     entry = Entry(ticket.run, before.committed.seq + 1, house.now_ms(), 2, AttemptStarted(clean=False))
     again = ClaimedRun(apply(before.committed, entry), 2, ClaimPhase.CLAIMED, engine.lease.span())

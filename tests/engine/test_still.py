@@ -27,7 +27,7 @@ def stands_still(house: House, engine: Engine, when: str) -> None:
     """The clock of this process goes on by more than a lease: while the start of a tool is on its way to the store and
     back (`answer`), or when it is known and the tool has not begun (`deed`)."""
     lease, valve = engine.lease, house.valves[house.engines.index(engine)]
-    now, check, through = lease._now, lease.check, valve.through
+    now, check, through = lease._clock, lease.check, valve.through
     passed = {"s": 0.0, "next": 0.0}
 
     async def slow(work: Any, *args: Any, **named: Any) -> Any:
@@ -40,7 +40,7 @@ def stands_still(house: House, engine: Engine, when: str) -> None:
         check()
         passed["s"] += passed.pop("next", 0.0)
 
-    lease._now = lambda: now() + passed["s"]  # type: ignore[method-assign]
+    lease._clock = lambda: now() + int(1000 * passed["s"])
     valve.through = slow  # type: ignore[method-assign]
     lease.check = checked  # type: ignore[method-assign]
 

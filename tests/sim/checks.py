@@ -131,7 +131,7 @@ def _given_back(world: World, life: Life) -> None:
     stats = engine.stats()
     if stats["active"] or engine._admission.chores:
         watch.wrong("leak", "", f"slots: {stats['active']} active, {engine._admission.chores} chores")
-    if lives := list(engine.readers._lives):
+    if lives := list(engine.readers.lives):
         watch.wrong("leak", lives[0], "a worker's place is not given back")
     if stats["degraded"]:
         watch.wrong("stuck", "", f"the store is fine and the writer says: {stats['degraded']}")

@@ -176,7 +176,7 @@ class DropsTheQueue(Writer):
         verdicts = await self._append([part for part, _, _ in taken])
         for live, (_, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
             if verdict is Verdict.WRITTEN and not any(isinstance(x.event, e.ToolFinished) for x in entries):
-                self._tell(live, entries, after)
+                live.tell(entries, after)
 
 
 def _agent(wrong: type[LoopAgent]) -> Callable[[World], None]:
