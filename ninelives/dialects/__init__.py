@@ -48,6 +48,13 @@ DIALECTS = _table(
         renders="ninelives.dialects.chat.frames:ChatProjection",
     ),
     Dialect(
+        name="completions",
+        tag="Completions",
+        about="OpenAI Completions, the legacy API: one prompt, answered by a chat.",
+        prefix="cmpl-",
+        renders="ninelives.dialects.completions.frames:CompletionsProjection",
+    ),
+    Dialect(
         name="responses",
         tag="Responses",
         about="OpenAI Responses.",

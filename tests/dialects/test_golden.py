@@ -97,6 +97,7 @@ SCENARIOS: list[Callable[[Pen], Pen]] = [
 ]
 SPECS: dict[str, dict[str, Any]] = {
     "chat": {"dialect": "chat", "include_usage": True},
+    "completions": {"dialect": "completions", "tool_progress": "off", "include_usage": True},
     "messages": {"dialect": "messages", "echo": {"thinking": True}},
     "responses-function_call": {"dialect": "responses", "tool_items": "function_call"},
     "responses-mcp_call": {"dialect": "responses", "tool_items": "mcp_call"},

@@ -98,7 +98,7 @@ async def test_a_dialect_of_another_package_is_served_and_described(built: Assem
     assert run["run_id"] in {each["run_id"] for each in (await ask("GET", "/v1/runs")).json()["data"]}
 
     capabilities = (await ask("GET", "/v1/capabilities")).json()
-    assert capabilities["dialects"] == ["chat", "responses", "messages", "runs", "tiny"]
+    assert capabilities["dialects"] == ["chat", "completions", "responses", "messages", "runs", "tiny"]
     assert "POST /v1/tiny" in capabilities["endpoints"]
     document = (await ask("GET", "/openapi.json")).json()
     assert {"name": "Tiny", "description": "Plain text lines."} in document["tags"]

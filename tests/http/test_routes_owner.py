@@ -114,6 +114,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("POST", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS, body={"metadata": {"owned": "by bob"}}),
     ("DELETE", CHAT + "/{id}"): by_id(CHAT + "/ID", *CHAT_IDS),
     ("GET", CHAT + "/{id}/messages"): by_id(CHAT + "/ID/messages", *CHAT_IDS),
+    ("POST", "/v1/completions"): create("/v1/completions", {"prompt": "hi"}),
     ("POST", ANTHROPIC): [
         *create(ANTHROPIC, {**MESSAGES, "max_tokens": 100}),
         *approvals(ANTHROPIC, max_tokens=100),

@@ -114,6 +114,7 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
     say("POST", "/v1/responses/input_tokens", {"input": "hi"})
     say("POST", "/v1/responses/compact", {"model": "hermes-agent", "input": "hi"})
     words = {"model": "hermes-agent", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+    say("POST", "/v1/completions", {"prompt": "hi"})
     say("POST", "/v1/messages", words)
     say("POST", "/v1/messages/count_tokens", words)
     items = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]

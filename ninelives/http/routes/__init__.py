@@ -13,6 +13,7 @@ from ninelives.core import ids
 from ninelives.dialects import DIALECTS, Dialect
 from ninelives.http.routes.base import DialectRoutes
 from ninelives.http.routes.chat import ChatRoutes
+from ninelives.http.routes.completions import CompletionsRoutes
 from ninelives.http.routes.conversations import ConversationRoutes
 from ninelives.http.routes.messages import MessagesRoutes
 from ninelives.http.routes.responses import ResponsesRoutes
@@ -30,6 +31,7 @@ class ServedDialect(Struct, frozen=True):
 
 SERVED = (
     ServedDialect(DIALECTS["chat"], ChatRoutes),
+    ServedDialect(DIALECTS["completions"], CompletionsRoutes),
     ServedDialect(DIALECTS["responses"], ResponsesRoutes),
     ServedDialect(DIALECTS["conversations"], ConversationRoutes),
     ServedDialect(DIALECTS["messages"], MessagesRoutes),
