@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -121,6 +121,11 @@ chromium:
 test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
 	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
 
+# The web page in a headless Chromium. Pictures of what was seen: tests/ui/out
+test-ui: $(BROWSER_STAMP)
+	@if $(MAKE) --no-print-directory chromium; then TEST_UI=1 $(BIN)/python -m pytest -rs tests/ui $(ARGS); \
+	else printf '\n!!! Chromium cannot be had: THE TESTS OF THE WEB PAGE ARE SKIPPED\n\n' >&2; fi
+
 # Real clients in Python and JavaScript against the real server, which is also killed in mid-answer; installs them first
 # (about 4 GB, once). ARGS="--kills" only kills, ARGS="--only codex" is one client.
 test-clients: $(STAMP) sandbox
@@ -162,7 +167,7 @@ test-leaks: $(STAMP)
 	$(BIN)/python -m tests.hostile.leaks $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
+	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out tests/ui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
 	rm -rf .venv-clients tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.

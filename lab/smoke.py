@@ -111,9 +111,10 @@ class Smoke:
 
     def _pages(self) -> str:
         pages = {"/health": "ok", "/openapi.json": "openapi", "/docs": "<html", "/v1/models": "data"}
+        pages |= {"/": "/static/page.js", "/static/page.js": "./api.js", "/static/page.css": "--page"}
         for path, wanted in pages.items():
             self._expect(path, wanted)
-        return "/health, /openapi.json, /docs and /v1/models: 200"
+        return "/health, /openapi.json, /docs, /v1/models and the web page: 200"
 
     def _store(self) -> str:
         checking = [self._command, "store", "check", "--data-dir", str(self._folder / "data")]

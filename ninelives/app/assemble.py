@@ -29,6 +29,7 @@ from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.routes import DialectsError
 from ninelives.http.routes.server import OPEN_PATHS, About
+from ninelives.http.routes.web import STATIC
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.log import Log
@@ -212,6 +213,7 @@ def _rules(settings: Settings, log: Log) -> Rules:
         cors_origins=settings.server.cors_origins,
         allowed_hosts=settings.server.allowed_hosts,
         open_paths=OPEN_PATHS,
+        open_prefixes=(STATIC,),
         mask=log.secrets.mask,
     )
 

@@ -20,6 +20,7 @@ from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
+from ninelives.http.routes.web import WebRoutes
 
 
 def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Gate:
@@ -38,7 +39,8 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *(route for row in served for route in row.routes(row.dialect, parts, log).routes()),
             *SessionRoutes(parts).routes(),
             *ApprovalRoutes(parts).routes(),
-            *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
+            *WebRoutes().routes(),
+        *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
         ]
     )
     return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log)

@@ -13,6 +13,7 @@ from ninelives.dialects.fields import Json
 from ninelives.http.describe.shapes import ListPage
 
 T = TypeVar("T")
+MAX_OUTPUT_CHARS = 1_000_000
 
 
 def position(request: Request, *names: str) -> int:
@@ -44,6 +45,15 @@ def limit_of(request: Request) -> int:
     if not 1 <= limit <= 100:
         raise ClientError("invalid_value", "limit must be from 1 to 100.", param="limit")
     return limit
+
+
+def output_chars(request: Request) -> int | None:
+    """How much of each output a list shows; None: all of it."""
+    given = request.query_params.get("output_chars")
+    most = None if given is None else _whole(given, "output_chars")
+    if most is not None and not 0 <= most <= MAX_OUTPUT_CHARS:
+        raise ClientError("invalid_value", f"output_chars must be from 0 to {MAX_OUTPUT_CHARS}.", param="output_chars")
+    return most
 
 
 def is_ascending(request: Request, default: str = "desc") -> bool:

@@ -112,11 +112,6 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-async def test_a4_the_front_door_is_open_and_leads_to_the_page(built: Assembled) -> None:
-    answer = await call(built.app, "GET", "/", HOST)
-    assert (answer.status, answer.header("location")) == (307, "/docs")
-
-
 async def test_docs_is_one_page_without_anything_from_elsewhere(built: Assembled, doc: dict[str, Any]) -> None:
     answer = await call(built.app, "GET", "/docs", HOST)
     assert answer.status == 200 and (answer.header("content-type") or "").startswith("text/html")

@@ -96,6 +96,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/v1/health"): [Probe("/v1/health")],
     ("GET", "/health/detailed"): [],  # counts of the whole server, the same for all: no ids
     ("GET", "/"): [Probe("/")],
+    ("GET", "/static/{id}"): [Probe("/static/page.js"), Probe("/static/{run}")],
     ("GET", "/openapi.json"): [Probe("/openapi.json")],
     ("GET", "/docs"): [Probe("/docs")],
     ("GET", "/v1/models"): [Probe("/v1/models")],

@@ -113,6 +113,15 @@ def test_d1_runs_are_listed_by_status_and_by_key(client: Client, mark: str) -> N
     assert newest["data"][0]["run_id"] == failed["run_id"] and newest["has_more"] is True
 
 
+def test_d1_a_list_cuts_outputs_where_it_is_asked_to(client: Client, mark: str) -> None:
+    key = {"idempotency-key": mark}
+    whole = ended(client, begin(client, f"First words\n of {mark} {'x' * 200}", key))
+    assert whole["title"].startswith(f"First words of {mark} xxx") and len(whole["title"]) == 120
+    (cut,) = client.get(f"{PATH}?idempotency_key={mark}&output_chars=3").json()["data"]
+    assert len(whole["output"]) > 3 and cut == {**whole, "output": whole["output"][:3]}
+    assert client.get(f"{PATH}?output_chars=-1").error()["param"] == "output_chars"
+
+
 def test_d1_stop_ends_a_run_and_its_upstream_request(client: Client, upstream: Upstream) -> None:
     early = upstream.stats()["closed_early"]
     shown = begin(client, HANGS)

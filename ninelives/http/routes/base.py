@@ -124,6 +124,10 @@ class RunRoutes(DialectRoutes):
         """A stored run as JSON."""
         return self.body(state, None)
 
+    def listed(self, request: Request, row: RunRow, state: RunState) -> Struct:
+        """A stored run as JSON, in a list."""
+        return self.shown(row, state)
+
     # The run that a path names
 
     def run_named(self, shown: str) -> str:
@@ -248,7 +252,7 @@ class RunRoutes(DialectRoutes):
             for row in rows:
                 state = await self.parts.engine.look(row.owner, row.run) if self.selects(request, row) else None
                 if state is not None:
-                    shown.append(self.shown(row, state))
+                    shown.append(self.listed(request, row, state))
             more = len(rows) == wanted.limit
             wanted = replace(wanted, after=rows[-1].run) if more else wanted
         return answering.answer(query.page(shown, wanted.limit - 1, self.id_field))

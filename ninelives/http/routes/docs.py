@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from ninelives.http.describe.docs_page import SECURITY, page
 from ninelives.http.describe.openapi import Doc, document
@@ -25,7 +25,7 @@ class OpenApi(msgspec.Struct):
 
 
 class DocsRoutes(Routes):
-    """/openapi.json, /docs, and / which redirects there."""
+    """/openapi.json and /docs."""
 
     tag = "Server"
 
@@ -37,7 +37,6 @@ class DocsRoutes(Routes):
     def endpoints(self) -> list[Endpoint]:
         """See Routes.endpoints."""
         return [
-            Endpoint("GET", "/", self.front, FRONT),
             Endpoint("GET", "/openapi.json", self.openapi, OPENAPI),
             Endpoint("GET", "/docs", self.docs, DOCS),
         ]
@@ -46,10 +45,6 @@ class DocsRoutes(Routes):
         if self._document is None:
             self._document = document(request.app.routes, self._about)
         return self._document
-
-    async def front(self, request: Request) -> Response:
-        """GET /: the address that the server prints at its start."""
-        return RedirectResponse("/docs")
 
     async def openapi(self, request: Request) -> Response:
         """GET the document."""
@@ -60,6 +55,5 @@ class DocsRoutes(Routes):
         return Response(page(self._made(request)), 200, {"content-security-policy": SECURITY}, "text/html")
 
 
-FRONT = Operation(summary="Where a browser begins", answers={307: None}, open=True)
 OPENAPI = Operation(summary="This document", answers={200: OpenApi}, open=True)
 DOCS = Operation(summary="This document as a page", answers={200: None}, media="text/html", open=True)

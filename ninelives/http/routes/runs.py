@@ -19,7 +19,7 @@ from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
 from ninelives.engine.base import Ticket
 from ninelives.engine.workers import not_pending
-from ninelives.http import answering
+from ninelives.http import answering, query
 from ninelives.http.describe.operations import (
     AFTER_SEQ,
     CREATE_ERRORS,
@@ -82,6 +82,11 @@ class RunsRoutes(RunRoutes):
         made = body.body(state)
         return replace(made, status="queued") if made.status == "running" and row.status == "queued" else made
 
+    def listed(self, request: Request, row: RunRow, state: RunState) -> shapes.RunObject:
+        """See RunRoutes.listed: the caller may want a part of each output only."""
+        made, most = self.shown(row, state), query.output_chars(request)
+        return made if most is None else replace(made, output=made.output[:most])
+
     def run_named(self, shown: str) -> str:
         """See RunRoutes.run_named: the id of any dialect will do."""
         run = run_of_any(shown)
@@ -103,6 +108,7 @@ class RunsRoutes(RunRoutes):
         status, key = request.query_params.get("status"), request.query_params.get("idempotency_key")
         if status is not None and status not in STATUSES:
             raise ClientError("invalid_value", f"status must be one of {', '.join(STATUSES)}.", param="status")
+        query.output_chars(request)
         wanted = self.page_query(request, None)
         return await self.answer_page(
             request, replace(wanted, but=HIDDEN, statuses=(status,) if status else (), key=key)
@@ -168,6 +174,11 @@ LIST = Operation(
         *PAGING,
         Param("status", "Only these.", {"type": "string", "enum": list(STATUSES)}),
         Param("idempotency_key", "Only the run of this key."),
+        Param(
+            "output_chars",
+            "The first characters of each output only; left out: all of it.",
+            {"type": "integer", "minimum": 0, "maximum": query.MAX_OUTPUT_CHARS},
+        ),
     ),
     answers={200: ListPage[shapes.RunObject]},
     errors=(404,),

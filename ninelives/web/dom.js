@@ -1,0 +1,65 @@
+// Elements and words. Owns: how text comes onto the page (always as text, never as markup), times, ids and status words.
+// Refuses to know: the server.
+
+export function el(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value === true ? "" : String(value));
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+// Signs that a reader cannot see, or that change the order of what is seen.
+const ODD = /[^\P{C}\n\t]|[^\P{Z} ]|[\u115f\u1160\u2800\u3164\ufe00-\ufe0f\uffa0]|[\u{e0100}-\u{e01ef}]/gu;
+
+// A text with such signs spelled out.
+export function visible(text) {
+  const parts = [];
+  let from = 0;
+  for (const found of text.matchAll(ODD)) {
+    parts.push(text.slice(from, found.index));
+    parts.push(el("span", { class: "odd", title: "a sign that cannot be seen" },
+      `\\u{${found[0].codePointAt(0).toString(16)}}`));
+    from = found.index + found[0].length;
+  }
+  parts.push(text.slice(from));
+  return parts;
+}
+
+export const block = (text, label) => el("pre", { tabindex: 0, role: "region", "aria-label": label }, visible(text));
+
+const SIGNS = {
+  queued: "○", running: "●", waiting_for_approval: "▲", stopping: "◌", completed: "✓", failed: "✕", cancelled: "–",
+  incomplete: "◐",
+};
+export const status = (name) =>
+  el("span", { class: `status ${name}` }, el("span", { "aria-hidden": "true" }, SIGNS[name] ?? "·"), statusWord(name));
+export const statusWord = (name) => (name === "waiting_for_approval" ? "waiting for you" : name);
+export const isActive = (name) => ["queued", "running", "waiting_for_approval", "stopping"].includes(name);
+
+export function span(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 86_400) return `${Math.floor(whole / 3600)} h`;
+  return `${Math.floor(whole / 86_400)} d`;
+}
+export const ago = (at) => `${span(Date.now() / 1000 - at)} ago`;
+export const number = (value) => Number(value).toLocaleString("en");
+export const when = (at) => new Date(at * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC";
+
+// An id: its last signs, whole on hover, copied with one click.
+export function shortId(id) {
+  const made = el("button", { type: "button", class: "id", title: `${id} (click to copy)`, "aria-label": `Copy ${id}` },
+    `…${id.slice(-6)}`);
+  made.addEventListener("click", async () => {
+    try { await navigator.clipboard.writeText(id); made.textContent = "copied"; } catch { made.textContent = id; }
+  });
+  return made;
+}
+
+export const bones = (count = 4) => Array.from({ length: count }, () => el("div", { class: "bones", "aria-hidden": "true" }));
+export const failure = (error) => el("p", { class: "note failed", role: "alert" }, error.message);
