@@ -44,7 +44,8 @@ CLOCK = (
 )
 
 TABLES = (
-    "runs run_log keys conversations conversation_edits session_turns session_titles signals grants call_grants "
+    "runs run_log keys conversations conversation_edits session_turns session_titles sessions session_texts "
+    "signals grants call_grants "
     "replicas"
 )
 EMPTY = ";".join(f"DELETE FROM {table}" for table in [*TABLES.split(), "workspaces", "meta"])

@@ -21,6 +21,7 @@ from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, o
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
 from ninelives.engine.base import EngineLimits, EngineParts, Keep
+from ninelives.engine.conversations import SessionBook
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
@@ -155,7 +156,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     keyring.add(key, "default", frozenset({"admin"}))
     parts = RouteParts(
         engine=engine,
-        sessions=store.sessions,
+        sessions=SessionBook(engine),
         profile=agents.default,
         token_counts=agents,
         secret=opened.secret,

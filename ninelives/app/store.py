@@ -21,7 +21,7 @@ from ninelives.app.errors import ConfigError, StartError
 from ninelives.app.known_secrets import without_secrets
 from ninelives.app.settings import Settings, without_password
 from ninelives.core.errors import Damaged
-from ninelives.journal.base import Sessions, Store
+from ninelives.journal.base import Store
 from ninelives.journal.move import Carrier, InUse
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.sqlite.load import database_in
@@ -50,12 +50,7 @@ SKEW_MS = 5_000
 
 
 class ServerStore(Store, Protocol):
-    """A store with what a server needs besides: its sessions, and a way to close it."""
-
-    @property
-    def sessions(self) -> Sessions:
-        """Its sessions."""
-        ...
+    """A store with what a server needs besides: a way to close it."""
 
     async def close(self) -> None:
         """Close its files or connections."""

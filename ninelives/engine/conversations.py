@@ -1,6 +1,7 @@
-"""Edits of conversations: the one door to them. Owns: items that a client adds, as a run which is over in the
-transaction that opens it, taking items out, and deleting a conversation. Every method is one transaction of the
-journal: a process that dies has done all of it or nothing. Refuses to know: what an item is, dialects and HTTP."""
+"""Edits of conversations, and sessions: the one door to them. Owns: items that a client adds to a conversation, as a
+run which is over in the transaction that opens it, taking items out, and deleting a conversation. There every method is
+one transaction of the journal: a process that dies has done all of it or nothing. Owns also: what was said in a
+session, its copies and its deletion with its runs. Refuses to know: what an item is, dialects and HTTP."""
 
 from __future__ import annotations
 
@@ -11,15 +12,28 @@ import msgspec
 from msgspec.structs import replace
 
 from ninelives.core import codec
-from ninelives.core.errors import not_found
+from ninelives.core.errors import ClientError, not_found
 from ninelives.core.events import AttemptStarted, Entry, RunAccepted, RunCompleted
+from ninelives.core.history import turn_messages
+from ninelives.core.sessions import decoded_turn
 from ninelives.core.spec import Message, Resolved
 from ninelives.core.state import RunState, fold
 from ninelives.engine.base import Order
 from ninelives.engine.engine import Engine
 from ninelives.engine.run import end_mark
 from ninelives.engine.writer import not_stored
-from ninelives.journal.values import ConversationLink, ConversationRow, Opening, Removal, StoreUnavailable
+from ninelives.journal.values import (
+    ConversationLink,
+    ConversationRow,
+    NewSession,
+    Opening,
+    Removal,
+    SessionHit,
+    SessionQuery,
+    SessionRow,
+    StoredTurn,
+    StoreUnavailable,
+)
 
 T = TypeVar("T")
 
@@ -94,7 +108,94 @@ class ConversationEdits:
         return await self._stored(self._rows.forget(owner, named, own, self._engine.now_ms()))
 
     async def _stored(self, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except StoreUnavailable as error:
-            raise not_stored(error) from error
+        return await _stored(work)
+
+
+async def _stored(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except StoreUnavailable as error:
+        raise not_stored(error) from error
+
+
+class SessionBook:
+    """The sessions of one engine's durable store. Every session that owns a stored run is in it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._store = engine.durable
+        self._rows = engine.durable.sessions
+
+    async def page(self, query: SessionQuery) -> list[SessionHit]:
+        """A page of an owner's sessions, the one used last first."""
+        await self._engine.lister.catch_up(query.owner)
+        return await self._rows.page(query)
+
+    async def find(self, owner: str, session: str) -> SessionRow | None:
+        """One session."""
+        await self._engine.lister.catch_up(owner)
+        return await self._rows.find(owner, session)
+
+    async def turns(self, owner: str, session: str) -> list[StoredTurn]:
+        """What was said in a session, oldest first: its own turns if it keeps them, else those up to its newest run. A
+        chat that resends its history is one turn with all of it."""
+        await self._engine.lister.catch_up(owner)
+        kept = await self._rows.turns(owner, session)
+        if kept:
+            return kept
+        runs = await self._rows.runs(owner, session)
+        state = await self._engine.look(owner, runs[-1].run) if runs else None
+        if state is None:
+            return []
+        self._engine.retainer.used(owner, state.facts.run)
+        times = {row.run: (row.updated_at, row.previous) for row in runs}
+        turns = [StoredTurn(state.facts.updated_at, state.facts.run, msgspec.json.encode(turn_messages(state)))]
+        before = state.facts.accepted.resolved.previous
+        for turn in reversed(await self._store.turns(owner, state.facts.accepted.resolved)):
+            at, earlier = times.get(before or "", (turns[-1].at, None))
+            turns.append(StoredTurn(at, before, turn))
+            before = earlier
+        return turns[::-1]
+
+    async def messages(self, owner: str, session: str) -> list[tuple[int, Message]]:
+        """The messages of a session, each with the time of its turn."""
+        return [(turn.at, said) for turn in await self.turns(owner, session) for said in decoded_turn(turn.turn)]
+
+    async def change(
+        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+    ) -> None:
+        """Set the title, or why it ended; None leaves it."""
+        self._engine.refuse_if_unable(stored=True)
+        await _stored(self._rows.change(owner, session, title=title, end_reason=end_reason))
+
+    async def make(self, new: NewSession) -> SessionRow:
+        """Create a session. 409 if there is one with this id."""
+        self._engine.refuse_if_unable(stored=True)
+        await self._engine.lister.catch_up(new.owner)
+        made = await self._rows.find(new.owner, new.session) if await _stored(self._rows.make(new)) else None
+        if made is None:
+            message = f"There is a session {new.session} already. Choose another id."
+            raise ClientError("session_exists", message, status=409, param="id")
+        return made
+
+    async def fork(self, owner: str, row: SessionRow, copy: str, title: str | None) -> SessionRow:
+        """A named session with what was said up to now, which goes its own way."""
+        new = NewSession(
+            owner=owner,
+            session=copy,
+            at=self._engine.now_ms(),
+            title=row.title if title is None else title,
+            source=row.source,
+            model=row.model,
+            turns=tuple(await self.turns(owner, row.session)),
+        )
+        return await self.make(new)
+
+    async def forget(self, owner: str, session: str) -> None:
+        """Delete a session with its runs. A run that is at work goes on, and is listed again. A process that dies in
+        between leaves a session with fewer runs."""
+        self._engine.refuse_if_unable(stored=True)
+        for row in await self._rows.runs(owner, session):
+            if row.ended:
+                await _stored(self._engine.delete(owner, row.run))
+        await _stored(self._rows.forget(owner, session))

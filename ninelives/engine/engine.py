@@ -18,6 +18,7 @@ from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Projection, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
+from ninelives.engine.earlier import SessionLister
 from ninelives.engine.lease import Lease
 from ninelives.engine.readers import DeliveryTracker, Readers, Waiters
 from ninelives.engine.retention import Retainer
@@ -45,7 +46,8 @@ class Engine:
             False: Writer(parts, parts.durable, self.lease, self),
             True: Writer(parts, parts.memory, None, self),
         }
-        self._workers = workers = Workers(parts, readers, writers, self.lease, tasks)
+        self.lister = SessionLister(parts, self.look)
+        self._workers = workers = Workers(parts, readers, writers, self.lease, tasks, self.lister)
         self._finder = WorkFinder(parts, holder, workers)
         self._deliveries = DeliveryTracker(parts, tasks)
         self.retainer = Retainer(parts, readers)
@@ -91,6 +93,7 @@ class Engine:
                 parts.create_task(self.lease.beat(), name="beat")
                 parts.create_task(self.lease.watch(), name="lease")
                 parts.create_task(self._finder.run(), name="finder")
+                parts.create_task(self.lister.run(), name="sessions")
                 parts.create_task(self.retainer.run(), name="retention")
                 parts.create_task(self.retainer.run_forgetting(), name="forgetting")
                 begun.set()

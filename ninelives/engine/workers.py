@@ -47,7 +47,7 @@ from ninelives.core.spec import Message
 from ninelives.core.state import RunState, between_steps, in_flight, stopping, waiting
 from ninelives.engine.base import BoundedCache, CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
-from ninelives.engine.earlier import Earlier
+from ninelives.engine.earlier import Earlier, SessionLister
 from ninelives.engine.lease import Lease
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
@@ -359,7 +359,13 @@ class Workers:
     """The workers of one process. `writers` are by `in_memory`: False is the durable store, True memory."""
 
     def __init__(
-        self, parts: EngineParts, readers: Readers, writers: dict[bool, Writer], lease: Lease, tasks: Tasks
+        self,
+        parts: EngineParts,
+        readers: Readers,
+        writers: dict[bool, Writer],
+        lease: Lease,
+        tasks: Tasks,
+        lister: SessionLister,
     ) -> None:
         self._parts = parts
         self._readers = readers
@@ -367,6 +373,7 @@ class Workers:
         self.lease = lease
         self.tasks = tasks
         self.earlier = Earlier(parts.durable)
+        self._lister = lister
         self._workers: dict[str, Worker] = {}
         self.cancelling: Counter[str] = Counter()
         """Runs that somebody here is cancelling: a signal can be stored before a worker is there to hear of it."""
@@ -435,6 +442,7 @@ class Workers:
         self._readers.remove(run)
         if run.committed.facts.accepted.resolved.previous is not None:
             self.earlier.ended(run.committed)
+            self._lister.ended(run.committed)
 
     async def _with_signals(self, worker: Worker, claimed: Claimed) -> Claimed:
         """What was said while nobody held the run."""

@@ -22,11 +22,11 @@ from ninelives.dialects.asking import Context, Profile, is_session_name
 from ninelives.dialects.clients import TABLE, Client, first_of, recognise
 from ninelives.dialects.shared import broken_frame
 from ninelives.engine.base import Cut, CutOff, Idle, Projection, StreamEnded, Ticket
+from ninelives.engine.conversations import SessionBook
 from ninelives.engine.engine import Engine
 from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
-from ninelives.journal.base import Sessions
 from ninelives.journal.values import RunRow
 
 QUESTION_WAIT_S = 60.0
@@ -50,7 +50,7 @@ class RouteParts(Struct, frozen=True):
     """The parts that routes share."""
 
     engine: Engine
-    sessions: Sessions
+    sessions: SessionBook
     profile: Profile
     token_counts: TokenCounts
     secret: bytes
@@ -113,12 +113,6 @@ def checked_session_id(named: str) -> str:
         message = "A session id must be 1 to 256 letters, digits or ._:@/+=-."
         raise ClientError("invalid_session_id", message, param="id")
     return named
-
-
-def session_exists(name: str) -> ClientError:
-    """The id of a new session is in use."""
-    message = f"There is a session {name} already. Choose another id."
-    return ClientError("session_exists", message, status=409, param="id")
 
 
 def answer(body: object, status: int = 200, session: str = "") -> Response:

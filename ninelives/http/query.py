@@ -39,11 +39,11 @@ def wants_stream(request: Request) -> bool:
     return given in ("true", "1")
 
 
-def limit_of(request: Request) -> int:
+def limit_of(request: Request, default: int = 20, most: int = 100) -> int:
     """How many entries of a list the caller wants."""
-    limit = _whole(request.query_params.get("limit", "20"), "limit")
-    if not 1 <= limit <= 100:
-        raise ClientError("invalid_value", "limit must be from 1 to 100.", param="limit")
+    limit = _whole(request.query_params.get("limit", str(default)), "limit")
+    if not 1 <= limit <= most:
+        raise ClientError("invalid_value", f"limit must be from 1 to {most}.", param="limit")
     return limit
 
 
@@ -54,6 +54,11 @@ def output_chars(request: Request) -> int | None:
     if most is not None and not 0 <= most <= MAX_OUTPUT_CHARS:
         raise ClientError("invalid_value", f"output_chars must be from 0 to {MAX_OUTPUT_CHARS}.", param="output_chars")
     return most
+
+
+def offset_of(request: Request) -> int:
+    """How many entries of a list the caller skips."""
+    return _whole(request.query_params.get("offset", "0"), "offset")
 
 
 def is_ascending(request: Request, default: str = "desc") -> bool:

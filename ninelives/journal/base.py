@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ninelives.core.admission import Asked
+from ninelives.core.sessions import SessionTurn
 from ninelives.core.spec import Resolved
 from ninelives.journal.values import (
     Attached,
@@ -18,6 +19,7 @@ from ninelives.journal.values import (
     Gone,
     Grant,
     HeldRun,
+    NewSession,
     Opened,
     Opening,
     Query,
@@ -26,10 +28,13 @@ from ninelives.journal.values import (
     Replica,
     Retention,
     RunRow,
+    SessionHit,
+    SessionQuery,
     SessionRow,
     Signal,
     Slice,
     StoredAmount,
+    StoredTurn,
     Use,
     Verdict,
 )
@@ -186,30 +191,57 @@ class Deliveries(Protocol):
 
 
 class Sessions(Protocol):
-    """Named sessions and their turns. Every query names its owner."""
+    """The listed sessions: every session that owns a run, a turn, or that somebody created. Every query names its
+    owner.
 
-    async def page(self, owner: str, limit: int, after: str | None) -> Sequence[SessionRow]:
-        """A page of sessions, most recently used first."""
+    Runs are listed after they were written: `unlisted` finds those that are not, and `list_turns` adds them. A process
+    that dies in between leaves them for the next one. A run that goes takes what was listed of it along, unless a named
+    session kept its turn. A session goes with its last run, unless it has turns or somebody created it."""
+
+    async def unlisted(self, owner: str | None, limit: int, *, begun: bool) -> list[Gone]:
+        """(owner, run) of runs that must be listed, oldest first: those that ended, and with `begun` those that were
+        not listed at all. Runs that are kept until their delivery, or in memory, are never listed. None: all owners."""
+        ...
+
+    async def unlisted_turns(self, owner: str | None, limit: int) -> list[SessionTurn]:
+        """Stored turns that must be listed and whose run is gone or never was here."""
+        ...
+
+    async def list_turns(self, turns: Sequence[SessionTurn]) -> None:
+        """List them, each once. A run belongs to the session that its caller named, else to its conversation, else to
+        the session of the run that it follows. A derived session is one chat for each history: a run belongs to the
+        chat that ended as its own history does. Where there is none it is a new chat."""
+        ...
+
+    async def page(self, query: SessionQuery) -> list[SessionHit]:
+        """A page of sessions."""
         ...
 
     async def find(self, owner: str, session: str) -> SessionRow | None:
         """One session."""
         ...
 
-    async def turns(self, owner: str, session: str) -> Sequence[bytes]:
-        """All its turns, oldest first."""
+    async def runs(self, owner: str, session: str) -> list[RunRow]:
+        """Its runs that are not deleted, oldest first."""
         ...
 
-    async def rename(self, owner: str, session: str, title: str) -> None:
-        """Set the title."""
+    async def turns(self, owner: str, session: str) -> list[StoredTurn]:
+        """The turns that it keeps itself, oldest first. Only a named session has some."""
         ...
 
-    async def fork(self, owner: str, session: str, copy: str) -> None:
-        """Copy the session as it is now. `copy` must be an unused name."""
+    async def change(
+        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+    ) -> None:
+        """Set the title, or why it ended; None leaves it."""
+        ...
+
+    async def make(self, new: NewSession) -> bool:
+        """Create a session. False if there is one with this id."""
         ...
 
     async def forget(self, owner: str, session: str) -> None:
-        """Delete the session with its turns, title and permissions."""
+        """Delete the session with its turns, title and permissions. Its runs stay: delete them first. What is left of
+        them is listed again."""
         ...
 
 
@@ -354,6 +386,11 @@ class Store(Journal, Catalog, Pending, Protocol):
     @property
     def conversations(self) -> Conversations:
         """The conversations."""
+        ...
+
+    @property
+    def sessions(self) -> Sessions:
+        """The listed sessions."""
         ...
 
     @property

@@ -61,6 +61,8 @@ class CarriedRun(Carried, frozen=True, kw_only=True):
     kept: str
     resend_ms: int
     delivered: bool
+    entry: str
+    listed: int
 
 
 class CarriedLog(Carried, frozen=True):
@@ -110,14 +112,38 @@ class CarriedTurn(Carried, frozen=True):
     at: int
     run: str | None
     turn: bytes
+    listed: int
 
 
-class CarriedTitle(Carried, frozen=True):
-    """The title of a named session."""
+class CarriedSession(Carried, frozen=True):
+    """A listed session."""
 
     owner: str
+    id: str
     session: str
+    made: bool
     title: str
+    preview: str
+    source: str
+    model: str
+    end_reason: str
+    turns: int
+    messages: int
+    input_tokens: int
+    output_tokens: int
+    created_at: int
+    used_at: int
+
+
+class CarriedText(Carried, frozen=True):
+    """What a search finds of a turn or a title."""
+
+    owner: str
+    entry: str
+    run: str
+    mark_all: str
+    mark_user: str
+    text: str
 
 
 class CarriedSignal(Carried, frozen=True):
@@ -149,7 +175,8 @@ _NOUNS: dict[type[Carried], str] = {
     CarriedConversation: "conversations",
     CarriedEdit: "edits",
     CarriedTurn: "session turns",
-    CarriedTitle: "session titles",
+    CarriedSession: "sessions",
+    CarriedText: "session texts",
     CarriedSignal: "signals",
     CarriedGrant: "grants",
 }

@@ -223,13 +223,66 @@ PAGE_BYTES = 256 * 1024
 
 
 class SessionRow(Struct, frozen=True):
-    """A named session."""
+    """A listed session."""
 
     session: str
+    """Its id. Chats that begin alike share the session id of their runs (`key`), and have an id each."""
+    key: str
+    made: bool
+    """It stays without a run or a turn, because somebody created it."""
     title: str
+    preview: str
+    source: str
+    model: str
+    end_reason: str
     turns: int
+    messages: int
+    input_tokens: int
+    output_tokens: int
     created_at: int
     updated_at: int
+
+
+class SessionQuery(Struct, frozen=True, kw_only=True):
+    """Which sessions to list, the one used last first. `after` is the last id of the page before."""
+
+    owner: str
+    limit: int = 20
+    offset: int = 0
+    after: str | None = None
+    source: str | None = None
+    words: tuple[str, ...] = ()
+    """Only sessions with a turn, or a title, in which each of these begins a word (core.sessions.words_of)."""
+
+
+class SessionHit(Struct, frozen=True):
+    """A session of a page, and the text in which a search found its words."""
+
+    row: SessionRow
+    text: str = ""
+
+
+class StoredTurn(Struct, frozen=True):
+    """A turn of a named session: a JSON list of messages."""
+
+    at: int
+    run: str | None
+    turn: bytes
+
+
+class NewSession(Struct, frozen=True, kw_only=True):
+    """A session that is created with these turns: empty, as a copy, or from elsewhere."""
+
+    owner: str
+    session: str
+    at: int
+    title: str = ""
+    source: str = ""
+    model: str = ""
+    end_reason: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    turns: tuple[StoredTurn, ...] = ()
 
 
 class ConversationRow(Struct, frozen=True):

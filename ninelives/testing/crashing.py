@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from ninelives.core.admission import Asked
 from ninelives.core.spec import Resolved
-from ninelives.journal.base import Conversations, Deliveries, Peers, Store, Upkeep
+from ninelives.journal.base import Conversations, Deliveries, Peers, Sessions, Store, Upkeep
 from ninelives.journal.values import (
     Attached,
     Claim,
@@ -170,6 +170,11 @@ class CrashingStore:
     def conversations(self) -> Conversations:
         """See Store.conversations. Edits are no crash points."""
         return self._inner.conversations
+
+    @property
+    def sessions(self) -> Sessions:
+        """See Store.sessions. Listing is no crash point: the next process lists what is missing."""
+        return self._inner.sessions
 
 
 _CHECKED: type[Store] = CrashingStore

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from ninelives.core.admission import Asked
-from ninelives.journal.base import Conversations, Notifier, Peers, Upkeep
+from ninelives.journal.base import Conversations, Notifier, Peers, Sessions, Upkeep
 from ninelives.journal.memory.deliveries import MemoryDeliveries
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.memory.tables import MemoryRun
@@ -220,6 +220,11 @@ class Seat:
     def conversations(self) -> Conversations:
         """See Store."""
         return self._store.conversations
+
+    @property
+    def sessions(self) -> Sessions:
+        """See Store.sessions."""
+        return self._store.sessions
 
     @property
     def upkeep(self) -> Upkeep:

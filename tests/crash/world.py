@@ -86,6 +86,11 @@ class MortalStore:
         return self.inner.upkeep
 
     @property
+    def sessions(self) -> Any:
+        """Listing is no place to die at: the next process lists what is missing."""
+        return self.inner.sessions
+
+    @property
     def peers(self) -> Any:
         """One process has the store to itself."""
         return self.inner.peers

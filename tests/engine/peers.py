@@ -96,6 +96,10 @@ class Valve:
     def conversations(self) -> Any:
         return self._store.conversations
 
+    @property
+    def sessions(self) -> Any:
+        return _Valved(self, self._store.sessions)
+
     def foregone(self, asked: Any) -> Any:
         return self._store.foregone(asked)
 

@@ -42,6 +42,10 @@ def test_p21_a_data_directory_of_a_released_schema_opens_and_its_runs_go_on(arch
         assert replay[: len(seen["seen"])] == seen["seen"], "what was seen is a prefix of the replay (P1)"
         assert client.get(f"/v1/chat/completions/{seen['chat']}").status == 200
         assert client.get(f"{PATH}/{seen['deleted']}").status == 404
+        sessions = {each["id"]: each for each in client.get("/api/sessions").json()["data"]}
+        assert (sessions["golden-session"]["turns"], sessions["golden-session"]["preview"]) == (1, "fourth")
+        talk = seen["bodies"][0]["conversation"]["id"]
+        assert talk in sessions and client.get("/api/sessions?search=second").json()["data"][0]["id"] == talk
         again = client.post(PATH, {"input": "keyed"}, {"Idempotency-Key": "golden-key"}).json()
         assert again["id"] == seen["bodies"][3]["id"]
         client.post(PATH, {"input": "third turn", "conversation": "golden"}).json()

@@ -187,6 +187,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("PATCH", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private", body={"title": "bob's"}),
     ("DELETE", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private"),
     ("GET", SESSIONS + "/{id:path}/messages"): by_id(SESSIONS + "/ID/messages", "private"),
+    ("GET", SESSIONS + "/{id:path}/export"): by_id(SESSIONS + "/ID/export", "private"),
     ("POST", SESSIONS + "/{id:path}/fork"): by_id(SESSIONS + "/ID/fork", "private", body={"id": "mine"}),
 }
 LISTS = (CHAT, RUNS)

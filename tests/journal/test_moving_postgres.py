@@ -10,11 +10,12 @@ import pytest
 
 from ninelives.cli.store import judge
 from ninelives.core.errors import Damaged
+from ninelives.core.sessions import SessionTurn
 from ninelives.journal.move import (
     Carried,
     CarriedConversation,
     CarriedKey,
-    CarriedTitle,
+    CarriedText,
     Digest,
     HalfMoved,
     InUse,
@@ -28,7 +29,7 @@ from ninelives.journal.sqlite.load import database_in
 from ninelives.journal.sqlite.maintenance import check as check_sqlite
 from ninelives.journal.sqlite.move import SqliteCarrier
 from ninelives.journal.sqlite.store import SqliteStore
-from ninelives.journal.values import Grant, Removal, Retention, StoreUnavailable
+from ninelives.journal.values import Grant, NewSession, Removal, Retention, StoreUnavailable
 from ninelives.testing import VirtualClock
 from ninelives.testing.author import Author, Backend
 from tests.journal.cut import Wire
@@ -112,8 +113,13 @@ async def story(data: Path) -> None:
     assert await store.conversations.remove("ann", "talk", Removal("one", "item", lambda gone: b'["less"]'))
     await ann.finished("three", previous="one")
     await bob.finished("four", session="desk")
-    await store.sessions.rename("bob", "desk", "Ä title")
-    await store.sessions.fork("bob", "desk", "copy")
+    turn = SessionTurn(
+        owner="bob", run="four", at=5, created_at=4, session="desk", named=True, text="Ä zebra", messages=2
+    )
+    await store.sessions.list_turns([turn])
+    await store.sessions.change("bob", "desk", title="Ä title", end_reason="done")
+    copied = tuple(await store.sessions.turns("bob", "desk"))
+    assert await store.sessions.make(NewSession(owner="bob", session="copy", at=6, source="cli", turns=copied))
     for owner in ("ann", "bob"):
         await store.grant(Grant(owner, "g1", "desk" if owner == "bob" else "", "terminal", "{}", 1, "key 1"))
     await ann.finished("deleted", previous="three")
@@ -148,7 +154,8 @@ async def test_everything_that_a_store_can_hold_moves(tmp_path: Path) -> None:
         "conversations",
         "edits",
         "session turns",
-        "session titles",
+        "sessions",
+        "session texts",
         "signals",
         "grants",
     }
@@ -358,7 +365,7 @@ async def test_a_name_that_postgresql_cannot_store_is_reported(tmp_path: Path) -
     target = PostgresCarrier(url)
     await target.receive()
     with pytest.raises(Damaged, match=r"U\+0000"):
-        await target.put(CarriedTitle("ann", "s", "a\0b"))
+        await target.put(CarriedText("ann", "s", "", "", "", "a\0b"))
     await target.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
+from ninelives.core.sessions import SessionTurn
 from ninelives.core.spec import Resolved
 from ninelives.journal import queries
 from ninelives.journal.postgres.store import PostgresStore
@@ -283,12 +284,14 @@ async def test_a_forgotten_run_leaves_no_row_in_any_table(pair: Pair) -> None:
         assert await pair.a.cancel(run)
         await pair.a.end(run)
         await pair.sql(f"INSERT INTO signals VALUES ('ann', '{run}', 'cancel', 'late', '') RETURNING 1")
+    turn = SessionTurn(owner="ann", run="r2", at=1, created_at=1, session="auto-r2", text="text of r2", preview="r2")
+    await pair.a.store.sessions.list_turns([turn])
     await pair.a.open("active", **DELIVERY)
     everything = [("ann", run) for run in ("r1", "r2", "active", "stored", "nobody")]
     await pair.b.store.forget([("bob", "r1"), *everything])
     await pair.b.store.forget([])
     for table in pg.TABLES.split():
-        assert await pair.sql(f"SELECT t FROM {table} AS t WHERE t::text ~ '\\mr[12]\\M'") == [], table
+        assert await pair.sql(f"SELECT t::text FROM {table} AS t WHERE t::text ~ '\\mr[12]\\M'") == [], table
     for run in ("stored", "active"):
         assert await pair.b.data(run) != [], "only runs that have ended and are not stored"
     assert await pair.b.store.find("ann", "r1") is None and await pair.b.read("r1") == []

@@ -10,9 +10,10 @@ from pathlib import Path
 import apsw
 import pytest
 
+from ninelives.core.sessions import SessionTurn
 from ninelives.journal.sqlite import database
 from ninelives.journal.sqlite.maintenance import check
-from ninelives.journal.values import Signal, Verdict
+from ninelives.journal.values import SessionQuery, Signal, Verdict
 from tests.journal.opened_store import OpenedStore, rows_in, size, until
 
 Open = Callable[..., Awaitable[OpenedStore]]
@@ -80,6 +81,29 @@ async def test_a_run_whose_rows_were_trimmed_before_it_was_forgotten_is_in_no_fi
     await one.store.forget([("ann", "gone")])
     await upkeep_round(one)
     assert files_with(tmp_path, WORD) == []
+
+
+async def test_what_a_search_found_of_a_forgotten_run_is_in_no_file(open_store: Open, tmp_path: Path) -> None:
+    """The text, its words in the index, and the preview go. Words of other runs lie around them."""
+    one = await open_store(upkeep=False)
+    sessions, word = one.store.sessions, WORD.decode().lower()
+    for n in range(200):
+        run = f"r{n}"
+        await one.ann.finished(run, derived_session=f"auto-{n}", kept="hours")
+        words = f"{word}{n} says r{n} and rumor{n} to all" if n == 100 else f"rum{n} ruler{n} runs on{n}"
+        at = one.backend.clock.now_ms()
+        turn = SessionTurn(owner="ann", run=run, at=at, created_at=at, session=f"auto-{n}", text=words, preview=words)
+        await sessions.list_turns([turn])
+    await upkeep_round(one)
+    assert files_with(tmp_path, word.encode()) == ["journal.db"]
+    assert len(await sessions.page(SessionQuery(owner="ann", words=(word,)))) == 1
+    await one.store.forget([("ann", "r100")])
+    await upkeep_round(one)
+    assert files_with(tmp_path, word[3:].encode()) == [], "not even its end, which is what an index stores of a word"
+    assert files_with(tmp_path, b"rumor100") == [] and files_with(tmp_path, b"mor100") == []
+    assert await sessions.page(SessionQuery(owner="ann", words=(word,))) == []
+    assert len(await sessions.page(SessionQuery(owner="ann", words=("rum",), limit=500))) == 199
+    assert await one.query("INSERT INTO session_words (session_words) VALUES ('integrity-check')") == []
 
 
 async def test_what_is_deleted_is_overwritten_too(open_store: Open, tmp_path: Path) -> None:

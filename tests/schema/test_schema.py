@@ -109,7 +109,7 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
     for path in (*open_paths, "/v1/capabilities"):
         say("GET", path)
     say("GET", "/v1/models/{id}", id="hermes-agent")
-    for path in ("/api/sessions/{id}", "/api/sessions/{id}/messages"):
+    for path in ("/api/sessions/{id}", "/api/sessions/{id}/messages", "/api/sessions/{id}/export"):
         say("GET", path, id="schema-session")
     say("PATCH", "/api/sessions/{id}", {"title": "Notes"}, id="schema-session")
     say("POST", "/api/sessions/{id}/fork", id="schema-session")

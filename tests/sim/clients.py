@@ -111,9 +111,7 @@ class Client:
             on_disconnect=calling.on_disconnect,
         )
         order = order_of(spec, text, calling.joins, int(calling.resend_s * 1000))
-        counted = (
-            self._tries > 1 and self.world.plan.replicas > 1
-        )  # among peers it is an SDK: it counts its tries
+        counted = self._tries > 1 and self.world.plan.replicas > 1  # among peers it is an SDK: it counts its tries
         return structs.replace(order, asked=structs.replace(order.asked, counted=counted))
 
     async def _call(self, life: Life) -> None:

@@ -24,7 +24,7 @@ from ninelives.core import codec
 from ninelives.core.admission import Asked
 from ninelives.core.events import AttemptStarted
 from ninelives.core.spec import Resolved
-from ninelives.journal.base import Deliveries, Peers, Upkeep
+from ninelives.journal.base import Deliveries, Peers, Sessions, Upkeep
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import Claim, Mark, Opened, Slice, StoreUnavailable, Verdict
 from tests.sim.watch import Watch
@@ -118,6 +118,12 @@ class Door:
     def deliveries(self) -> Deliveries:
         """Who waits for which answer."""
         return DoorDeliveries(self, self._inner.deliveries, self._watch)
+
+    @property
+    def sessions(self) -> Sessions:
+        """See Store.sessions. Listing runs is no step that a life dies at."""
+        sessions: Sessions = self._inner.sessions
+        return sessions
 
     @property
     def upkeep(self) -> Upkeep:

@@ -154,6 +154,8 @@ def _responses(path: str, operation: Operation, named: Doc) -> Doc:
         elif operation.media != "application/json":
             content[operation.media] = {"schema": {"type": "string"}}
         words = _MEANING[status]
+        if operation.text and status == 200:
+            content[operation.text] = {"schema": {"type": "string"}}
         if operation.stream and status == 200:
             content["text/event-stream"] = {"schema": _EVENT}
             words = f"{words} As a stream: {operation.stream}"

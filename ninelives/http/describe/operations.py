@@ -45,6 +45,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     open: bool = False
     """No key is needed."""
     media: str = "application/json"
+    text: str = ""
+    """A media type of text that a parameter chooses in place of JSON; empty: none."""
     example: object = None
 
 

@@ -138,12 +138,66 @@ class ApprovalGrant(Struct, frozen=True):
     by: str
 
 
-class Session(Struct, frozen=True):
-    """A named session."""
+class Session(Struct, frozen=True, omit_defaults=True):
+    """A session. The second half of the names is hermes-agent's."""
 
     object: Literal["session"]
     id: str
     title: str | None
+    preview: str
+    source: str
+    model: str
+    end_reason: str | None
     turns: Count
+    message_count: Count
+    input_tokens: Count
+    output_tokens: Count
     created_at: Seconds
     updated_at: Seconds
+    started_at: Seconds
+    last_active: Seconds
+    snippet: str = ""
+    """In a search: where it was found, with >>> and <<< around the hits."""
+
+
+class OneSession(Session, frozen=True, omit_defaults=True, kw_only=True):
+    """A session, as it is answered alone. `session` has the same fields, where hermes-agent has them."""
+
+    session: Session
+
+
+class SessionPage(Struct, frozen=True):
+    """A page of sessions."""
+
+    object: Literal["list"]
+    data: list[Session]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    limit: Count
+    offset: Count
+
+
+class SessionMessage(Struct, frozen=True):
+    """A message of a session, in the form of Chat Completions. `timestamp` is the time of its turn."""
+
+    id: str
+    session_id: str
+    timestamp: Seconds
+    role: str
+
+
+class SessionMessages(Struct, frozen=True):
+    """The messages of a session, oldest first."""
+
+    object: Literal["list"]
+    session_id: str
+    data: list[SessionMessage]
+
+
+class SessionExport(Struct, frozen=True):
+    """A session with its messages."""
+
+    object: Literal["session.export"]
+    session: Session
+    messages: list[SessionMessage]

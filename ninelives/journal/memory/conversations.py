@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ninelives.core.admission import editable
+from ninelives.core.sessions import decoded_turn, searchable
 from ninelives.journal.memory.tables import MemoryConversation, MemoryTables
 from ninelives.journal.values import ConversationLink, ConversationRow, Removal
 
@@ -60,7 +61,12 @@ class MemoryConversations:
         if link is None or link.deleted or removal.item in link.removed:
             return False
         removed = link.removed | {removal.item}
-        conversation.edits[removal.run] = removed, removal.turn(removed)
+        turn = removal.turn(removed)
+        conversation.edits[removal.run] = removed, turn
+        entry = self._tables.entries.get((owner, conversation.id))
+        for text in entry.texts if entry else ():
+            if text.run == removal.run:  # a search finds no removed item
+                text.text = searchable(decoded_turn(turn))
         return True
 
     async def forget(self, owner: str, named: str, own: str, at: int) -> str:

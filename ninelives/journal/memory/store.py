@@ -14,7 +14,8 @@ from ninelives.core.spec import Resolved
 from ninelives.journal.base import Peers, Upkeep
 from ninelives.journal.memory.conversations import MemoryConversations
 from ninelives.journal.memory.deliveries import MemoryDeliveries, MemoryPeers, MemoryWaiting, deliver, wake_at
-from ninelives.journal.memory.tables import MemoryConversation, MemoryRun, MemoryTables
+from ninelives.journal.memory.sessions import MemorySessions
+from ninelives.journal.memory.tables import MemoryConversation, MemoryRun, MemoryTables, MemoryTurn
 from ninelives.journal.memory.upkeep import MemoryUpkeep
 from ninelives.journal.values import (
     MAX_GRANTS,
@@ -52,6 +53,7 @@ class MemoryStore:
         self._sessions = tables.sessions
         self._signals = tables.signals
         self.conversations = MemoryConversations(tables)
+        self.sessions = MemorySessions(tables)
         self.deliveries = self._make_deliveries()
         self._waiting = MemoryWaiting(tables, self._is_held, self.deliveries.caller_waits)
         self.upkeep: Upkeep = MemoryUpkeep(tables)
@@ -154,8 +156,8 @@ class MemoryStore:
             if mark.chains:
                 conversation.latest = run.opening.run
         if mark.session:
-            self._sessions.setdefault((run.owner, mark.session), []).append(mark.turn)
-            self._tables.sessions_used[run.owner, mark.session] = mark.at
+            turn = MemoryTurn(mark.at, run.opening.run, mark.turn)
+            self._sessions.setdefault((run.owner, mark.session), []).append(turn)
 
     async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
         """See Journal.claim."""
@@ -270,7 +272,8 @@ class MemoryStore:
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """See Catalog.turns."""
         if resolved.session_turns is not None:
-            kept = self._sessions.get((owner, resolved.session or ""), [])[: resolved.session_turns]
+            own = self._sessions.get((owner, resolved.session or ""), [])[: resolved.session_turns]
+            kept = [turn.turn for turn in own]
             return kept if len(kept) == resolved.session_turns else []
         turns: list[bytes] = []
         conversation = self._conversations.get((owner, resolved.conversation or ""))

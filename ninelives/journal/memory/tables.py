@@ -7,7 +7,17 @@ from msgspec import Struct
 
 from ninelives.core.admission import ConversationFound, KeyFound
 from ninelives.core.spec import Kept, Resolved
-from ninelives.journal.values import ROW_BYTES, ConversationRow, Gone, Grant, Opening, Record, RunRow, Signal
+from ninelives.journal.values import (
+    ROW_BYTES,
+    ConversationRow,
+    Gone,
+    Grant,
+    Opening,
+    Record,
+    RunRow,
+    SessionRow,
+    Signal,
+)
 
 
 class MemoryRun(Struct):
@@ -42,6 +52,12 @@ class MemoryRun(Struct):
     """When the answer was delivered; 0 if it was not."""
     used_at: int = 0
     pinned: bool = False
+    entry: str = ""
+    """Its listed session."""
+    listed: int = 0
+    """How far it is listed: 0 not yet, 1 when it began, 2 with its end."""
+    text_bytes: int = 0
+    """What a search keeps of it."""
 
     @property
     def kept(self) -> Kept:
@@ -55,7 +71,7 @@ class MemoryRun(Struct):
 
     def size(self) -> int:
         """Stored bytes."""
-        return sum(len(record.data) for record in self.records) + len(self.turn or b"")
+        return sum(len(record.data) for record in self.records) + len(self.turn or b"") + self.text_bytes
 
     def row(self) -> RunRow:
         """The run as the catalog lists it."""
@@ -104,6 +120,34 @@ class MemoryConversation(Struct):
         return ConversationRow(self.id, self.name, self.created_at, self.metadata, self.latest, self.active)
 
 
+class MemoryTurn(Struct):
+    """A turn of a named session."""
+
+    at: int
+    run: str | None
+    turn: bytes
+    listed: bool = False
+
+
+class MemoryText(Struct):
+    """What a search finds of one turn, or of a title (then `run` is empty)."""
+
+    run: str
+    text: str
+    marks: tuple[str, str] = ("", "")
+
+
+class MemorySession(Struct):
+    """A listed session."""
+
+    row: SessionRow
+    texts: list[MemoryText] = []
+
+    def size(self) -> int:
+        """Stored bytes of its texts."""
+        return sum(len(each.text.encode()) for each in self.texts)
+
+
 class MemoryTables:
     """The content of one memory store."""
 
@@ -113,8 +157,8 @@ class MemoryTables:
         """Runs that retention evicted: when, and whether they were stored ones."""
         self.keys: dict[tuple[str, str], KeyFound] = {}
         self.conversations: dict[tuple[str, str], MemoryConversation] = {}
-        self.sessions: dict[tuple[str, str], list[bytes]] = {}
-        self.sessions_used: dict[tuple[str, str], int] = {}
+        self.sessions: dict[tuple[str, str], list[MemoryTurn]] = {}
+        self.entries: dict[tuple[str, str], MemorySession] = {}
         self.signals: dict[str, list[Signal]] = {}
         self.grants: dict[tuple[str, str], Grant] = {}
 
@@ -128,7 +172,7 @@ class MemoryTables:
         found = self.visible(owner, run)
         if found is None:
             return False
-        found.hidden, found.records, found.holder = True, [], None
+        found.hidden, found.records, found.holder, found.text_bytes = True, [], None, 0
         found.waits, found.lost_at, found.asks = False, 0, ""
         self.signals.pop(run, None)
         if found.opening.asked.key is not None:
@@ -140,7 +184,30 @@ class MemoryTables:
             conversation.latest = self._visible_ancestor(found.resolved.previous)
         if not found.chains:
             del self.runs[run]
+        self._unlist(owner, run, found.entry)
         return True
+
+    def _unlist(self, owner: str, run: str, entry: str) -> None:
+        """A run goes: what its session lists of it goes too, and the session with its last run."""
+        found = self.entries.get((owner, entry))
+        if found is None:
+            return
+        turns = self.sessions.get((owner, entry), [])
+        if all(turn.run != run for turn in turns):
+            found.texts = [each for each in found.texts if each.run != run]
+        if not turns and not found.row.made and not self.runs_in(owner, entry):
+            del self.entries[owner, entry]
+
+    def runs_in(self, owner: str, entry: str) -> list[MemoryRun]:
+        """The runs of a listed session, oldest first."""
+        return [run for run in self.runs.values() if run.entry == entry and run.owner == owner and not run.hidden]
+
+    def drop_session(self, owner: str, session: str) -> None:
+        """Delete a session with its turns. Its runs are listed again."""
+        self.sessions.pop((owner, session), None)
+        self.entries.pop((owner, session), None)
+        for run in self.runs_in(owner, session):
+            run.entry, run.listed = "", 0
 
     def drop_conversation(self, owner: str, conversation: str) -> None:
         """Delete a conversation under its id and its name. Its runs stay."""
@@ -157,6 +224,7 @@ class MemoryTables:
         self.signals.pop(run, None)
         if found.opening.asked.key is not None:
             self.keys.pop((owner, found.opening.asked.key), None)
+        self._unlist(owner, run, found.entry)
 
     def _visible_ancestor(self, run: str | None) -> str | None:
         while run is not None and (run not in self.runs or self.runs[run].hidden):

@@ -78,7 +78,7 @@ class MemoryUpkeep:
                 case "run":
                     self._evict_run(thing, rule, spared, gone.runs)
                 case "session":
-                    del self._tables.sessions[thing.owner, thing.name]
+                    self._tables.drop_session(thing.owner, thing.name)
                     gone.sessions.append((thing.owner, thing.name))
                 case "conversation":
                     self._tables.drop_conversation(thing.owner, thing.name)
@@ -147,10 +147,17 @@ class MemoryUpkeep:
 
     def _sessions(self) -> Iterator[_Thing]:
         at_work = {(run.owner, run.resolved.session) for run in self._runs.values() if not run.ended}
-        for (owner, name), turns in self._tables.sessions.items():
-            if (owner, name) not in at_work:
-                size = sum(map(len, turns)) + ROW_BYTES * len(turns)
-                yield _Thing("session", owner, name, size, self._tables.sessions_used[owner, name], LAST)
+        tables = self._tables
+        for (owner, name), turns in tables.sessions.items():
+            if turns and (owner, name) not in at_work:
+                entry = tables.entries.get((owner, name))
+                size = sum(ROW_BYTES + len(turn.turn) for turn in turns) + (entry.size() if entry else 0)
+                yield _Thing("session", owner, name, size, max(turn.at for turn in turns), LAST)
+        for (owner, name), entry in tables.entries.items():
+            bare = entry.row.made and not tables.sessions.get((owner, name)) and not tables.runs_in(owner, name)
+            if bare and (owner, name) not in at_work:
+                size = ROW_BYTES + len(entry.row.title.encode())
+                yield _Thing("session", owner, name, size, entry.row.updated_at, LAST)
 
     def _conversations(self) -> Iterator[_Thing]:
         for (owner, key), one in self._tables.conversations.items():

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from ninelives.core.admission import ConversationFound, editable
+from ninelives.core.sessions import decoded_turn, searchable
 from ninelives.journal import queries
 from ninelives.journal.postgres.connections import Connection, Connections
-from ninelives.journal.postgres.rows import DELETED, hide_run
+from ninelives.journal.postgres.rows import DELETED, SESSIONS, hide_run
 from ninelives.journal.postgres.rows import SQL as ROWS
 from ninelives.journal.values import ConversationLink, ConversationRow, Removal
 
@@ -53,7 +54,9 @@ class PostgresConversations:
                 return False
             removed = link.removed | {removal.item}
             stored = msgspec.json.encode(sorted(removed))
-            await connection.execute(SQL["edit"], owner, conversation.id, removal.run, stored, removal.turn(removed))
+            turn = removal.turn(removed)
+            await connection.execute(SQL["edit"], owner, conversation.id, removal.run, stored, turn)
+            await _edit_text(connection, owner, conversation.id, removal.run, turn)
             return True
 
         return await self._connections.transact(work)
@@ -84,3 +87,11 @@ async def _links(connection: Connection, owner: str, named: str) -> list[Convers
         ConversationLink(run, dialect, bool(hidden), frozenset(msgspec.json.decode(removed or b"[]")))
         for run, dialect, hidden, removed in await connection.fetch(SQL["links"], owner, named)
     ]
+
+
+async def _edit_text(connection: Connection, owner: str, conversation: str, run: str, turn: bytes) -> None:
+    """A search finds no removed item."""
+    if await connection.fetch(SESSIONS["has_text"], owner, conversation, run):
+        text = searchable(decoded_turn(turn))
+        await connection.execute(SESSIONS["forget_text"], owner, conversation, run)
+        await connection.execute(SESSIONS["add_text"], owner, conversation, run, "", "", text)

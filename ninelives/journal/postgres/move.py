@@ -45,7 +45,8 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedConversation: ("conversations", "conversations"),
     c.CarriedEdit: ("edits", "conversation_edits"),
     c.CarriedTurn: ("turns", "session_turns"),
-    c.CarriedTitle: ("titles", "session_titles"),
+    c.CarriedSession: ("sessions", "sessions"),
+    c.CarriedText: ("texts", "session_texts"),
     c.CarriedSignal: ("wishes", "signals"),
     c.CarriedGrant: ("grants", "call_grants"),
 }

@@ -19,6 +19,7 @@ def _expanded(found: dict[str, str]) -> dict[str, str]:
 
 
 SQL = _expanded(queries.load("postgres", "store"))
+SESSIONS = queries.load("postgres", "sessions")
 DELETED, EVICTED = 1, 2
 
 
@@ -41,7 +42,17 @@ async def hide_run(connection: Connection, owner: str, run: str, at: int, how: i
     if conversation is not None:
         ancestor = await _visible_ancestor(connection, owner, row["previous"])
         await connection.execute(SQL["move_latest"], owner, conversation, run, ancestor)
+    await unlist(connection, owner, run, row["entry"])
     return True
+
+
+async def unlist(connection: Connection, owner: str, run: str, entry: str) -> None:
+    """A run goes: what its session lists of it goes too, and the session with its last run."""
+    if not entry:
+        return
+    await connection.execute(SESSIONS["unlist_text"], owner, entry, run)
+    if await connection.fetch(SESSIONS["drop_empty"], owner, entry):
+        await connection.execute(SESSIONS["forget_texts"], owner, entry)
 
 
 async def _visible_ancestor(connection: Connection, owner: str, run: str | None) -> str | None:

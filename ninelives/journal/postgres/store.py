@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -36,7 +37,7 @@ from ninelives.journal.postgres.listener import Listener, lock_key, notify_paylo
 from ninelives.journal.postgres.log import PostgresLog
 from ninelives.journal.postgres.peers import SQL as PEERS
 from ninelives.journal.postgres.peers import PostgresDeliveries, PostgresPeers
-from ninelives.journal.postgres.rows import DELETED, SQL, hide_run, turns_before
+from ninelives.journal.postgres.rows import DELETED, SQL, hide_run, turns_before, unlist
 from ninelives.journal.postgres.schema import migrate
 from ninelives.journal.postgres.sessions import PostgresSessions
 from ninelives.journal.postgres.upkeep import PostgresUpkeep
@@ -205,8 +206,8 @@ class PostgresStore:
         """See Journal.forget. Rows are deleted; docs/postgres.md says what VACUUM and the write-ahead log keep."""
         for start in range(0, len(gone), FORGET_AT_ONCE):
             owners, runs = [list(column) for column in zip(*gone[start : start + FORGET_AT_ONCE], strict=True)]
-            for row in await self._connections.fetch(SQL["forget"], owners, runs, limit_s=WORK_S):
-                self._log.forget_run(row["id"])
+            for run in await self._connections.transact(partial(_forget, owners=owners, runs=runs)):
+                self._log.forget_run(run)
 
     # ListenerEvents
 
@@ -296,3 +297,11 @@ class PostgresStore:
     async def revoke(self, owner: str, grant: str) -> bool:
         """See Pending.revoke."""
         return bool(await self._connections.fetch(SQL["revoke"], owner, grant))
+
+
+async def _forget(connection: Connection, owners: list[str], runs: list[str]) -> list[str]:
+    """Journal.forget, inside a transaction. Returns the runs that were forgotten."""
+    gone = await connection.fetch(SQL["forget"], owners, runs)
+    for owner, run, entry in gone:
+        await unlist(connection, owner, run, entry)
+    return [run for _, run, _ in gone]

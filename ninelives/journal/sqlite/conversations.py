@@ -1,4 +1,4 @@
-"""Conversations and named sessions in SQLite. Owns: the statements that find, list, annotate, edit, fork and delete
+"""Conversations and sessions in SQLite. Owns: the statements that find, list, search, annotate, edit, create and delete
 them. Each method is one transaction. Refuses to know: threads."""
 
 from __future__ import annotations
@@ -10,11 +10,24 @@ import apsw
 import msgspec
 
 from ninelives.core.admission import ConversationFound, editable
+from ninelives.core.sessions import SessionTurn, decoded_turn, new_entry, own_entry, searchable, turn_of_stored
+from ninelives.core.spec import is_one_chat
 from ninelives.journal import queries
 from ninelives.journal.sqlite.database import SqliteDatabase
-from ninelives.journal.sqlite.rows import DELETED, hide
+from ninelives.journal.sqlite.rows import DELETED, SESSIONS, hide, run_row
 from ninelives.journal.sqlite.rows import SQL as ROWS
-from ninelives.journal.values import ConversationLink, ConversationRow, Removal, SessionRow
+from ninelives.journal.values import (
+    ConversationLink,
+    ConversationRow,
+    Gone,
+    NewSession,
+    Removal,
+    RunRow,
+    SessionHit,
+    SessionQuery,
+    SessionRow,
+    StoredTurn,
+)
 
 SQL = queries.load("sqlite", "conversations")
 
@@ -98,8 +111,17 @@ def _remove(db: apsw.Connection, owner: str, named: str, removal: Removal) -> bo
         return False
     removed = link.removed | {removal.item}
     stored = msgspec.json.encode(sorted(removed))
-    db.execute(SQL["edit"], (owner, conversation, removal.run, stored, removal.turn(removed)))
+    turn = removal.turn(removed)
+    db.execute(SQL["edit"], (owner, conversation, removal.run, stored, turn))
+    _edit_text(db, owner, conversation, removal.run, turn)
     return True
+
+
+def _edit_text(db: apsw.Connection, owner: str, conversation: str, run: str, turn: bytes) -> None:
+    """A search finds no removed item."""
+    if db.execute(SESSIONS["has_text"], (owner, conversation, run)).fetchone():
+        db.execute(SESSIONS["forget_text"], (owner, conversation, run))
+        db.execute(SESSIONS["add_text"], (owner, conversation, run, "", "", searchable(decoded_turn(turn))))
 
 
 class SqliteSessions:
@@ -108,33 +130,143 @@ class SqliteSessions:
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
-    async def page(self, owner: str, limit: int, after: str | None) -> Sequence[SessionRow]:
+    async def unlisted(self, owner: str | None, limit: int, *, begun: bool) -> list[Gone]:
+        """See Sessions.unlisted."""
+        return await self._database.select(SESSIONS["unlisted"], (owner, limit, int(begun)))
+
+    async def unlisted_turns(self, owner: str | None, limit: int) -> list[SessionTurn]:
+        """See Sessions.unlisted_turns."""
+        rows = await self._database.select(SESSIONS["unlisted_turns"], (owner, limit))
+        return [turn_of_stored(*row) for row in rows]
+
+    async def list_turns(self, turns: Sequence[SessionTurn]) -> None:
+        """See Sessions.list_turns."""
+
+        def write(db: apsw.Connection) -> None:
+            for turn in turns:
+                _list_turn(db, turn)
+
+        await self._database.write(write)
+
+    async def page(self, query: SessionQuery) -> list[SessionHit]:
         """See Sessions.page."""
-        return [SessionRow(*row) for row in await self._database.select(ROWS["sessions"], (owner, after, limit))]
+        values = (query.owner, query.source, query.after, query.limit, query.offset)
+        if query.words:
+            match = " ".join(f'"{word}"*' for word in query.words)
+            rows = await self._database.select(SESSIONS["search"], (*values, match))
+        else:
+            rows = await self._database.select(SESSIONS["page"], values)
+        return [SessionHit(_session(row[:14]), row[14]) for row in rows]
 
     async def find(self, owner: str, session: str) -> SessionRow | None:
         """See Sessions.find."""
-        rows = await self._database.select(ROWS["one_session"], (owner, session))
-        return SessionRow(*rows[0]) if rows else None
+        rows = await self._database.select(SESSIONS["find"], (owner, session))
+        return _session(rows[0]) if rows else None
 
-    async def turns(self, owner: str, session: str) -> Sequence[bytes]:
+    async def runs(self, owner: str, session: str) -> list[RunRow]:
+        """See Sessions.runs."""
+        return [run_row(row) for row in await self._database.select(SESSIONS["runs"], (owner, session))]
+
+    async def turns(self, owner: str, session: str) -> list[StoredTurn]:
         """See Sessions.turns."""
-        return [turn for (turn,) in await self._database.select(ROWS["session"], (owner, session, -1))]
+        return [StoredTurn(*row) for row in await self._database.select(SESSIONS["turns"], (owner, session))]
 
-    async def rename(self, owner: str, session: str, title: str) -> None:
-        """See Sessions.rename."""
-        await self._database.execute(ROWS["rename_session"], (owner, session, title))
+    async def change(
+        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+    ) -> None:
+        """See Sessions.change."""
 
-    async def fork(self, owner: str, session: str, copy: str) -> None:
-        """See Sessions.fork."""
-        await self._database.execute(ROWS["fork_session"], (owner, session, copy))
+        def write(db: apsw.Connection) -> None:
+            if db.execute(SESSIONS["change"], (owner, session, title, end_reason)).fetchall() and title is not None:
+                db.execute(SESSIONS["forget_text"], (owner, session, ""))
+                if title:
+                    db.execute(SESSIONS["add_text"], (owner, session, "", "", "", title))
+
+        await self._database.write(write)
+
+    async def make(self, new: NewSession) -> bool:
+        """See Sessions.make."""
+        return await self._database.write(lambda db: _make(db, new))
 
     async def forget(self, owner: str, session: str) -> None:
         """See Sessions.forget."""
 
         def forget(db: apsw.Connection) -> None:
-            db.execute(ROWS["forget_turns"], (owner, session))
-            db.execute(ROWS["forget_title"], (owner, session))
-            db.execute(ROWS["forget_grants"], (owner, session))
+            for statement in (*FORGET_SESSION, ROWS["forget_grants"]):
+                db.execute(statement, (owner, session))
 
         await self._database.write(forget)
+        self._database.scrub_soon()
+
+
+FORGET_SESSION = (
+    ROWS["forget_turns"],
+    *(SESSIONS[name] for name in ("forget_texts", "forget_entry", "list_again")),
+)
+"""What deletes a session but not its permissions: each statement takes its owner and its id."""
+
+
+def _session(row: Sequence[Any]) -> SessionRow:
+    session, key, made, *rest = row
+    return SessionRow(session, key, bool(made), *rest)
+
+
+def _list_turn(db: apsw.Connection, turn: SessionTurn) -> None:
+    listed, entry = 0, ""
+    found: Any = db.execute(SESSIONS["run_to_list"], (turn.owner, turn.run)).fetchone()
+    if found is not None:
+        listed, entry = found
+    elif not db.execute(SESSIONS["turn_to_list"], (turn.owner, turn.session, turn.run, turn.at)).fetchone():
+        return
+    if listed >= 1 + turn.ended:
+        return
+    entry = entry or _entry_of(db, turn)
+    _add_to_session(db, entry, turn)
+    size = 0 if turn.named else len(turn.text.encode())
+    db.execute(SESSIONS["list_run"], (turn.owner, turn.run, entry, 1 + turn.ended, size if turn.ended else 0))
+    if turn.ended:
+        db.execute(SESSIONS["list_stored_turn"], (turn.owner, entry, turn.run))
+
+
+def _add_to_session(db: apsw.Connection, entry: str, turn: SessionTurn) -> None:
+    """Count a turn and make its text searchable, once it has ended."""
+    new = (turn.messages, turn.earlier, turn.input_tokens, turn.output_tokens) if turn.ended else (0, 0, 0, 0)
+    shown = (turn.preview, turn.source, turn.model, int(turn.ended), *new, turn.created_at, turn.at)
+    db.execute(SESSIONS["add_to_session"], (turn.owner, entry, turn.session, *shown))
+    if turn.ended and (turn.text or any(turn.after)):
+        db.execute(SESSIONS["add_text"], (turn.owner, entry, turn.run, *turn.after, turn.text))
+
+
+def _entry_of(db: apsw.Connection, turn: SessionTurn) -> str:
+    """The listed session of a run that is not listed yet."""
+    if own := own_entry(turn):
+        return own
+    if turn.previous is not None and (found := _entry(db, "entry_of_run", turn.owner, turn.previous)):
+        return found
+    if is_one_chat(turn.session):
+        return turn.session
+    everything, by_user = turn.before
+    known = _entry(db, "entry_by_all", turn.owner, everything) or _entry(db, "entry_by_user", turn.owner, by_user)
+    return known or new_entry(
+        turn, taken=db.execute(SESSIONS["is_listed"], (turn.owner, turn.session)).fetchone() is not None
+    )
+
+
+def _entry(db: apsw.Connection, query: str, owner: str, value: str) -> str:
+    row: Any = db.execute(SESSIONS[query], (owner, value)).fetchone()
+    return row[0] if row else ""
+
+
+def _make(db: apsw.Connection, new: NewSession) -> bool:
+    name = (new.owner, new.session)
+    if db.execute(SESSIONS["has_turns"], name).fetchone():
+        return False
+    fields = (new.title, new.source, new.model, new.end_reason, new.input_tokens, new.output_tokens, new.at)
+    if not db.execute(SESSIONS["make"], (*name, *fields)).fetchall():
+        return False
+    if new.title:
+        db.execute(SESSIONS["add_text"], (*name, "", "", "", new.title))
+    for n, turn in enumerate(new.turns, 1):
+        db.execute(SESSIONS["make_turn"], (*name, n, turn.at, turn.run, turn.turn))
+        _add_to_session(db, new.session, turn_of_stored(*name, turn.run or f"#{n}", turn.at, turn.turn))
+    return True

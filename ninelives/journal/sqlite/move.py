@@ -39,7 +39,8 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedConversation: ("conversations", "put_conversation"),
     c.CarriedEdit: ("edits", "put_edit"),
     c.CarriedTurn: ("turns", "put_turn"),
-    c.CarriedTitle: ("titles", "put_title"),
+    c.CarriedSession: ("sessions", "put_session"),
+    c.CarriedText: ("texts", "put_text"),
     c.CarriedSignal: ("signals", "put_signal"),
     c.CarriedGrant: ("grants", "put_grant"),
 }
@@ -105,7 +106,7 @@ class SqliteCarrier:
         for kind, (query, _) in KINDS.items():
             found: Any = db.execute(SQL[query])
             for values in found:
-                yield kind(*values)
+                yield _carried(kind, values)
 
     async def put(self, row: Carried) -> None:
         """See Carrier.put."""
@@ -189,6 +190,13 @@ class SqliteCarrier:
         for end in ("", "-journal", "-wal", "-shm"):
             with suppress(FileNotFoundError):
                 self._part.with_name(self._part.name + end).unlink()
+
+
+def _carried(kind: type[Carried], values: tuple[Any, ...]) -> Carried:
+    if kind is c.CarriedSession:
+        owner, name, session, made, *rest = values
+        return c.CarriedSession(owner, name, session, bool(made), *rest)
+    return kind(*values)
 
 
 def _runs(db: apsw.Connection) -> Iterator[Carried]:

@@ -35,6 +35,7 @@ from ninelives.journal.values import (
 )
 
 SQL = queries.load("sqlite", "store")
+SESSIONS = queries.load("sqlite", "sessions")
 _VALUES = "(?,?,?,?,?,?)"
 _INSERT = {
     # The only statement that is built. Few big inserts make the log fast; powers of two keep the set small.
@@ -304,13 +305,14 @@ def forget(db: apsw.Connection, fences: Fences, gone: Sequence[Gone], since: int
         row: Any = _one(db, "run_to_forget", owner, run)
         if row is None:
             continue
-        n, key = row
+        n, key, entry = row
         numbers.append(n)
         forgotten.append(run)
         for statement, value in (("delete_run", n), ("delete_segments", n), ("drop_signals", run)):
             db.execute(SQL[statement], (value,))
         if key is not None:
             db.execute(SQL["delete_key"], (owner, key))
+        unlist(db, owner, run, entry)
     if numbers:
         db.execute(SQL["forget_records"], (msgspec.json.encode(numbers).decode(), since))
     return forgotten
@@ -324,7 +326,7 @@ def hide(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, how
     row = _one(db, "run_for_delete", owner, run)
     if row is None:
         return False
-    n, conversation, previous, key = row
+    n, conversation, previous, key, entry = row
     fences.put(run, None)
     db.execute(SQL["hide_run"], (n, at, how))
     db.execute(SQL["delete_segments"], (n,))
@@ -334,7 +336,17 @@ def hide(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, how
     if conversation is not None:
         ancestor = _visible_ancestor(db, owner, previous)
         db.execute(SQL["move_latest"], (owner, conversation, run, ancestor))
+    unlist(db, owner, run, str(entry))
     return True
+
+
+def unlist(db: apsw.Connection, owner: str, run: str, entry: str) -> None:
+    """A run goes: what its session lists of it goes too, and the session with its last run."""
+    if not entry:
+        return
+    db.execute(SESSIONS["unlist_text"], (owner, entry, run))
+    if db.execute(SESSIONS["drop_empty"], (owner, entry)).fetchall():
+        db.execute(SESSIONS["forget_texts"], (owner, entry))
 
 
 def _visible_ancestor(db: apsw.Connection, owner: str, run: apsw.SQLiteValue) -> apsw.SQLiteValue:
@@ -365,23 +377,26 @@ def turns(db: apsw.Connection, owner: str, resolved: Resolved) -> list[bytes]:
 
 def rows_of(db: apsw.Connection, query: str, values: tuple[apsw.SQLiteValue, ...]) -> Iterator[RunRow]:
     """Rows of the catalog."""
-    found: Any = db.execute(SQL[query], values)
-    for owner, run, dialect, model, status, ended, created, updated, session, conv, prev, key, meta, *rest in found:
-        last, kept = rest
-        yield RunRow(
-            owner=owner,
-            run=run,
-            dialect=dialect,
-            model=model,
-            status=status,
-            ended=bool(ended),
-            created_at=created,
-            updated_at=updated,
-            session=session,
-            conversation=conv,
-            previous=prev,
-            key=key,
-            metadata=bytes(meta),
-            last_seq=last,
-            kept=kept,
-        )
+    yield from map(run_row, db.execute(SQL[query], values))
+
+
+def run_row(row: Sequence[Any]) -> RunRow:
+    """A row of the catalog."""
+    owner, run, dialect, model, status, ended, created, updated, session, conv, prev, key, meta, last, kept = row
+    return RunRow(
+        owner=owner,
+        run=run,
+        dialect=dialect,
+        model=model,
+        status=status,
+        ended=bool(ended),
+        created_at=created,
+        updated_at=updated,
+        session=session,
+        conversation=conv,
+        previous=prev,
+        key=key,
+        metadata=bytes(meta),
+        last_seq=last,
+        kept=kept,
+    )

@@ -10,6 +10,7 @@ import apsw
 import msgspec
 
 from ninelives.journal import queries
+from ninelives.journal.sqlite.conversations import FORGET_SESSION
 from ninelives.journal.sqlite.database import SqliteDatabase
 from ninelives.journal.sqlite.rows import EVICTED, SQL, hide
 from ninelives.journal.values import SETTLE_MS, Evicted, Gone, Retention, StoredAmount, Use
@@ -102,7 +103,7 @@ class SqliteUpkeep:
 
 
 DROPS = {
-    "session": ("session_is_stale", (SQL["forget_turns"], SQL["forget_title"])),
+    "session": ("session_is_stale", FORGET_SESSION),
     "conversation": ("conversation_is_stale", (CONVERSATIONS["forget"], CONVERSATIONS["forget_edits"])),
 }
 

@@ -25,6 +25,7 @@ from ninelives.testing.contract.forget import ForgetContract
 from ninelives.testing.contract.open import OpenContract
 from ninelives.testing.contract.owners import OwnerContract
 from ninelives.testing.contract.read import ReadContract
+from ninelives.testing.contract.sessions import SessionContract
 from ninelives.testing.contract.upkeep import UpkeepContract
 from ninelives.testing.contract.waiting import WaitingContract
 
@@ -41,6 +42,7 @@ class JournalContract(
     DeliveriesContract,
     WaitingContract,
     ForgetContract,
+    SessionContract,
     UpkeepContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""

@@ -11,12 +11,12 @@ SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transact
 
 -- name: lock_source
 -- Nobody may write during the move, and no replica may join.
-LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, session_titles, signals, grants,
+LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, sessions, session_texts, signals, grants,
   call_grants, replicas IN SHARE MODE;
 
 -- name: lock_target
 -- Nobody else may write during the move, and no replica may join.
-LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, session_titles, signals, grants,
+LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, sessions, session_texts, signals, grants,
   call_grants, replicas IN EXCLUSIVE MODE;
 
 -- name: alive
@@ -27,7 +27,7 @@ WHERE NOT dead AND lease_until > ninelives_now() ORDER BY name;
 -- name: full
 -- Whether the database has anything that a move would mix with.
 SELECT EXISTS (SELECT FROM runs) OR EXISTS (SELECT FROM keys) OR EXISTS (SELECT FROM conversations)
-  OR EXISTS (SELECT FROM session_turns) OR EXISTS (SELECT FROM session_titles) OR EXISTS (SELECT FROM call_grants);
+  OR EXISTS (SELECT FROM session_turns) OR EXISTS (SELECT FROM sessions) OR EXISTS (SELECT FROM call_grants);
 
 -- name: secret
 -- The secret of this database.
@@ -37,7 +37,7 @@ SELECT value FROM meta WHERE name = 'secret';
 -- All runs and tombstones, oldest first.
 SELECT owner, id, dialect, model, status, attempt, parked, ended, chains, hidden, last_seq, created_at, updated_at, used_at,
   session, conversation, previous, idem, metadata, turn, fingerprint, credential, waits, lost_at, pinned, kept,
-  resend_ms, delivered_at > 0
+  resend_ms, delivered_at > 0, entry, listed
 FROM runs ORDER BY n;
 
 -- name: log
@@ -58,11 +58,16 @@ SELECT owner, conversation, run, removed, turn FROM conversation_edits ORDER BY 
 
 -- name: turns
 -- All turns of named sessions.
-SELECT owner, session, n, at, run, turn FROM session_turns ORDER BY owner, session, n;
+SELECT owner, session, n, at, run, turn, listed FROM session_turns ORDER BY owner, session, n;
 
--- name: titles
--- All titles of named sessions.
-SELECT owner, session, title FROM session_titles ORDER BY owner, session;
+-- name: sessions
+-- All listed sessions.
+SELECT owner, id, session, made, title, preview, source, model, end_reason, turns, messages, input_tokens, output_tokens,
+  created_at, used_at FROM sessions ORDER BY owner, id;
+
+-- name: texts
+-- All texts that a search finds.
+SELECT owner, entry, run, mark_all, mark_user, text FROM session_texts ORDER BY owner, entry, run, id;
 
 -- name: wishes
 -- All pending signals.
@@ -78,7 +83,7 @@ INSERT INTO meta (name, value) VALUES ('secret', $1) ON CONFLICT (name) DO UPDAT
 
 -- name: analyze
 -- Updates the planner's statistics after the move.
-ANALYZE runs, run_log, keys, conversations, session_turns;
+ANALYZE runs, run_log, keys, conversations, session_turns, sessions, session_texts;
 
 -- name: transaction
 -- The number of this transaction; `fate` takes it.
@@ -132,4 +137,4 @@ SELECT count(*) FROM runs WHERE hidden = 0;
 -- name: size
 -- The size of the store.
 SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c
-WHERE c.oid IN ('runs'::regclass, 'run_log'::regclass, 'keys'::regclass, 'conversations'::regclass, 'session_turns'::regclass);
+WHERE c.oid IN ('runs'::regclass, 'run_log'::regclass, 'keys'::regclass, 'conversations'::regclass, 'session_turns'::regclass, 'session_texts'::regclass);

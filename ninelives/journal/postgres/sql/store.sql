@@ -187,7 +187,7 @@ SELECT 1 FROM conversations WHERE owner = $1 AND id = $2 FOR UPDATE;
 
 -- name: run_for_delete
 -- Locks a run, and returns the references that its deletion must clean up.
-SELECT previous, idem FROM runs WHERE owner = $1 AND id = $2 AND hidden = 0 FOR UPDATE;
+SELECT previous, idem, entry FROM runs WHERE owner = $1 AND id = $2 AND hidden = 0 FOR UPDATE;
 
 -- name: hide_run
 -- Turns a run into a tombstone. The row stays, so that an old holder cannot bring the run back and descendants have its
@@ -213,7 +213,7 @@ DELETE FROM keys WHERE owner = $1 AND key = $2;
 WITH gone AS (
   DELETE FROM runs USING unnest($1::text[], $2::text[]) AS g (owner, id)
   WHERE runs.owner = g.owner AND runs.id = g.id AND runs.ended AND runs.kept != 'stored'
-  RETURNING runs.owner, runs.id, runs.idem
+  RETURNING runs.owner, runs.id, runs.idem, runs.entry
 ), records AS (
   DELETE FROM run_log USING gone WHERE run_log.run = gone.id
 ), quiet AS (
@@ -221,7 +221,7 @@ WITH gone AS (
 ), freed AS (
   DELETE FROM keys USING gone WHERE keys.owner = gone.owner AND keys.key = gone.idem AND keys.run = gone.id
 )
-SELECT id FROM gone;
+SELECT owner, id, entry FROM gone;
 
 -- name: hidden_run
 -- Whether the run was deleted, by a call whose answer was lost.
@@ -337,34 +337,3 @@ SELECT value FROM meta WHERE name = 'secret';
 -- name: make_secret
 -- Creates the secret, if there is none.
 INSERT INTO meta (name, value) VALUES ('secret', $1) ON CONFLICT DO NOTHING;
-
--- name: sessions
--- A page of an owner's named sessions, the one used last first.
-SELECT t.session, COALESCE(n.title, ''), count(*), min(t.at), max(t.at) FROM session_turns t
-LEFT JOIN session_titles n ON n.owner = t.owner AND n.session = t.session
-WHERE t.owner = $1 GROUP BY t.session, n.title
-HAVING $2::text IS NULL OR (max(t.at), t.session)
-  < (SELECT max(at), session FROM session_turns WHERE owner = $1 AND session = $2 GROUP BY session)
-ORDER BY max(t.at) DESC, t.session DESC LIMIT $3;
-
--- name: one_session
--- One named session.
-SELECT t.session, COALESCE(n.title, ''), count(*), min(t.at), max(t.at) FROM session_turns t
-LEFT JOIN session_titles n ON n.owner = t.owner AND n.session = t.session
-WHERE t.owner = $1 AND t.session = $2 GROUP BY t.session, n.title;
-
--- name: rename_session
--- Sets the title of a session.
-INSERT INTO session_titles (owner, session, title) VALUES ($1, $2, $3)
-ON CONFLICT (owner, session) DO UPDATE SET title = excluded.title;
-
--- name: fork_session
--- Copies a session as it is now, under another name.
-INSERT INTO session_turns (owner, session, n, at, run, turn)
-SELECT owner, $3, n, at, run, turn FROM session_turns WHERE owner = $1 AND session = $2 ON CONFLICT DO NOTHING;
-
--- name: forget_session
--- Deletes a session with its turns, its title and its permissions.
-WITH turns AS (DELETE FROM session_turns WHERE owner = $1 AND session = $2),
-  titles AS (DELETE FROM session_titles WHERE owner = $1 AND session = $2)
-DELETE FROM call_grants WHERE owner = $1 AND session = $2;

@@ -23,10 +23,18 @@ WITH kept AS MATERIALIZED (
   WHERE hidden = 0 AND ended AND NOT pinned AND ($1::bigint > 0 OR $2::bigint > 0 OR $3::bigint > 0)
   GROUP BY owner, kept = 'stored'
 ), others (kind, owner, id, n, used_at, bytes) AS MATERIALIZED (
-  SELECT 'session', t.owner, t.session, 1::bigint << 62, max(t.at), sum(64 + octet_length(t.turn)) FROM session_turns t
+  SELECT 'session', t.owner, t.session, 1::bigint << 62, max(t.at),
+    sum(64 + octet_length(t.turn)) + COALESCE((SELECT sum(octet_length(x.text)) FROM session_texts x
+      WHERE x.owner = t.owner AND x.entry = t.session), 0) FROM session_turns t
   WHERE ($2 > 0 OR $3 > 0 OR $4::bigint > 0)
     AND NOT EXISTS (SELECT FROM runs WHERE NOT ended AND runs.owner = t.owner AND runs.session = t.session)
   GROUP BY t.owner, t.session
+  UNION ALL
+  SELECT 'session', s.owner, s.id, 1::bigint << 62, s.used_at, 64 + octet_length(s.title) FROM sessions s
+  WHERE ($2 > 0 OR $3 > 0 OR $4 > 0) AND s.made
+    AND NOT EXISTS (SELECT FROM session_turns t WHERE t.owner = s.owner AND t.session = s.id)
+    AND NOT EXISTS (SELECT FROM runs WHERE runs.owner = s.owner AND runs.entry = s.id AND runs.entry != '' AND hidden = 0)
+    AND NOT EXISTS (SELECT FROM runs WHERE NOT ended AND runs.owner = s.owner AND runs.session = s.id)
   UNION ALL
   SELECT 'conversation', c.owner, c.id, 1::bigint << 62, greatest(c.created_at, COALESCE(r.used_at, 0)),
     64 + octet_length(c.metadata) + COALESCE((SELECT sum(octet_length(e.turn)) FROM conversation_edits e
@@ -82,17 +90,22 @@ WITH kept AS MATERIALIZED (
 SELECT kind, owner, id FROM beyond WHERE read_until <= ninelives_now() ORDER BY used_at, n LIMIT $5;
 
 -- name: drop_sessions
--- Deletes the turns and titles of sessions in which no run is at work.
+-- Deletes sessions in which no run is at work, with their turns and texts. Their runs are listed again.
 WITH gone AS (
   SELECT g.owner, g.session FROM unnest($1::text[], $2::text[]) AS g (owner, session)
   WHERE NOT EXISTS (SELECT FROM runs WHERE NOT ended AND runs.owner = g.owner AND runs.session = g.session)
-), titles AS (
-  DELETE FROM session_titles t USING gone WHERE t.owner = gone.owner AND t.session = gone.session
+), texts AS (
+  DELETE FROM session_texts t USING gone WHERE t.owner = gone.owner AND t.entry = gone.session
+), again AS (
+  UPDATE runs SET entry = '', listed = 0 FROM gone
+  WHERE runs.owner = gone.owner AND runs.entry = gone.session AND runs.entry != '' AND hidden = 0
+), entries AS (
+  DELETE FROM sessions s USING gone WHERE s.owner = gone.owner AND s.id = gone.session RETURNING s.owner, s.id AS session
 ), turns AS (
   DELETE FROM session_turns t USING gone WHERE t.owner = gone.owner AND t.session = gone.session
   RETURNING t.owner, t.session
 )
-SELECT DISTINCT owner, session FROM turns;
+SELECT owner, session FROM turns UNION SELECT owner, session FROM entries;
 
 -- name: drop_conversations
 -- Deletes conversations in which no run is active, with their edits. Their runs stay.

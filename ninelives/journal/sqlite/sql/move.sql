@@ -2,7 +2,7 @@
 -- All runs and tombstones, oldest first; the last three columns locate the log.
 SELECT owner, id, dialect, model, status, attempt, parked, ended, chains, hidden, last_seq, created_at, updated_at, used_at,
   session, conversation, previous, idem, metadata, turn, fingerprint, credential, waits, lost_at, pinned,
-  kept, resend_ms, delivered > 0, n, sealed_seq, sealed_crc FROM runs ORDER BY n;
+  kept, resend_ms, delivered > 0, entry, listed, n, sealed_seq, sealed_crc FROM runs ORDER BY n;
 
 -- name: keys
 -- All idempotency keys.
@@ -18,11 +18,16 @@ SELECT owner, conversation, run, removed, turn FROM conversation_edits ORDER BY 
 
 -- name: turns
 -- All turns of named sessions.
-SELECT owner, session, n, at, run, turn FROM session_turns ORDER BY owner, session, n;
+SELECT owner, session, n, at, run, turn, listed FROM session_turns ORDER BY owner, session, n;
 
--- name: titles
--- All titles of named sessions.
-SELECT owner, session, title FROM session_titles ORDER BY owner, session;
+-- name: sessions
+-- All listed sessions.
+SELECT owner, id, session, made, title, preview, source, model, end_reason, turns, messages, input_tokens, output_tokens,
+  created_at, used_at FROM sessions ORDER BY owner, id;
+
+-- name: texts
+-- All texts that a search finds.
+SELECT owner, entry, run, mark_all, mark_user, text FROM session_texts ORDER BY owner, entry, run, id;
 
 -- name: signals
 -- All pending signals.
@@ -36,9 +41,9 @@ SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants ORDER 
 -- A run from another store; its log follows.
 INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, ended, chains, hidden, last_seq, created_at,
   updated_at, used_at, session, conversation, previous, idem, metadata, turn, fingerprint, credential, waits, lost_at,
-  pinned, kept, resend_ms, delivered, sealed_seq, sealed_crc, bytes)
+  pinned, kept, resend_ms, delivered, entry, listed, sealed_seq, sealed_crc, bytes)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25,
-  ?26, ?27, CASE WHEN ?28 THEN MAX(1, ?13) ELSE 0 END, ?29, ?30, ?31) RETURNING n;
+  ?26, ?27, CASE WHEN ?28 THEN MAX(1, ?13) ELSE 0 END, ?29, ?30, ?31, ?32, ?33) RETURNING n;
 
 -- name: put_key
 -- An idempotency key.
@@ -54,11 +59,16 @@ INSERT INTO conversation_edits (owner, conversation, run, removed, turn) VALUES 
 
 -- name: put_turn
 -- A turn of a named session.
-INSERT INTO session_turns (owner, session, n, at, run, turn) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO session_turns (owner, session, n, at, run, turn, listed) VALUES (?, ?, ?, ?, ?, ?, ?);
 
--- name: put_title
--- The title of a named session.
-INSERT INTO session_titles (owner, session, title) VALUES (?, ?, ?);
+-- name: put_session
+-- A listed session.
+INSERT INTO sessions (owner, id, session, made, title, preview, source, model, end_reason, turns, messages, input_tokens,
+  output_tokens, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_text
+-- A text that a search finds.
+INSERT INTO session_texts (owner, entry, run, mark_all, mark_user, text) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: put_signal
 -- A signal.

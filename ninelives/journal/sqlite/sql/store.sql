@@ -118,7 +118,7 @@ SELECT run, kind, key FROM signals;
 
 -- name: run_for_delete
 -- What deleting a run must clean up.
-SELECT n, conversation, previous, idem FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
+SELECT n, conversation, previous, idem, entry FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
 
 -- name: hide_run
 -- Make a tombstone. The row stays, so that no late writer revives the run, and keeps its turn for descendants.
@@ -135,7 +135,7 @@ DELETE FROM keys WHERE owner = ? AND key = ?;
 
 -- name: run_to_forget
 -- An ended run that is not stored, for Journal.forget.
-SELECT n, idem FROM runs WHERE owner = ? AND id = ? AND ended = 1 AND kept != 'stored';
+SELECT n, idem, entry FROM runs WHERE owner = ? AND id = ? AND ended = 1 AND kept != 'stored';
 
 -- name: delete_run
 -- Delete the row of a run. Only for runs that nothing follows.
@@ -265,37 +265,9 @@ SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants WHERE 
 -- Takes a permission back.
 DELETE FROM call_grants WHERE owner = ? AND id = ? RETURNING id;
 
--- name: sessions
--- A page of an owner's named sessions, the one used last first.
-SELECT t.session, COALESCE(n.title, ''), COUNT(*), MIN(t.at), MAX(t.at) FROM session_turns t
-LEFT JOIN session_titles n ON n.owner = t.owner AND n.session = t.session
-WHERE t.owner = ?1 GROUP BY t.session
-HAVING ?2 IS NULL OR (MAX(t.at), t.session) < (SELECT MAX(at), session FROM session_turns WHERE owner = ?1 AND session = ?2)
-ORDER BY MAX(t.at) DESC, t.session DESC LIMIT ?3;
-
--- name: one_session
--- One named session.
-SELECT t.session, COALESCE(n.title, ''), COUNT(*), MIN(t.at), MAX(t.at) FROM session_turns t
-LEFT JOIN session_titles n ON n.owner = t.owner AND n.session = t.session
-WHERE t.owner = ?1 AND t.session = ?2 GROUP BY t.session;
-
--- name: rename_session
--- Set the title of a session.
-INSERT INTO session_titles (owner, session, title) VALUES (?1, ?2, ?3)
-ON CONFLICT (owner, session) DO UPDATE SET title = excluded.title;
-
--- name: fork_session
--- Copy a session under another name.
-INSERT INTO session_turns (owner, session, n, at, run, turn)
-SELECT owner, ?3, n, at, run, turn FROM session_turns WHERE owner = ?1 AND session = ?2;
-
 -- name: forget_turns
 -- Delete the turns of a session.
 DELETE FROM session_turns WHERE owner = ? AND session = ?;
-
--- name: forget_title
--- Delete the title of a session.
-DELETE FROM session_titles WHERE owner = ? AND session = ?;
 
 -- name: forget_grants
 -- Delete the standing permissions of a session.
@@ -334,9 +306,16 @@ SELECT owner, id FROM (
 WITH things (kind, owner, id, n, used_at, bytes, stored) AS (
   SELECT 'run', owner, id, n, used_at, bytes, kept = 'stored' FROM runs WHERE hidden = 0 AND ended = 1 AND pinned = 0
   UNION ALL
-  SELECT 'session', owner, session, 1 << 62, MAX(at), SUM(64 + LENGTH(turn)), 0 FROM session_turns
-  WHERE (?2 > 0 OR ?3 > 0 OR ?4 > 0) AND (owner, session) NOT IN (SELECT owner, session FROM runs WHERE ended = 0 AND session != '')
-  GROUP BY owner, session
+  SELECT 'session', t.owner, t.session, 1 << 62, MAX(t.at), SUM(64 + LENGTH(t.turn)) + COALESCE((SELECT SUM(LENGTH(CAST(x.text AS BLOB)))
+    FROM session_texts x WHERE x.owner = t.owner AND x.entry = t.session), 0), 0 FROM session_turns t
+  WHERE (?2 > 0 OR ?3 > 0 OR ?4 > 0) AND (t.owner, t.session) NOT IN (SELECT owner, session FROM runs WHERE ended = 0 AND session != '')
+  GROUP BY t.owner, t.session
+  UNION ALL
+  SELECT 'session', owner, id, 1 << 62, used_at, 64 + LENGTH(CAST(title AS BLOB)), 0 FROM sessions AS s
+  WHERE (?2 > 0 OR ?3 > 0 OR ?4 > 0) AND made = 1
+    AND NOT EXISTS (SELECT 1 FROM session_turns t WHERE t.owner = s.owner AND t.session = s.id)
+    AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.owner = s.owner AND r.entry = s.id AND r.entry != '' AND r.hidden = 0)
+    AND (owner, id) NOT IN (SELECT owner, session FROM runs WHERE ended = 0 AND session != '')
   UNION ALL
   SELECT 'conversation', named.owner, named.id, 1 << 62, MAX(named.created_at, COALESCE(runs.used_at, 0)),
     64 + LENGTH(named.metadata) + COALESCE((SELECT SUM(LENGTH(turn)) FROM conversation_edits AS edits
@@ -359,8 +338,9 @@ ORDER BY used_at, n LIMIT ?5;
 
 -- name: session_is_stale
 -- Whether there is such a session, and no run at work in it.
-SELECT 1 FROM session_turns WHERE owner = ?1 AND session = ?2 AND (owner, session) NOT IN (
-  SELECT owner, session FROM runs WHERE ended = 0 AND session != '') LIMIT 1;
+SELECT 1 FROM (SELECT owner, session FROM session_turns WHERE owner = ?1 AND session = ?2
+  UNION SELECT owner, id FROM sessions WHERE owner = ?1 AND id = ?2)
+WHERE (owner, session) NOT IN (SELECT owner, session FROM runs WHERE ended = 0 AND session != '') LIMIT 1;
 
 -- name: conversation_is_stale
 -- Whether no run is active in a conversation.
