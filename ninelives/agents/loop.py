@@ -22,6 +22,7 @@ from ninelives.agents.approval import WHY_UNKNOWN, Approvals
 from ninelives.agents.base import DeltaSink, Turn
 from ninelives.agents.incoming import Incoming
 from ninelives.agents.loop_state import LoopState, offered_tools
+from ninelives.agents.steps import IN_MEMORY, UNKNOWN
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path, shortened
 from ninelives.core.errors import shortage_of
@@ -34,10 +35,6 @@ from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, ToolRe
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 
-UNKNOWN = (
-    "The server stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
-    "partly or not at all. It was not repeated. Check before you do it again."
-)
 MAX_PROGRESS = 200
 """Progress messages of one call. Later ones are dropped."""
 PROGRESS_CHARS = 1000
@@ -350,11 +347,7 @@ def _asked_in(state: LoopState, question: e.ApprovalRequested | None) -> e.Appro
     """The question, or a refusal: a run in memory survives nothing, so it cannot wait for a person (B6)."""
     if question is None or state.spec.kept != "memory":
         return question
-    words = (
-        "This call needs the approval of a person. It was not made, because this run is kept in memory only "
-        '(store_false = "memory") and cannot wait for an answer. Send the request with store: true, or leave store out.'
-    )
-    return e.ToolFinished(call_id=question.call.id, output=words, is_error=True)
+    return e.ToolFinished(call_id=question.call.id, output=IN_MEMORY, is_error=True)
 
 
 def _finished(call_id: str, output: Output, began: float) -> e.ToolFinished:

@@ -22,12 +22,14 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ninelives.agents.approval import WHY_UNKNOWN, Approvals
 from ninelives.agents.base import Turn
 from ninelives.core import events as e
 from ninelives.core.context import shortened
 from ninelives.core.errors import AgentError
 from ninelives.core.ids import call_id
 from ninelives.core.state import Called, Due, Facts
+from ninelives.tools.base import Tool
 
 MODEL = "_model"
 """The hidden tool whose calls are answers of a model that are no messages of the run."""
@@ -39,10 +41,12 @@ UNKNOWN = (
     "The server stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
     "partly or not at all. It was not repeated. Check before you do it again."
 )
+IN_MEMORY = (
+    "This call needs the approval of a person. It was not made, because this run is kept in memory only "
+    '(store_false = "memory") and cannot wait for an answer. Send the request with store: true, or leave store out.'
+)
 SHOWN = 500
 """Characters of a value in an error message."""
-
-Question = Callable[[e.Call], Awaitable[e.ApprovalRequested | None]]
 
 
 class StepFailed(AgentError):
@@ -97,6 +101,8 @@ class CallPlan(Struct, frozen=True, kw_only=True):
     emoji: str = ""
     call: e.Call | None = None
     """The call of a message that this is. None: the agent makes it by itself."""
+    tool: Tool | None = None
+    """What the call is of, for the question whether a person must approve it. None: nobody is asked."""
 
 
 class Made(Struct, frozen=True):
@@ -120,15 +126,22 @@ class _Waiting(Struct):
 class Steps:
     """The steps of one attempt at one run."""
 
-    def __init__(self, turn: Turn, question: Question | None = None, on_unknown: Literal["tell", "ask"] = "tell"):
+    def __init__(
+        self, turn: Turn, approvals: Approvals | None = None, on_unknown: Literal["tell", "ask"] = "tell"
+    ) -> None:
+        self._state = turn.state
         self._facts = facts = turn.state.facts
         self._holds_claim = turn.holds_claim
-        self._question = question
+        self._approvals = approvals
         self._on_unknown = on_unknown
         self._events: asyncio.Queue[_Waiting] = asyncio.Queue(AHEAD)
         self._floor = asyncio.Lock()
         """Held while a message streams: no other event may come in between."""
         self._in_flight = 0
+        self._asking = False
+        """A question waits for the calls in flight. No other call may start then."""
+        self._landed = asyncio.Event()
+        """Set at the end of each call."""
         self._calls = facts.calls
         self._piece: list[str] = []
         self._thought: list[str] = []
@@ -282,8 +295,8 @@ class Steps:
             raise StepDenied(await self._refuse(plan, call, due, f"This call was {words}; it was not made."))
         if given is None and due is not None and due.started is not None and due.started.effect == "write":
             await self._settle_unknown(call)
-        elif given is None and self._question is not None and (question := await self._question(call)) is not None:
-            await self._wait_for_person(question)
+        elif given is None and (due is None or due.started is None):
+            await self._ask_person(plan, call)
         return await self._carry_out(plan, call, body)
 
     async def _journaled(self, plan: CallPlan) -> tuple[e.Call, Due | None]:
@@ -299,8 +312,8 @@ class Steps:
 
     async def _settle_unknown(self, call: e.Call) -> None:
         """A write that an earlier attempt started and did not finish: told as unknown, or a person decides."""
-        if self._on_unknown == "ask" and self._question is not None and (asked := await self._question(call)):
-            await self._wait_for_person(asked)
+        if self._on_unknown == "ask" and self._approvals is not None and self._facts.accepted.spec.kept != "memory":
+            await self._wait_for_person(self._approvals.ask(call, WHY_UNKNOWN))
         async with self._floor:
             await self._tell(e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown"))
         raise StepUnknown(UNKNOWN)
@@ -312,13 +325,31 @@ class Steps:
             await self._tell(e.ToolFinished(call_id=call.id, output=words, is_error=True))
         return words
 
+    async def _ask_person(self, plan: CallPlan, call: e.Call) -> None:
+        """Ask whether the call may be made, where the policy of the server says so."""
+        if self._approvals is None or plan.tool is None:
+            return
+        question = await self._approvals.question(self._state, call, plan.tool, lambda host: False)
+        if question is not None and self._facts.accepted.spec.kept == "memory":
+            raise StepDenied(await self._refuse(plan, call, None, IN_MEMORY))
+        if question is not None:
+            await self._wait_for_person(question)
+
     async def _wait_for_person(self, question: e.ApprovalRequested) -> None:
-        """Ask. The run is parked then, so this never returns: the answer comes to a later attempt."""
-        async with self._floor:
-            await self._tell(question)
-            await asyncio.get_running_loop().create_future()
+        """Ask, once no call is in flight: the run is parked then, and a call would be cut off. So this never returns:
+        the answer comes to a later attempt."""
+        if not self._asking:
+            self._asking = True
+            while self._in_flight:
+                self._landed.clear()
+                await self._landed.wait()
+            async with self._floor:
+                await self._tell(question)
+        await asyncio.get_running_loop().create_future()
 
     async def _carry_out(self, plan: CallPlan, call: e.Call, body: Callable[[str], Awaitable[Made]]) -> Made:
+        if self._asking:
+            await asyncio.get_running_loop().create_future()  # the run is about to be parked
         self._in_flight += 1
         try:
             async with self._floor:
@@ -338,6 +369,7 @@ class Steps:
                 await self._tell(_finished(call.id, made, took))
         finally:
             self._in_flight -= 1
+            self._landed.set()
         if made.is_error and failure is not None:
             raise StepFailed(made.output) from failure
         return made

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from importlib import import_module
 from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import cast
+from typing import cast, get_args
 
 from msgspec import Struct
 
 from ninelives.agents.approval import Approvals
 from ninelives.agents.base import Agent
 from ninelives.agents.loop import LoopSettings
+from ninelives.core.events import Effect
 from ninelives.models.base import Model
+from ninelives.tools.base import Execution, Place, ToolRefused
 
 
 class Surroundings(Struct, frozen=True):
@@ -35,7 +37,30 @@ class Adapter(Struct, frozen=True):
     """Full names of classes. An object whose class has one of them among its bases is of this kind."""
 
 
-ADAPTERS = (Adapter("an async function or async generator", "function"),)
+ADAPTERS = (
+    Adapter("a pydantic-ai Agent", "pydantic_ai", ("pydantic_ai.agent.abstract.AbstractAgent",)),
+    Adapter("an async function or async generator", "function"),
+)
+
+
+class FrameworkTool(Struct):
+    """A tool of a framework, as the approval policy sees it. The framework carries it out."""
+
+    name: str
+    description: str
+    schema: dict[str, object]
+    effect: Effect = "write"
+    label: str = ""
+    emoji: str = ""
+
+    async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
+        """See Tool.prepare."""
+        raise ToolRefused(f"{self.name} is carried out by the framework of its agent.")
+
+
+def effect_of(given: object) -> Effect:
+    """The effect that a tool declares; a write where it declares none."""
+    return cast(Effect, given) if given in get_args(Effect) else "write"
 
 
 class NotAnAgent(Exception):

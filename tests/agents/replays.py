@@ -1,0 +1,83 @@
+"""Kills an agent of one's own after every event, and counts what it did again. Owns: the attempts and the counts.
+Refuses to know: frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ninelives.agents.adapters import Surroundings, adapted
+from ninelives.agents.base import Agent, Turn
+from ninelives.agents.loop import LoopSettings
+from ninelives.agents.steps import StepFailed
+from ninelives.core import events as e
+from ninelives.models.scripted import ScriptedModel
+from tests.journals import Pen, spec_of
+
+
+def agent_of(found: object) -> Agent:
+    return adapted(found, Surroundings(ScriptedModel(), LoopSettings(), None))  # type: ignore[arg-type]
+
+
+async def attempt(agent: Agent, pen: Pen, events: int = 10**9) -> Pen:
+    """One attempt, killed after this many events."""
+    run: Any = agent.run(Turn(pen.state, ()))
+    try:
+        async for event in run:
+            pen.write(event)
+            events -= 1
+            if events == 0:
+                break
+    except StepFailed as error:  # as the engine does
+        pen.write(e.RunFailed(code="server_error", message=error.message, reason=error.code))
+    finally:
+        await run.aclose()
+    return pen
+
+
+@dataclass
+class World:
+    """What an agent did outside of the journal: each call of a tool, each answer of a model that was asked for."""
+
+    calls: list[str] = field(default_factory=list)
+    asked: int = 0
+
+
+@dataclass
+class Killed:
+    """What a kill after one event meant."""
+
+    after: str
+    state: Any
+    calls_again: int
+    """Calls beyond one for each finished call, without reads that were in flight."""
+    asked_again: int
+    """Answers that were asked for again though they were finished."""
+
+
+async def killed_everywhere(make: Callable[[World], object], question: str = "Say hello") -> tuple[Pen, list[Killed]]:
+    """The run without a kill, and a kill after each of its events."""
+    whole = await attempt(
+        agent_of(make(World())), Pen(spec_of(input=({"role": "user", "content": question},))).attempt()
+    )
+    kills: list[Killed] = []
+    for events in range(1, whole.state.seq - 1):
+        world = World()
+        pen = Pen(spec_of(input=({"role": "user", "content": question},))).attempt()
+        await attempt(agent_of(make(world)), pen, events)
+        finished = len([r for r in pen.state.facts.results.values()])
+        settled = len([said for said in pen.state.facts.messages if said.step])
+        calls, asked = len(world.calls), world.asked
+        after = type(pen.entries[-1].event).__name__
+        await attempt(agent_of(make(world)), pen.crash())
+        total = len(whole.state.facts.results)
+        kills.append(
+            Killed(
+                after,
+                pen.state,
+                max(0, len(world.calls) - calls - (total - finished)),
+                max(0, world.asked - asked - (len([m for m in whole.state.facts.messages if m.step]) - settled)),
+            )
+        )
+    return whole, kills
