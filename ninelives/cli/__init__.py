@@ -12,6 +12,7 @@ from ninelives.cli.drill import drill
 from ninelives.cli.migrate import migrate
 from ninelives.cli.runs import runs
 from ninelives.cli.serve import serve
+from ninelives.cli.sessions import sessions
 from ninelives.cli.status import status
 from ninelives.cli.store import store
 from ninelives.cli.trust import trust
@@ -27,5 +28,5 @@ def main() -> None:
     Anthropic's Messages."""
 
 
-for _command in (serve, worker, status, runs, approvals, config, trust, doctor, drill, store, migrate):
+for _command in (serve, worker, status, runs, sessions, approvals, config, trust, doctor, drill, store, migrate):
     main.add_command(_command)

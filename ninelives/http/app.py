@@ -40,7 +40,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *SessionRoutes(parts).routes(),
             *ApprovalRoutes(parts).routes(),
             *WebRoutes().routes(),
-        *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
+            *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
         ]
     )
     return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log)

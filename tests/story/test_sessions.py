@@ -3,14 +3,17 @@ session, and each can be found, read, renamed, copied, exported and deleted."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from ninelives.cli import main
 from tests.story import chat
 from tests.story.responses import HANGS, PATH, create, started
-from tests.story.server import Client, Json, Server, Upstream, start_server, wait_until
+from tests.story.server import KEY, Client, Json, Server, Upstream, start_server, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 SESSIONS = "/api/sessions"
@@ -184,6 +187,31 @@ def test_d2_a_session_is_exported_as_json_and_as_markdown(client: Client, mark: 
     told = text.body.decode()
     assert told.startswith("# A title\n\n## User\n\n") and "**Output of terminal**" in told and "````" in told
     assert client.get(f"{SESSIONS}/{one['id']}/export?format=pdf").status == 400
+
+
+def test_f2_the_command_lists_searches_shows_renames_copies_exports_and_deletes(
+    server: Server, client: Client, mark: str, tmp_path: Path
+) -> None:
+    def cli(*words: str) -> str:
+        args = [*words, "--url", server.url, "--key", KEY]
+        result = CliRunner().invoke(main, ["sessions", *args], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    create(client, f"{mark} a walnut {say('falls')}", {"x-hermes-session-id": f"cli/{mark}"})
+    assert cli("ls").splitlines()[0].split() == ["ID", "USED", "TURNS", "TOKENS", "SOURCE", "TITLE"]
+    row = next(line for line in cli("ls").splitlines() if line.startswith(f"cli/{mark} "))
+    assert row.split()[1][-1] in "smh" and row.split()[2] == "1" and "a walnut" in row
+    assert ">>>walnut<<<" in cli("search", "walnut", mark)
+    assert json.loads(cli("search", "nothing", mark, "--json"))["data"] == []
+    assert cli("rename", f"cli/{mark}", "A nut") == f"cli/{mark}: A nut\n"
+    assert "title: A nut" in cli("show", f"cli/{mark}") and "[assistant] falls" in cli("show", f"cli/{mark}")
+    copy = cli("fork", f"cli/{mark}", "--id", f"copy-{mark}").strip()
+    file = tmp_path / "out.md"
+    cli("export", copy, "-o", str(file))
+    assert file.read_text().startswith("# A nut\n") and "falls" in cli("export", copy, "--format", "json")
+    assert cli("rm", copy, "--yes") == f"{copy}: deleted\n"
+    assert CliRunner().invoke(main, ["sessions", "show", copy, "--url", server.url, "--key", KEY]).exit_code == 1
 
 
 def test_d2_a_server_that_is_killed_before_it_lists_a_run_lists_it_after_its_start(

@@ -53,9 +53,7 @@ def test_a4_a_wrong_key_is_refused_and_the_key_is_in_this_tab_only(tab: Page, se
     assert tab.evaluate("() => sessionStorage.length") == 0
 
 
-def test_g11_a_waiting_call_of_20000_characters_is_shown_whole_and_can_be_approved(
-    tab: Page, server: Server
-) -> None:
+def test_g11_a_waiting_call_of_20000_characters_is_shown_whole_and_can_be_approved(tab: Page, server: Server) -> None:
     command = f"echo {'a' * 19_970}; touch long-done"
     assert len(command) > 19_990
     run = waiting(server, "terminal", {"command": command}, "Please tidy the folder.")
