@@ -1,6 +1,6 @@
-"""The load `history`: the time to the first delta at the end of a long conversation. Ninelives keeps the turns itself
-and is asked with previous_response_id; direct is sent them all, as a client without such a server must. Refuses to
-know: what is good."""
+"""The loads `history` and `resend`: the time to the first delta at the end of a long conversation. In `history`
+Ninelives keeps the turns itself and is asked with previous_response_id; direct is sent them all, as a client without
+such a server must. In `resend` each target is sent all of them, as chat clients do. Refuses to know: what is good."""
 
 from __future__ import annotations
 
@@ -41,5 +41,26 @@ def measure(on: Ground, target: Target, load: Load) -> Figure:
     stream(target, _sent(target, load.size, last, load))  # the first pays for caches, as the load `first` does
     meter = Meter(on, target)
     waits = [stream(target, _sent(target, load.size, last, load)).first_s * 1e3 for _ in range(load.rounds)]
+    values = spread(waits, "first_ms") | meter.stop(0.0, load.rounds) | {"reached": 1.0}
+    return Figure(load.name, load.kind, target.name, values, doubts=doubts(on, target, values))
+
+
+WORDS = "The quick brown fox jumps over the lazy dog, and then it comes back to ask for more of the same thing. "
+
+
+def _resent(target: Target, load: Load) -> bytes:
+    """A chat request with so many earlier messages. The last one is new, so that no run is joined."""
+    roles = ("user", "assistant")
+    earlier = [{"role": roles[n % 2], "content": f"{n} {WORDS}"} for n in range(load.size)]
+    messages = [*earlier, {"role": "user", "content": order(load.n, 1000)}]
+    return request(target, target.path, posted(target, "", stream=True, messages=messages))
+
+
+def measure_resent(on: Ground, target: Target, load: Load) -> Figure:
+    """So many first deltas of chats that bring so many earlier messages."""
+    for _ in range(3):
+        stream(target, _resent(target, load))
+    meter = Meter(on, target)
+    waits = [stream(target, _resent(target, load)).first_s * 1e3 for _ in range(load.rounds)]
     values = spread(waits, "first_ms") | meter.stop(0.0, load.rounds) | {"reached": 1.0}
     return Figure(load.name, load.kind, target.name, values, doubts=doubts(on, target, values))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lab.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report, Verdict
+from lab.bench.figures import CHAT_DEFAULT, CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report, Verdict
 
 REACHED = 0.995
 GENERATOR = 0.7
@@ -142,6 +142,11 @@ def _history(a: Around) -> Said:
     return long <= 2 * short, f"{long / short:.2f}x ({long:.2f} against {short:.2f} ms)"
 
 
+def _resent(a: Around) -> Said:
+    ratio, own = a.of_floor("first_p50_ms"), a.own("first_p50_ms")
+    return ratio <= 3, f"{ratio:.2f}x ({own:.2f} ms)"
+
+
 def _replay(a: Around) -> Said:
     rate = a.own("replay_per_s")
     return (
@@ -192,6 +197,8 @@ def _rules() -> Iterator[Rule]:
     yield Rule("6", "snapshot of 50,000 events", "< 20 ms", long, DURABLE, _snapshot)
     yield Rule("6", "live cost, last thousand over first", "<= 1.5x", long, DURABLE, _most("growth", 1.5, "{:.2f}x"))
     yield Rule("6", "first delta after 1,000 turns over 10", "<= 2x", "history-1000", DURABLE, _history)
+    name = "first delta with 2,000 earlier messages over the floor"
+    yield Rule("6", name, "<= 3x", "resend-2000", CHAT_DEFAULT, _resent)
     yield Rule("7", f"a planted {BURN_US} µs per event shows", "40-80 µs", "control", CONTROL, _planted)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.bench.figures import CONTROL, DIRECT, DURABLE, FLOOR
+from lab.bench.figures import CHAT_DEFAULT, CONTROL, DIRECT, DURABLE, FLOOR
 
-Kind = Literal["tiny", "first", "flood", "paced", "control", "readers", "length", "history", "idle"]
+Kind = Literal["tiny", "first", "flood", "paced", "control", "readers", "length", "history", "resend", "idle"]
 TOKENS_PER_S = 50
 RUNS = 100
 """The runs that idle readers wait on."""
@@ -100,6 +100,12 @@ def history(turns: int, times: int) -> Load:
     return Load(f"history-{turns}", "history", says, turns, 3, rounds=times, only=(DIRECT, DURABLE))
 
 
+def resend(messages: int, times: int) -> Load:
+    """What a chat that resends its whole conversation costs."""
+    says = f"time to first delta of a chat with {messages} earlier messages, {times} times"
+    return Load(f"resend-{messages}", "resend", says, messages, 3, rounds=times, only=(DIRECT, FLOOR, CHAT_DEFAULT))
+
+
 def idle(starts: int, seconds: float) -> Load:
     """What it costs to be there."""
     says = f"start to /health (median of {starts}), then nothing for {seconds:g} s (a fresh server)"
@@ -111,7 +117,8 @@ def plan(quick: bool, seconds: float | None, burn_us: int) -> list[Load]:
     if quick:
         pace = seconds or 1.5
         small = [idle(1, 1.5), tiny(1, 0.4), tiny(32, 0.5), first(40), paced(50, pace), paced(200, pace), flood(2)]
-        return [*small, readers(1000), length(10_000), history(10, 10), history(100, 10), control(burn_us)]
+        long = [length(10_000), history(10, 10), history(100, 10), resend(2_000, 20)]
+        return [*small, readers(1000), *long, control(burn_us)]
     pace = seconds or 5.0
     return [
         idle(5, 5.0),
@@ -123,5 +130,6 @@ def plan(quick: bool, seconds: float | None, burn_us: int) -> list[Load]:
         *(readers(count) for count in (1_000, 10_000)),
         *(length(events) for events in (1_000, 10_000, 50_000)),
         *(history(turns, 30) for turns in (10, 100, 1_000)),
+        resend(2_000, 100),
         control(burn_us),
     ]

@@ -37,6 +37,7 @@ MEASURES: dict[str, Measure] = {
     "readers": readers.measure,
     "length": length.measure,
     "history": history.measure,
+    "resend": history.measure_resent,
     "idle": idle.measure,
 }
 

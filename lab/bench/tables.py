@@ -115,6 +115,11 @@ COLUMNS: dict[str, list[Column]] = {
         _value("p99", "first_p99_ms"),
         _added("added ms p50", "first_p50_ms"),
     ],
+    "resend": [
+        _value("ms p50", "first_p50_ms"),
+        _value("p99", "first_p99_ms"),
+        _over("over the floor", "first_p50_ms"),
+    ],
     "idle": [
         _value("start ms", "start_ms", "{:.0f}"),
         _value("worst", "start_max_ms", "{:.0f}"),

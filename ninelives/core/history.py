@@ -44,18 +44,17 @@ def turn_messages(state: RunState) -> list[Message]:
     return [*spec.history, *spec.input, *output_messages(state.facts.messages, state.facts.results)]
 
 
-def split_turn(messages: Iterable[Message]) -> tuple[str | None, list[Message], list[Message]]:
+def split_turn(messages: Sequence[Message]) -> tuple[str | None, list[Message], list[Message]]:
     """Split a resent conversation into system text, history and new turn. The new turn begins after the last assistant
     message. Where nothing follows that message, it is the turn itself (a prefill)."""
+    rest = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
     system: list[str] = []
-    rest: list[Message] = []
-    for message in messages:
-        if message.get("role") in SYSTEM_ROLES:
-            system.append(text_of(message.get("content")))
-        else:
-            rest.append(message)
-    last = max((n for n, message in enumerate(rest) if message.get("role") == "assistant"), default=-1)
-    begins = min(last + 1, max(len(rest) - 1, 0))
+    if len(rest) < len(messages):
+        system = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
+    begins = len(rest)
+    while begins and rest[begins - 1].get("role") != "assistant":
+        begins -= 1
+    begins = min(begins, max(len(rest) - 1, 0))
     return "\n\n".join(part for part in system if part) or None, rest[:begins], rest[begins:]
 
 

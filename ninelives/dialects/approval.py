@@ -28,7 +28,7 @@ EDGE_CHARS = 1500
 OLD_CHARS = 2000
 _UNUSUAL = re.compile(r"[^\x20-\x7e]")
 MARK = "Approval needed"
-_QUESTION = f"**{MARK}**"
+QUESTION = f"**{MARK}**"
 
 
 class RestOfRun:
@@ -182,7 +182,7 @@ def without_questions(messages: list[Message]) -> list[Message]:
     for message in messages:
         content = message.get("content")
         if message.get("role") == "user" and kept and reply_in([message]) and _asks(kept[-1]):
-            before, _, _ = text_of(kept[-1].get("content")).partition(_QUESTION)
+            before, _, _ = text_of(kept[-1].get("content")).partition(QUESTION)
             kept[-1] = {**kept[-1], "content": before.rstrip("\n")}
             torn = bool(kept[-1]["content"])
             if not torn:
@@ -197,7 +197,7 @@ def without_questions(messages: list[Message]) -> list[Message]:
 
 
 def _asks(message: Message) -> bool:
-    return message.get("role") == "assistant" and _QUESTION in text_of(message.get("content"))
+    return message.get("role") == "assistant" and QUESTION in text_of(message.get("content"))
 
 
 def _joins(before: Message, message: Message) -> bool:

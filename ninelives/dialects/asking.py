@@ -70,14 +70,16 @@ class Profile(Struct, frozen=True):
     resend_anonymous_ms: int = 120_000
     """The same where nothing tells whose request it is."""
 
-    def policy(self) -> Policy:
-        """The policy of the profile; `auto` sets nothing."""
-        items, tools, leaving = self.tool_items, self.client_tools, self.on_disconnect
-        return Policy(
-            tool_items=None if items == "auto" else items,  # type: ignore[arg-type]
-            client_tools=None if tools == "auto" else tools,  # type: ignore[arg-type]
-            on_disconnect=None if leaving == "auto" else leaving,  # type: ignore[arg-type]
-        )
+
+@lru_cache(64)
+def policy_of(profile: Profile) -> Policy:
+    """The policy of a profile; `auto` sets nothing."""
+    items, tools, leaving = profile.tool_items, profile.client_tools, profile.on_disconnect
+    return Policy(
+        tool_items=None if items == "auto" else items,  # type: ignore[arg-type]
+        client_tools=None if tools == "auto" else tools,  # type: ignore[arg-type]
+        on_disconnect=None if leaving == "auto" else leaving,  # type: ignore[arg-type]
+    )
 
 
 def checked_session(named: str, where: str) -> str:
@@ -113,7 +115,7 @@ class Context(Struct, frozen=True):
     caller: Policy | None = None
     """The policy from the table of clients, if it was looked up already."""
     special: Policy | None = None
-    """The result of known() under this profile, if it was computed already."""
+    """The result of known() under this profile, if it was computed already. None: call known()."""
 
     def under(self, asked: str | None) -> Context:
         """The same request under the profile that it names; 404 for an unknown one (A2)."""
@@ -158,9 +160,7 @@ class Context(Struct, frozen=True):
 
     def known(self) -> Policy:
         """The policy for this caller, without the headers of this request."""
-        if self.special is not None:
-            return self.special
-        return first_of(self.settings, self.profile.policy(), self._recognised())
+        return first_of(self.settings, policy_of(self.profile), self._recognised())
 
     def _recognised(self) -> Policy:
         return recognise(self.headers, self.clients) if self.caller is None else self.caller
@@ -179,7 +179,8 @@ class Context(Struct, frozen=True):
 
     def tool_progress(self) -> ToolProgress:
         """Which tool progress a stream carries. A client that breaks on it gets none, whatever the profile says."""
-        wanted = self.headers.get("x-tool-progress") or self.known().tool_progress or self.profile.tool_progress
+        special = self.special or self.known()
+        wanted = self.headers.get("x-tool-progress") or special.tool_progress or self.profile.tool_progress
         if wanted not in ("compatible", "bare", "off"):
             raise ClientError("invalid_tool_progress", "X-Tool-Progress must be compatible, bare or off.")
         return wanted  # type: ignore[return-value]
@@ -187,7 +188,7 @@ class Context(Struct, frozen=True):
     def kept(self, store: bool | None, default: Kept) -> Kept:
         """What is kept of the run (B6). `default` is for a request that leaves `store` out."""
         if store is None:
-            return "stored" if self.key() is not None else default
+            return "stored" if "idempotency-key" in self.headers else default
         if store:
             return "stored"
         said = first_of(self.settings, self._recognised()).store_false or self.profile.store_false
@@ -200,7 +201,7 @@ class Context(Struct, frozen=True):
         if wanted not in (None, "detach", "cancel"):
             raise ClientError("invalid_on_disconnect", "X-On-Disconnect must be detach or cancel.")
         if wanted is None and not asked_to_store:
-            wanted = self.known().on_disconnect
+            wanted = (self.special or self.known()).on_disconnect
         if wanted is None:
             return "detach" if kept == "stored" else "park"
         return "cancel" if wanted == "cancel" else "detach"

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from ninelives.core.errors import ClientError, NinelivesError, not_found
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
-from ninelives.dialects.asking import Context, Profile, is_session_name
+from ninelives.dialects.asking import Context, Profile, is_session_name, policy_of
 from ninelives.dialects.clients import TABLE, Client, first_of, recognise
 from ninelives.dialects.shared import broken_frame
 from ninelives.engine.base import Cut, CutOff, Idle, Projection, StreamEnded, Ticket
@@ -92,7 +92,7 @@ def context_of(request: Request, parts: RouteParts) -> Context:
     key: ApiKey = request.scope["state"]["key"]
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
     caller = recognise(headers, parts.clients)
-    special = first_of(key.settings, parts.profile.policy(), caller)
+    special = first_of(key.settings, policy_of(parts.profile), caller)
     more = (key.id, key.settings, parts.clients, caller, special)
     return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
 

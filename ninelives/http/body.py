@@ -82,6 +82,19 @@ async def read_json(request: Request, limits: BodyLimits, aside: Aside) -> bytes
     return body
 
 
+async def parse_json(request: Request, limits: BodyLimits, aside: Aside, parse: Callable[[bytes], T]) -> tuple[T, int]:
+    """Read the body as read_json() does and parse it, which for a large one is one visit to the thread. Returns the
+    result and the size of the body."""
+    _check_type(request)
+    body = await _read(request, limits)
+
+    def checked() -> T:
+        check_object(body, limits)
+        return parse(body)
+
+    return await aside.run(len(body), checked), len(body)
+
+
 async def read_json_optional(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """Like read_json(), for routes that work without a body. No body counts as an empty object."""
     body = await _read(request, limits)
@@ -140,7 +153,8 @@ def check_object(body: bytes, limits: BodyLimits) -> None:
     """Raise unless `body` is one JSON object within the limits. The cost is a few passes in C over its bytes: what
     takes a step in Python is counted before."""
     try:
-        body.decode("utf-8")
+        if not body.isascii():
+            body.decode("utf-8")
         _object.decode(body)
     except UnicodeDecodeError as error:
         raise _invalid(f"The body is not UTF-8 (byte {error.start}): encode it as UTF-8.") from error
@@ -151,13 +165,23 @@ def check_object(body: bytes, limits: BodyLimits) -> None:
     except msgspec.DecodeError as error:
         raise _invalid(_reason(body, str(error))) from error
     opened = body.count(b"[") + body.count(b"{")
-    if opened <= limits.depth and opened + body.count(b",") < limits.values:
+    if opened + body.count(b",") < limits.values and _is_flat(body, opened, limits.depth):
         return  # most bodies: no need to tell what is inside of a text
     marks = _marks(body, limits.values)
     if marks is None or marks.count(b",") + marks.count(b"[") + marks.count(b"{") > limits.values:
         raise _too_many_values(body, limits.values)
     if _depth(marks) > limits.depth:
         raise _too_deep(limits.depth)
+
+
+def _is_flat(body: bytes, opened: int, max_depth: int) -> bool:
+    """Whether a body with so many opening brackets cannot nest too deep. An object right after another one, as in a
+    list of messages, is not deeper than that one."""
+    for beside in (b"},{", b"}, {"):
+        if opened <= max_depth:
+            break
+        opened -= body.count(beside)
+    return opened <= max_depth
 
 
 def _reason(body: bytes, error: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report
+from lab.bench.figures import CHAT_DEFAULT, CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure, Report
 
 
 def figure(load: str, target: str, **values: float) -> Figure:
@@ -38,5 +38,6 @@ def kept() -> list[Figure]:
     first = {"replay_cold_per_s": 1e5, "snapshot_cold_ms": 90.0, "replay_frames": 50_009.0}
     figures.append(figure("length-50000", DURABLE, replay_per_s=2e5, snapshot_ms=19.0, growth=1.4, **first))
     figures += [figure(f"history-{turns}", DURABLE, first_p50_ms=ms) for turns, ms in ((10, 3.0), (1000, 6.0))]
+    figures += [figure("resend-2000", FLOOR, first_p50_ms=5.0), figure("resend-2000", CHAT_DEFAULT, first_p50_ms=15.0)]
     figures += [figure("control", FLOOR, cpu_us=10.0), figure("control", CONTROL, cpu_us=62.0)]
     return figures

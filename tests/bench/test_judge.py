@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.bench.figures import CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure
+from lab.bench.figures import CHAT_DEFAULT, CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, Figure
 from lab.bench.judge import RULES, judge, mark_void
 from tests.bench.made import figure, kept, report
 
@@ -56,6 +56,7 @@ MISSES: list[tuple[str, str, dict[str, float]]] = [
     ("length-50000", DURABLE, {"snapshot_ms": 20.1}),
     ("length-50000", DURABLE, {"growth": 1.6}),
     ("history-1000", DURABLE, {"first_p50_ms": 6.1}),
+    ("resend-2000", CHAT_DEFAULT, {"first_p50_ms": 15.1}),
     ("control", CONTROL, {"cpu_us": 12.0}),
 ]
 

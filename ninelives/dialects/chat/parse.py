@@ -4,14 +4,15 @@ to know: engines and HTTP."""
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.history import results_without_call, split_turn, text_of
+from ninelives.core.history import SYSTEM_ROLES, results_without_call, split_turn, text_of
 from ninelives.core.spec import Kept, Message, Spec, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
-from ninelives.dialects.approval import reply_in, without_questions
+from ninelives.dialects.approval import QUESTION, reply_in, without_questions
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import PROJECTION
@@ -56,6 +57,8 @@ _DEFAULTS: dict[str, object] = {
     "metadata": {},
 }
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TEXT_ROLES = frozenset(ROLES) - {"tool"}
+"""A message of these needs nothing but a text."""
 
 
 class StreamOptions(Struct):
@@ -108,15 +111,12 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     request = f.decode(raw, ChatRequest)
     context = context.under(request.model)
     _check_supported(request)
-    given = _checked(f.required(request.messages, "messages"), max_parts)
-    reply, messages = reply_in(given), without_questions(given)
+    given = request.messages or f.required(request.messages, "messages")
+    asks, results = _check_messages(given, max_parts)
+    messages = without_questions(given) if asks else given
     key, session = context.key(), context.session()
-    kept = _kept(request, context)
-    tools = client_tools.nested(request.tools, context)
-    plain = request.store is None and key is None
-    chore = plain and is_chore(context, messages, stream=bool(request.stream), tools=bool(request.tools))
-    if chore:
-        session, kept = None, "memory"
+    kept, chore = _kept(request, key, context, messages)
+    session = None if chore else session
     system, history, turn = split_turn(messages)
     spec = Spec(
         dialect="chat",
@@ -125,9 +125,6 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         history=() if session else tuple(history),
         instructions=system,
         sampling=_sampling(request),
-        client_tools=tools,
-        ignored_tools=client_tools.hosted(request.tools, context),
-        tool_choice=client_tools.chat_choice(request.tool_choice, context),
         chore=chore,
         max_output_tokens=request.max_completion_tokens or request.max_tokens,
         metadata=request.metadata or {},
@@ -140,28 +137,50 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         on_disconnect=context.on_disconnect(kept, asked_to_store=request.store is True),
         projection=PROJECTION,
     )
-    derived = context.derived_session(system, _first_user(messages))
-    fields = f.known_fields(request, _DEFAULTS)
-    if key is None:
-        fields["messages"] = _without_repeats(given)
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("chat", fields, session),
+        fingerprint=fingerprint("chat", _fields(request, key), session),
         key=key,
         session=session,
-        derived_session=derived,
+        derived_session=context.derived_session(system, first_said(messages)),
         kept=kept,
         resend_ms=context.resend_ms(user=bool(request.user)),
     )
-    unmatched = results_without_call((*spec.history, *spec.input))
-    return ParsedRequest(spec, asked, bool(request.stream), reply, unmatched=unmatched)
+    if request.tools or request.tool_choice is not None:
+        spec = _with_tools(spec, request, context)
+    unmatched = results_without_call((*spec.history, *spec.input)) if results else ()
+    return ParsedRequest(spec, asked, bool(request.stream), reply_in(given), unmatched=unmatched)
 
 
-def _kept(request: ChatRequest, context: Context) -> Kept:
-    if context.key() is not None and request.store is False:
+def _kept(request: ChatRequest, key: str | None, context: Context, messages: list[Message]) -> tuple[Kept, bool]:
+    """What is kept of the run, and whether it is a chore of a front end."""
+    if key is not None and request.store is False:
         message = "An Idempotency-Key needs a stored run: leave store out, or set it to true."
         raise ClientError("idempotency_requires_store", message, param="store")
-    return context.kept(request.store, "hours")
+    plain = request.store is None and key is None and not request.stream and not request.tools
+    return ("memory", True) if plain and is_chore(context, messages) else (context.kept(request.store, "hours"), False)
+
+
+def _with_tools(spec: Spec, request: ChatRequest, context: Context) -> Spec:
+    return replace(
+        spec,
+        client_tools=client_tools.nested(request.tools, context),
+        ignored_tools=client_tools.hosted(request.tools, context),
+        tool_choice=client_tools.chat_choice(request.tool_choice, context),
+    )
+
+
+def _fields(request: ChatRequest, key: str | None) -> dict[str, object]:
+    """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then repeats of
+    the last message do not count: Open WebUI leaves out an answer that broke off, so the same message sent again stands
+    twice in a row (B8)."""
+    fields, messages = f.known_fields(request, _DEFAULTS), request.messages or []
+    end = len(messages)
+    while end > 1 and messages[end - 1].get("role") == "user" and messages[end - 1] == messages[end - 2]:
+        end -= 1
+    if key is None and end < len(messages):
+        fields["messages"] = messages[:end]
+    return fields
 
 
 def _sampling(request: ChatRequest) -> dict[str, object]:
@@ -181,12 +200,11 @@ def _check_supported(request: ChatRequest) -> None:
             raise ClientError("unsupported_parameter", f"{old} is obsolete: use {new} instead.", param=old)
     if request.modalities is not None and "text" not in request.modalities:
         raise ClientError("unsupported_value", "modalities must contain text: answers are text.", param="modalities")
-    _check_format(request.response_format)
+    if request.response_format is not None:
+        _check_format(request.response_format)
 
 
-def _check_format(form: dict[str, object] | None) -> None:
-    if form is None:
-        return
+def _check_format(form: dict[str, object]) -> None:
     if not isinstance(form.get("type"), str):
         message = "response_format.type is missing: text, json_object or json_schema."
         raise ClientError("invalid_value", message, param="response_format")
@@ -196,45 +214,49 @@ def _check_format(form: dict[str, object] | None) -> None:
         raise ClientError("invalid_value", message, param="response_format")
 
 
-def _without_repeats(messages: list[Message]) -> list[Message]:
-    """The messages without repeats of the last one. Open WebUI leaves out an answer that broke off, so the same message
-    sent again stands twice in a row (B8)."""
-    end = len(messages)
-    while end > 1 and messages[end - 1].get("role") == "user" and messages[end - 1] == messages[end - 2]:
-        end -= 1
-    return messages[:end]
-
-
-def is_chore(context: Context, messages: list[Message], *, stream: bool, tools: bool) -> bool:
-    """A front end's own request, such as a title: one user message, not streamed, without tools (B7)."""
-    spoken = [message for message in messages if message.get("role") not in ("system", "developer")]
-    if stream or tools or len(spoken) != 1 or spoken[0].get("role") != "user":
+def is_chore(context: Context, messages: list[Message]) -> bool:
+    """A front end's own request, such as a title (B7): one user message, in a request without a stream and tools."""
+    spoken = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
+    if len(spoken) != 1 or spoken[0].get("role") != "user":
         return False
     return context.is_chore(text_of(spoken[0].get("content")))
 
 
-def _checked(messages: list[Message], max_parts: int) -> list[Message]:
+def _check_messages(messages: list[Message], max_parts: int) -> tuple[bool, bool]:
+    """Check all messages, in one pass: a chat may resend thousands. Returns whether one may ask for an approval, and
+    whether there are results of calls."""
     if not messages:
         raise ClientError("invalid_value", "messages must not be empty.", param="messages")
-    parts = 0
+    parts, asks, results = 0, False, False
     for n, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
-            known = ", ".join(ROLES)
-            raise ClientError("invalid_value", f"messages[{n}].role must be one of {known}.", param="messages")
-        if not isinstance(content, str | list | None):
-            raise ClientError("invalid_value", f"messages[{n}].content must be text or parts.", param="messages")
-        if content is None and role in ("user", "system", "developer", "tool"):
-            raise ClientError("invalid_value", f"messages[{n}].content is missing.", param="messages")
-        if role == "tool" and not isinstance(message.get("tool_call_id"), str):
-            raise ClientError("invalid_value", f"messages[{n}].tool_call_id is missing.", param="messages")
-        if isinstance(content, list):
-            _check_parts(content, n)
-            parts += len(content)
+        if type(content) is str and role in _TEXT_ROLES:
+            asks = asks or (role == "assistant" and QUESTION in content)
+        else:
+            parts += _check_message(n, message)
+            asks, results = asks or role == "assistant", results or role == "tool"
     if parts > max_parts:
         message_text = f"There are {parts} content parts; the limit is {max_parts}."
         raise ClientError("too_many_parts", message_text, param="messages")
-    return messages
+    return asks, results
+
+
+def _check_message(n: int, message: Message) -> int:
+    """Check a message that is not just text. Returns how many parts it has."""
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        known = ", ".join(ROLES)
+        raise ClientError("invalid_value", f"messages[{n}].role must be one of {known}.", param="messages")
+    if not isinstance(content, str | list | None):
+        raise ClientError("invalid_value", f"messages[{n}].content must be text or parts.", param="messages")
+    if content is None and role in ("user", "system", "developer", "tool"):
+        raise ClientError("invalid_value", f"messages[{n}].content is missing.", param="messages")
+    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+        raise ClientError("invalid_value", f"messages[{n}].tool_call_id is missing.", param="messages")
+    if not isinstance(content, list):
+        return 0
+    _check_parts(content, n)
+    return len(content)
 
 
 def _check_parts(content: list[object], n: int) -> None:
@@ -243,5 +265,6 @@ def _check_parts(content: list[object], n: int) -> None:
             raise ClientError("invalid_value", f"messages[{n}].content has a part without a type.", param="messages")
 
 
-def _first_user(messages: list[Message]) -> str:
+def first_said(messages: list[Message]) -> str:
+    """The text of the first user message."""
     return next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), "")

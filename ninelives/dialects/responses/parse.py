@@ -199,8 +199,8 @@ def _check_store(request: ResponsesRequest, key: str | None) -> None:
 
 def _is_chore(request: ResponsesRequest, context: Context, messages: list[Message]) -> bool:
     joins = request.previous_response_id or request.conversation or request.background or context.key()
-    plain = not joins and request.store is None
-    return plain and is_chore(context, messages, stream=bool(request.stream), tools=bool(request.tools))
+    plain = not joins and request.store is None and not request.stream and not request.tools
+    return plain and is_chore(context, messages)
 
 
 def _conversation(request: ResponsesRequest) -> str | None:

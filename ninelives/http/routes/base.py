@@ -4,7 +4,8 @@ of DIALECTS; and RunRoutes, the common way from a request to a run and back. Ref
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,11 +26,19 @@ from ninelives.engine.base import Logger, Order, Projection, Ticket
 from ninelives.engine.workers import not_pending
 from ninelives.http import answering, query
 from ninelives.http.answering import Answering, Body, RouteParts
-from ninelives.http.body import read_json
+from ninelives.http.body import parse_json, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
 from ninelives.http.references import check_results
 from ninelives.journal.values import Query, RunRow
+
+
+class PureParse(Protocol):
+    """The parse function of a dialect that needs no store."""
+
+    def __call__(self, raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
+        """The request as a Spec."""
+        ...
 
 
 class Routes(ABC):
@@ -95,9 +104,12 @@ class RunRoutes(DialectRoutes):
 
     # What a dialect says
 
-    @abstractmethod
+    pure_parse: PureParse | None = None
+    """A request as a Spec, where that needs no store: a static method."""
+
     async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
-        """A request as a Spec, with everything that it refers to."""
+        """A request as a Spec, with everything that it refers to. For dialects without `pure_parse`."""
+        raise NotImplementedError
 
     @abstractmethod
     def body(self, state: RunState, metadata: dict[str, str] | None) -> Struct:
@@ -166,8 +178,13 @@ class RunRoutes(DialectRoutes):
         tells the engine how the connection ends (Engine.close)."""
         parts = self.parts
         context = answering.context_of(request, parts)
-        raw = await read_json(request, parts.body, parts.aside)
-        parsed = await self.parse(raw, context)
+        if self.pure_parse is None:
+            raw = await read_json(request, parts.body, parts.aside)
+            parsed, size = await self.parse(raw, context), len(raw)
+            del raw
+        else:
+            parse = partial(self.pure_parse, context=context, max_parts=parts.max_parts)
+            parsed, size = await parse_json(request, parts.body, parts.aside, parse)
         if parsed.reply is not None:
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:
@@ -175,8 +192,8 @@ class RunRoutes(DialectRoutes):
         if parsed.unmatched:
             await check_results(parts, context, parsed)
         asked = context.waiting(parsed.asked)
-        ticket = await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=asked, size=len(raw)))
-        del raw  # the run may wait for long: from here on the whole request is in its store only
+        ticket = await parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=asked, size=size))
+        # The run may wait for long: from here on the whole request is in its store only.
         parsed = replace(parsed, spec=parsed.spec.for_readers())
         return await self.answer_created(request, parsed, ticket)
 

@@ -12,9 +12,7 @@ from ninelives.core.errors import ClientError, NinelivesError
 from ninelives.core.state import RunState
 from ninelives.dialects import fields
 from ninelives.dialects.approval import Reply
-from ninelives.dialects.asking import Context
 from ninelives.dialects.chat import body, frames, parse, shapes
-from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import refusal
 from ninelives.engine.base import Projection
 from ninelives.http import answering, query
@@ -50,6 +48,8 @@ class ChatRoutes(RunRoutes):
     eager = False
     order = "asc"
 
+    pure_parse = staticmethod(parse.parse)
+
     def endpoints(self) -> list[Endpoint]:
         """See Routes.endpoints."""
         return [
@@ -60,10 +60,6 @@ class ChatRoutes(RunRoutes):
             Endpoint("DELETE", "/{id}", self.delete, DELETE),
             Endpoint("GET", "/{id}/messages", self.messages, MESSAGES),
         ]
-
-    async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
-        """See RunRoutes.parse."""
-        return await self.parts.aside.run(len(raw), parse.parse, raw, context, self.parts.max_parts)
 
     def body(self, state: RunState, metadata: dict[str, str] | None) -> shapes.Completion:
         """See RunRoutes.body."""

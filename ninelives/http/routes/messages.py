@@ -11,7 +11,6 @@ from ninelives.core.errors import NinelivesError
 from ninelives.core.ids import wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects.approval import Reply
-from ninelives.dialects.asking import Context
 from ninelives.dialects.messages import body, errors, frames, parse, shapes
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import refusal
@@ -29,16 +28,14 @@ class MessagesRoutes(RunRoutes):
     noun = "message"
     eager = False
 
+    pure_parse = staticmethod(parse.parse)
+
     def endpoints(self) -> list[Endpoint]:
         """See Routes.endpoints."""
         return [
             Endpoint("POST", "", self.create, CREATE),
             Endpoint("POST", "/count_tokens", self.count, COUNT),
         ]
-
-    async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
-        """See RunRoutes.parse."""
-        return await self.parts.aside.run(len(raw), parse.parse, raw, context, self.parts.max_parts)
 
     def body(self, state: RunState, metadata: dict[str, str] | None) -> shapes.AnthropicMessage:
         """See RunRoutes.body: a message shows no metadata."""

@@ -13,7 +13,6 @@ from ninelives.core.events import Choice
 from ninelives.core.ids import run_of_any, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS, fields
-from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
@@ -56,6 +55,8 @@ class RunsRoutes(RunRoutes):
     id_field = "run_id"
     positions = ("after", "starting_after")
 
+    pure_parse = staticmethod(parse.parse)
+
     def endpoints(self) -> list[Endpoint]:
         """See Routes.endpoints."""
         return [
@@ -68,10 +69,6 @@ class RunsRoutes(RunRoutes):
             Endpoint("GET", "/{id}/receipt", self.receipt, RECEIPT),
             Endpoint("POST DELETE", "/{id}/pin", self.pin, PIN),
         ]
-
-    async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
-        """See RunRoutes.parse."""
-        return await self.parts.aside.run(len(raw), parse.parse, raw, context, self.parts.max_parts)
 
     def body(self, state: RunState, metadata: dict[str, str] | None) -> shapes.RunObject:
         """See RunRoutes.body: a run shows no metadata."""
