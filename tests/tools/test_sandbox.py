@@ -185,7 +185,6 @@ async def test_a_fork_bomb_is_bounded_and_the_server_answers_on(sandbox: Sandbox
     assert (await _sh(sandbox, place, "echo fine")).text == "fine\n"
 
 
-@both_loops
 async def test_a_gigabyte_of_output_is_counted_and_not_kept(sandbox: Sandbox, place: Place) -> None:
     small = msgspec.structs.replace(place, output_bytes=65_536)
     async with responsive(1.0):

@@ -21,7 +21,8 @@ _ENGINE = """#!/bin/sh
 echo "$@" >>{log}
 case "$1 $2" in
   "inspect "*) exit 1;;
-  "exec -i") echo ready; while read -r group; do echo "{answer} $group"; done;;
+  "exec -i") [ ! -e {log}.deaths ] || {{ rm {log}.deaths; exit 137; }}
+    echo ready; while read -r group; do echo "{answer} $group"; done;;
   "exec "*) echo inside;;
 esac
 """
@@ -103,6 +104,15 @@ async def test_a_call_that_the_guardian_cannot_end_costs_the_container_a_restart
     await _sh(sandbox, place)
     assert [line.split()[:3] for line in engine.asked("restart")] == [["restart", "-t", "0"]]
     await _sh(sandbox, place)
+    assert len(engine.asked("exec -i --user 0:0")) == 2, "a new guardian"
+
+
+async def test_a_guardian_that_an_older_one_ended_is_started_again(
+    engine: Engine, sandbox: Sandbox, place: Place
+) -> None:
+    """The guardian of a server that ends ends all processes of the container, also a new guardian."""
+    engine.log.with_name(f"{engine.log.name}.deaths").touch()
+    assert await _sh(sandbox, place) == Output("inside\n")
     assert len(engine.asked("exec -i --user 0:0")) == 2, "a new guardian"
 
 

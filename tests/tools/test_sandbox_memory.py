@@ -16,8 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 _INIT = """#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t cgroup2 none /sys/fs/cgroup
-mount -t tmpfs tmp /run; mount -t tmpfs tmp /tmp
+mount -t tmpfs tmp /run; mount -t tmpfs tmp /mnt
 export PYTHONPATH={root} PYTHONDONTWRITEBYTECODE=1 PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
+export TMPDIR=/mnt
 cd {root}
 for part in {parts}; do {python} -m tests.tools.in_vm $part; done
 halt -f

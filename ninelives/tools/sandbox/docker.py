@@ -52,6 +52,8 @@ _GROUPS = range(20_000, 60_000)
 _PROCESSES = 256
 _RUN_S = 60.0
 _READY_S = 30.0
+_GUARDIANS = 3
+"""How often a guardian is started. The one of a server that just ended may end the first one with all others."""
 _END_S = 10.0
 _STAY = "trap 'exit 0' TERM; while :; do sleep 86400 & wait $!; done"
 """The first process of a container. It only waits, and reaps orphans."""
@@ -274,12 +276,13 @@ class _Container:
                 self._guardian.close()
                 self._guardian = None
             self._prepare_folders()
-            self._start()
-            guardian = _Guardian(self._engine.guardian(self.name))
-            if guardian.wait_ready():
-                self._guardian = guardian
-            else:
-                raise ToolRefused(f"The container {self.name} could not be used: its guardian did not start.")
+            for _ in range(_GUARDIANS):
+                self._start()
+                guardian = _Guardian(self._engine.guardian(self.name))
+                if guardian.wait_ready():
+                    self._guardian = guardian
+                    return
+            raise ToolRefused(f"The container {self.name} could not be used: its guardian did not start.")
 
     def begin(self) -> int:
         """The group id of a new call, whose file says that it is alive."""
