@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -156,6 +156,10 @@ drill: $(STAMP)
 sim: $(STAMP)
 	$(BIN)/python -W ignore -m tests.sim --seeds 20000 $(ARGS)
 	$(BIN)/python -W ignore -m tests.sim --peers --seeds 10000 $(ARGS)
+
+# The tests with a real server that are too long for `make test`.
+test-long: $(STAMP) sandbox
+	$(BIN)/python -m pytest -rs -m long tests/story tests/hostile --ignore tests/story/test_docker_kills.py $(ARGS)
 
 # The worst requests against a real server, with a health check every 5 ms beside them: about 10 min, on a calm machine.
 # ARGS="--report docs/hostile.md" renews the table; ARGS="logit_bias" is one row.

@@ -180,7 +180,7 @@ class Process:
         if self.child.poll() is None:
             self.child.terminate()
         try:
-            return self.child.wait(15)
+            return self.child.wait(60)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait(5)
@@ -373,7 +373,8 @@ def _serve(
     program: str = "ninelives",
 ) -> Server:
     env = _environment(where)
-    env |= {"NINELIVES_TOOLS_APPROVAL": "never", "NINELIVES_STORE_BALLAST_BYTES": "0", **settings}
+    env |= {"NINELIVES_TOOLS_APPROVAL": "never", "NINELIVES_STORE_BALLAST_BYTES": "0"}
+    env |= {"NINELIVES_LIMITS_DRAIN_S": "3", **settings}  # the time that a run which hangs adds to a stop
     data = Path(settings.get("NINELIVES_SERVER_DATA_DIR", where / "data"))
     args = [command, "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
     return _started(where, [program, *args, *flags], env, data)

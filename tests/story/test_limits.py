@@ -176,8 +176,12 @@ QUEUED_MB, QUEUED_BODIES = 5, 12
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [(PATH, {"background": True}), (PATH, {}), (PATH, {"stream": True}), (chat.PATH, {"store": True})],
-    ids=["background", "waits", "stream", "chat"],
+    [
+        pytest.param(PATH, {"background": True}, id="background", marks=pytest.mark.long),
+        pytest.param(PATH, {}, id="waits"),
+        pytest.param(PATH, {"stream": True}, id="stream", marks=pytest.mark.long),
+        pytest.param(chat.PATH, {"store": True}, id="chat"),
+    ],
 )
 def test_a8_a_stored_run_that_waits_for_a_slot_keeps_only_its_id_in_memory(
     tmp_path: Path, upstream: Upstream, path: str, fields: dict[str, object]
@@ -195,7 +199,7 @@ def test_a8_a_stored_run_that_waits_for_a_slot_keeps_only_its_id_in_memory(
         wait_until(lambda: server.health()["runs"]["queued"] == QUEUED_BODIES, "all wait", 60.0)
         half = QUEUED_BODIES * QUEUED_MB / 2
         wait_until(lambda: resident_mb(server.process.child.pid) - before < half, f"less than {half} MB are held", 60.0)
-    server.process.stop()
+    server.kill()
 
 
 def resident_mb(pid: int) -> float:

@@ -143,7 +143,7 @@ def test_g18_an_agent_that_cannot_be_continued_gets_the_drain_time_to_finish(hou
     assert len(house.receipt(run)["attempts"]) == 1
 
 
-@pytest.mark.parametrize("words", ["says", "silent"])
+@pytest.mark.parametrize("words", ["says", pytest.param("silent", marks=pytest.mark.long)])
 def test_g18_where_the_drain_time_is_over_it_fails_and_the_text_says_restart(house: House, words: str) -> None:
     run = house.run(words, "a")
     wait_until(lambda: house.began("a"), "it has begun", LONGEST)
@@ -158,7 +158,7 @@ def test_g18_where_the_drain_time_is_over_it_fails_and_the_text_says_restart(hou
     assert house.recovery()["taken_over"] == 0
 
 
-@pytest.mark.parametrize("words", ["says", "silent"])
+@pytest.mark.parametrize("words", [pytest.param("says", marks=pytest.mark.long), "silent"])
 def test_g18_after_a_kill_it_fails_and_the_text_says_that_the_server_died(house: House, words: str) -> None:
     run = house.run(words, "a")
     wait_until(lambda: house.began("a"), "it has begun", LONGEST)
