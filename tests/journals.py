@@ -72,6 +72,10 @@ class Pen:
         """Deltas of reasoning."""
         return self.write(*(e.ReasoningDelta(piece) for piece in pieces))
 
+    def prepare(self, call: e.Call) -> Pen:
+        """The model begins to write a call."""
+        return self.write(e.CallBegun(call_id=call.id, name=call.name, emoji="🔧"))
+
     def settle(self, *calls: e.Call, usage: e.Usage | None = None, finish: e.Finish | None = None) -> Pen:
         """The message that the deltas so far add up to."""
         state = self.state
@@ -158,7 +162,7 @@ class Walk:
         ways: dict[Phase, Callable[[], list[Step]]] = {
             Phase.QUEUED: lambda: [self.pen.attempt],
             Phase.READY: self._ready,
-            Phase.DRAFTING: lambda: [self._text] * 4 + [self._think] * 2 + [self._settle] * 3,
+            Phase.DRAFTING: lambda: [self._text] * 4 + [self._think] * 2 + [self._prepare] + [self._settle] * 3,
             Phase.ACTING: self._acting,
             Phase.WAITING: lambda: [self._answer] * 2 + self._finishes(),
             Phase.STOPPING: lambda: [self._cancelled] * 2 + self._finishes() * 2 + [self._fail],
@@ -197,7 +201,9 @@ class Walk:
         asked = any(call.client for message in said for call in message.calls)
         if over or asked:
             return [self._end]
-        more: list[Step] = [self._text] * 3 + [self._think] * 2 + [self._whole] * 2 + [self._adapter_call]
+        more: list[Step] = (
+            [self._text] * 3 + [self._think] * 2 + [self._prepare] + [self._whole] * 2 + [self._adapter_call]
+        )
         return [*more, *[self._end] * len(said), self.pen.attempt]
 
     def _acting(self) -> list[Step]:
@@ -224,6 +230,10 @@ class Walk:
 
     def _think(self) -> None:
         self.pen.think(self.draw(pieces))
+
+    def _prepare(self) -> None:
+        """A call that the message may have in the end, or not."""
+        self.pen.prepare(e.Call(f"call_p{self.draw(st.integers(0, 2))}", self.draw(st.sampled_from(NAMES)), ""))
 
     def _calls(self) -> list[e.Call]:
         names = self.draw(st.lists(st.sampled_from(NAMES), max_size=3))

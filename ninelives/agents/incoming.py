@@ -20,8 +20,18 @@ of its own, as callers expect."""
 class Incoming:
     """Collects the parts of one message."""
 
-    def __init__(self, run: str, calls_before: int, max_bytes: int, client_tools: frozenset[str]) -> None:
+    def __init__(
+        self,
+        run: str,
+        calls_before: int,
+        max_bytes: int,
+        client_tools: frozenset[str],
+        emoji_of: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
+        """`emoji_of` gives the emoji of a tool of this server; None for any other name."""
         self._client_tools = client_tools
+        self._emoji_of = emoji_of
+        self._begun: set[int] = set()
         self._run = run
         self._calls_before = calls_before
         self._room = max_bytes
@@ -56,7 +66,7 @@ class Incoming:
                     size += len(text)
         return size < self._room
 
-    def feed(self, parts: Sequence[Part]) -> Iterator[e.TextDelta | e.ReasoningDelta]:
+    def feed(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
         """The deltas of the parts of one read."""
         for part in _merged(parts) if len(parts) > FLOOD else parts:
             if self.full:
@@ -74,12 +84,23 @@ class Incoming:
                     self._thinking.append(text)
                     self._spend(text)
                     yield e.ReasoningDelta(text)
-                case CallPiece(index, name, arguments):
-                    self._names[index] = self._names.get(index, "") + name
-                    self._arguments.setdefault(index, []).append(arguments)
-                    self._spend(arguments)
+                case CallPiece():
+                    yield from self._piece(part)
                 case Finished():
                     self._finished = part
+
+    def _piece(self, part: CallPiece) -> Iterator[e.CallBegun]:
+        """Keep a piece of a call. Its begin is told once, as soon as the name is that of a tool. A call that comes in
+        one piece is not told: it starts at once."""
+        index, whole = part.index, part.index not in self._names and bool(part.arguments)
+        name = self._names[index] = self._names.get(index, "") + part.name
+        self._arguments.setdefault(index, []).append(part.arguments)
+        self._spend(part.arguments)
+        if whole or index in self._begun or name in self._client_tools:
+            return
+        if (emoji := self._emoji_of(name)) is not None:
+            self._begun.add(index)
+            yield e.CallBegun(call_id=call_id(self._run, self._calls_before + index), name=name, emoji=emoji)
 
     def _spend(self, text: str) -> None:
         self._room -= len(text)

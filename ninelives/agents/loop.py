@@ -180,7 +180,7 @@ class LoopAgent:
     async def _ask(self, state: LoopState) -> Steps:
         """Ask the model for one message."""
         limit = self._settings.max_message_bytes
-        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools)
+        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, self._toolbox.emoji)
         tools = state.tools(self._toolbox.schemas())
         options = state.options()
         if not tools:  # upstreams refuse these where there are none

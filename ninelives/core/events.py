@@ -94,6 +94,15 @@ class ReasoningDelta(Event, frozen=True, tag="reasoning.delta", gc=False):
     text: str
 
 
+class CallBegun(Event, frozen=True, tag="call.begun", kw_only=True):
+    """The model began to write a call of a tool of this server. It is provisional like a delta: the message may be cut
+    off before the call is whole. Readers get a sign during what is otherwise a long silence."""
+
+    call_id: str
+    name: str
+    emoji: str = ""
+
+
 class MessageCompleted(Event, frozen=True, tag="message.completed"):
     """The model finished a message. `text` is the sum of its deltas. Its `calls` are now due."""
 
@@ -208,6 +217,7 @@ AnyEvent = (
     | AttemptStarted
     | TextDelta
     | ReasoningDelta
+    | CallBegun
     | MessageCompleted
     | ToolStarted
     | ToolProgressed
@@ -220,7 +230,7 @@ AnyEvent = (
     | RunCancelled
     | RunInterrupted
 )
-Delta = TextDelta | ReasoningDelta
+Delta = TextDelta | ReasoningDelta | CallBegun
 Terminal = RunCompleted | RunFailed | RunCancelled | RunInterrupted
 
 

@@ -225,6 +225,10 @@ def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: P
     )
 
 
+def _begun(state: RunState, entry: e.Entry, event: e.CallBegun, cell: Phase) -> RunState:
+    return replace(state, phase=cell, seq=entry.seq)
+
+
 def _close_thought(state: RunState) -> RunState:
     closed = Thought(state.thought_seq, join(state.thought))
     return replace(state, thought=None, thought_seq=-1, thoughts=(*state.thoughts, closed))
@@ -390,6 +394,7 @@ _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = 
     e.AttemptStarted: _attempt,
     e.TextDelta: _text,
     e.ReasoningDelta: _reasoning,
+    e.CallBegun: _begun,
     e.MessageCompleted: _message,
     e.ToolStarted: _started,
     e.ToolProgressed: _progressed,

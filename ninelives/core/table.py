@@ -48,6 +48,7 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.AttemptStarted: Phase.READY,
         e.TextDelta: Phase.DRAFTING,
         e.ReasoningDelta: Phase.DRAFTING,
+        e.CallBegun: Phase.READY,
         e.MessageCompleted: Next.SETTLE,
         e.ToolStarted: Phase.ACTING,
         e.ApprovalRequested: Phase.WAITING,
@@ -60,6 +61,7 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.AttemptStarted: Phase.READY,
         e.TextDelta: Phase.DRAFTING,
         e.ReasoningDelta: Phase.DRAFTING,
+        e.CallBegun: Phase.DRAFTING,
         e.MessageCompleted: Next.SETTLE,
     },
     # ACTING
@@ -87,7 +89,7 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
     {},
 )
 
-DELTAS = frozenset({e.TextDelta, e.ReasoningDelta})
+DELTAS = frozenset({e.TextDelta, e.ReasoningDelta, e.CallBegun})
 """Provisional events. All others are facts."""
 TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
 FIRST_END = int(min(TERMINAL))

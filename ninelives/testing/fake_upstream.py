@@ -16,6 +16,7 @@ pair of brackets, several pairs in one text:
   [[refuse]]                the final text comes as a refusal
   [[length=5]] [[cached=7]] finish_reason length after 5 tokens; cached tokens in the usage
   [[json]] [[crlf]] [[noindex]] [[nodone]]  a JSON answer; CRLF; calls without index; no [DONE] after the finish
+  [[callgate]]              wait for FakeUpstream.go or POST /_go after the name of each call
   [[nousage]]               no usage, whether asked for or not
   [[nostream]] [[nostream=tools]] [[nooptions]]  400 for stream: true; only with tools; for stream_options
 Faults, each with `times=N` (only the first N requests with this text), `at=R` (only in round R) and, for those that
@@ -328,12 +329,20 @@ class Socket:
                 await self._flush()
             if paced:
                 await self._pause(script.pace)
+            await self._call_gate(script, delta)
         for kind in due.values():
             await self._fault(kind, faults)
         if "noeof" not in faults:
             self._end(script, usage, eol)
         self._batch += b"0\r\n\r\n"
         await self._flush()
+
+    async def _call_gate(self, script: Script, delta: Json) -> None:
+        named = any(call["function"].get("name") for call in delta.get("tool_calls", ()))
+        if named and "callgate" in script.keys:
+            await self._flush()
+            async with asyncio.timeout(GATE_S):
+                await self.up.go.wait()
 
     def _end(self, script: Script, usage: bool, eol: str) -> None:
         self._chunk(_frame({"choices": [{"index": 0, "delta": {}, "finish_reason": script.finish}]}, eol))

@@ -102,6 +102,11 @@ class Toolbox:
         except ToolRefused:
             return tool.label or tool.name  # prepare() reports the refusal itself
 
+    def emoji(self, name: str) -> str | None:
+        """The emoji of a tool; None where there is no tool of that name."""
+        tool = self._current().tools.get(name)
+        return None if tool is None else tool.emoji
+
     async def prepare(self, name: str, raw_arguments: str, place: Place) -> Execution:
         """Prepare a call. Raises ToolRefused, with a text for the model, if it cannot be made."""
         tool = self.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ninelives.agents.incoming import FLOOD, Incoming
-from ninelives.core.events import ReasoningDelta, TextDelta, Usage
+from ninelives.core.events import CallBegun, ReasoningDelta, TextDelta, Usage
 from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
 
 
@@ -59,3 +59,36 @@ def test_c11_an_empty_answer_of_no_tokens_is_no_estimate() -> None:
     here = Incoming("r", 0, 1000, frozenset())
     assert list(here.feed([Finished("stop", Usage(3))])) == []
     assert here.completed(lambda: 70).usage == Usage(3)
+
+
+def begun(*pieces: CallPiece) -> list[tuple[str, str]]:
+    """The calls that are told while they are written: id and name."""
+    tools = {"terminal": "💻", "patch": "", "mine": "x"}
+    here = Incoming("r", 3, 1000, frozenset({"mine"}), tools.get)
+    told = [delta for piece in pieces for delta in here.feed([piece])]
+    assert [delta.emoji for delta in told if isinstance(delta, CallBegun)] == [tools[t.name] for t in told]
+    return [(delta.call_id, delta.name) for delta in told if isinstance(delta, CallBegun)]
+
+
+def test_the_begin_of_a_call_is_told_once_under_the_id_that_it_will_have() -> None:
+    pieces = [
+        CallPiece(0, "terminal", ""),
+        CallPiece(0, "", '{"a"'),
+        CallPiece(0, "", ":1}"),
+        CallPiece(1, "patch", ""),
+    ]
+    assert begun(*pieces) == [("call_r0003", "terminal"), ("call_r0004", "patch")]
+    here = Incoming("r", 3, 1000, frozenset())
+    assert list(here.feed([*pieces, Finished("tool_calls", Usage(1, 1))])) == []
+    assert [call.id for call in here.completed(lambda: 0).calls] == ["call_r0003", "call_r0004"]
+
+
+def test_a_name_that_comes_in_pieces_is_told_when_it_is_whole() -> None:
+    pieces = [CallPiece(0, "term", ""), CallPiece(0, "inal", ""), CallPiece(0, "", "{}")]
+    assert begun(*pieces) == [("call_r0003", "terminal")]
+
+
+def test_a_call_in_one_piece_a_call_for_the_caller_and_an_unknown_tool_are_not_told() -> None:
+    assert begun(CallPiece(0, "terminal", "{}")) == []
+    assert begun(CallPiece(0, "mine", ""), CallPiece(1, "unknown", ""), CallPiece(1, "", "{}")) == []
+    assert begun(CallPiece(0, "terminal", "{"), CallPiece(0, "", "}")) == [("call_r0003", "terminal")]

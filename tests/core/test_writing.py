@@ -18,6 +18,7 @@ EVENTS = st.one_of(
     st.text(max_size=3).map(e.TextDelta),
     st.text(min_size=1, max_size=3).map(lambda text: e.TextDelta(text, refusal=True)),
     st.text(max_size=3).map(e.ReasoningDelta),
+    st.just(e.CallBegun(call_id="call_c", name="f")),
     st.just(e.AttemptStarted(clean=False)),
     st.just(e.CancelRequested()),
     st.just("look"),

@@ -82,6 +82,14 @@ def refusal_after_text(pen: Pen) -> Pen:
     return pen.attempt().text("Well. ").decline("I cannot ", "do that.").settle().complete()
 
 
+def calls_that_are_prepared(pen: Pen) -> Pen:
+    ls, secret = pen.call("terminal", '{"command":"ls"}'), pen.call("_memory", "{}")
+    pen.attempt().prepare(ls).crash().text("I look.").prepare(ls).prepare(secret)
+    pen.settle(ls, secret).start(ls, secret).finish(ls, "a").finish(secret, "b")
+    pen.think("Hm").prepare(pen.call("patch")).settle(finish="length")
+    return pen.write(e.RunInterrupted("max_output_tokens"))
+
+
 SCENARIOS: list[Callable[[Pen], Pen]] = [
     plain_text,
     reasoning_and_text,
@@ -94,6 +102,7 @@ SCENARIOS: list[Callable[[Pen], Pen]] = [
     incomplete_by_length,
     client_tool,
     refusal_after_text,
+    calls_that_are_prepared,
 ]
 SPECS: dict[str, dict[str, Any]] = {
     "chat": {"dialect": "chat", "include_usage": True},

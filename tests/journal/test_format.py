@@ -17,7 +17,7 @@ from ninelives.journal.values import NewerStore
 from ninelives.testing import VirtualClock
 from tests import pg
 
-WORDS = r"format 9.*up to 1.*newer ninelives.*backup.*Nothing was changed"
+WORDS = rf"format 9.*up to {FORMAT}.*newer ninelives.*backup.*Nothing was changed"
 GIVE = "UPDATE meta SET value = '9' WHERE name = 'format'"
 LOSE = "DELETE FROM meta WHERE name = 'format'"
 LOOK = "SELECT value FROM meta WHERE name = 'format'"
@@ -62,11 +62,11 @@ async def test_R18_sqlite_a_newer_release_writes_its_format_down_when_it_opens_a
 ) -> None:
     path = tmp_path / "journal.db"
     await open_and_close(path)
-    monkeypatch.setattr(gate, "FORMAT", 2)
-    monkeypatch.setattr("ninelives.journal.sqlite.load.WRITTEN", "2")
+    monkeypatch.setattr(gate, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr("ninelives.journal.sqlite.load.WRITTEN", str(FORMAT + 1))
     await open_and_close(path)
     monkeypatch.undo()
-    with pytest.raises(NewerStore, match="format 2"):
+    with pytest.raises(NewerStore, match=f"format {FORMAT + 1}"):
         await open_and_close(path)
 
 

@@ -362,6 +362,8 @@ def _short(event: e.AnyEvent) -> str:
             return f"{event.reason}: {event.message[:60]}"
         case e.TextDelta() | e.ReasoningDelta():
             return repr(event.text)
+        case e.CallBegun(name=name):
+            return name
         case e.AttemptStarted():
             return "clean" if event.clean else "unclean"
         case e.ApprovalGiven():

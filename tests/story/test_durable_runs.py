@@ -63,7 +63,8 @@ def test_g8_events_have_their_names_and_fields(client: Client) -> None:
     seqs = [event["seq"] for event in told]
     assert seqs == sorted(set(seqs))
     names = list(dict.fromkeys(event["event"] for event in told))
-    assert set(names) == {"message.delta", "reasoning.available", "tool.started", "tool.completed", "run.completed"}
+    tools = {f"tool.{kind}" for kind in ("preparing", "started", "completed")}
+    assert set(names) == {"message.delta", "reasoning.available", *tools, "run.completed"}
     (begun,) = (event for event in told if event["event"] == "tool.started")
     (over,) = (event for event in told if event["event"] == "tool.completed")
     assert begun["tool"] == over["tool"] == "read_file" and begun["toolCallId"] == over["toolCallId"]

@@ -68,6 +68,8 @@ class ChatView(Struct, frozen=True):
     usage: e.Usage = e.Usage()
     calls: dict[str, e.ToolStarted] = {}
     client_calls: tuple[e.Call, ...] = ()
+    preparing: str = ""
+    """The status line of a call that the model writes, until a tool starts."""
     over: bool = False
     muted: bool = False
     asked: str = ""
@@ -127,6 +129,8 @@ def _tool_event(view: ChatView, entry: e.Entry, event: e.AnyEvent) -> tuple[Chat
             return _started(view, entry, event)
         case e.ToolFinished():
             return _finished(view, entry, event)
+        case e.CallBegun():
+            return _begun(view, entry, event)
         case e.ApprovalRequested():
             return _ask(view, entry, event)
         case _:
@@ -258,6 +262,7 @@ def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[
 def _restart(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
     """A new attempt drops the held frames of a replay. A reader who got text of the draft, live or before it
     reconnected, gets an error: sent text cannot be recalled (G3)."""
+    view = replace(view, preparing="")
     visible = not view.replaying or view.draft_from <= view.after < entry.seq
     if view.draft_from < 0 or not visible:
         return replace(view, held=None, draft_from=-1, thinking=False), []
@@ -296,7 +301,7 @@ def _tool_fields(started: e.ToolStarted, status: str) -> dict[str, object]:
 def _started(view: ChatView, entry: e.Entry, started: e.ToolStarted) -> tuple[ChatView, list[bytes]]:
     if started.call.id in view.calls:
         return view, []
-    view = replace(view, calls={**view.calls, started.call.id: started})
+    view = replace(view, calls={**view.calls, started.call.id: started}, preparing="")
     if hidden(started.call.name) or _known(view).spec.tool_progress == "off":
         return view, []
     frame = _progress(view, entry, _tool_fields(started, "running"), _status_line(started))
@@ -319,6 +324,27 @@ def _finished(view: ChatView, entry: e.Entry, finished: e.ToolFinished) -> tuple
     }
     frame = _progress(view, entry, fields, f"{_status_line(started)} · {_outcome_text(finished)}")
     return _send_progress(view, entry, frame)
+
+
+def _begun(view: ChatView, entry: e.Entry, begun: e.CallBegun) -> tuple[ChatView, list[bytes]]:
+    """A status line while the model writes a call. It is no tool progress: exactly two of those belong to a call (B3).
+    So it comes only where front ends read status lines."""
+    if hidden(begun.name) or _known(view).spec.tool_progress != "compatible":
+        return view, []
+    view = replace(view, preparing=f"{begun.emoji} Preparing {begun.name}".strip())
+    view, role = _begin(view, entry)
+    seq = entry.seq if _known(view).spec.store else None
+    view, frames = _send(view, entry, [_status(view, view.preparing, seq, done=False)], draft=True)
+    return view, role + frames
+
+
+def _status(view: ChatView, description: str, seq: int | None, *, done: bool) -> bytes:
+    """A chunk without text that carries a status line."""
+    fixed = _known(view)
+    body: dict[str, object] = {**fixed.identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
+    body |= {"usage": None} if fixed.spec.include_usage else {}
+    body["event"] = {"type": "status", "data": {"description": description, "done": done}}
+    return data_frame(body if seq is None else {**body, "sequence_number": seq})
 
 
 def _status_line(started: e.ToolStarted) -> str:
@@ -359,7 +385,12 @@ def _conclude(view: ChatView, entry: e.Entry, deltas: list[bytes], reason: str) 
     """The last chunks of an answer."""
     fixed = _known(view)
     last = not fixed.spec.include_usage
+    closed: list[bytes] = []
+    if view.preparing:  # no tool was started after all
+        line = _status(view, view.preparing, None, done=True)
+        view, closed = _send(replace(view, preparing=""), entry, [line], draft=False)
     view, frames = _send_deltas(view, entry, [*deltas, b"{}"], finish=encode(reason), last=last)
+    frames = closed + frames
     if fixed.spec.include_usage:
         usage = {**fixed.identity, "choices": [], "usage": usage_object(view.usage)}
         frames.append(data_frame({**usage, "sequence_number": entry.seq} if fixed.spec.store else usage))

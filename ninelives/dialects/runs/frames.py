@@ -73,10 +73,8 @@ def _events_of(view: RunsView, entry: e.Entry) -> tuple[RunsView, RunEvents]:
             return _message(view, said)
         case e.AttemptStarted() if view.draft_from >= 0:
             return replace(view, draft_from=-1), [("message.dropped", {"from_seq": view.draft_from})]
-        case e.ToolStarted() as started:
-            return _started(view, started)
-        case e.ToolFinished() as finished:
-            return _finished(view, finished)
+        case e.CallBegun() | e.ToolStarted() | e.ToolFinished() as event:
+            return _tool_events(view, event)
         case e.ApprovalRequested() as asked:
             return view, [("approval.request", _question(asked))]
         case e.ApprovalGiven() as given:
@@ -105,6 +103,16 @@ def _message(view: RunsView, said: e.MessageCompleted) -> tuple[RunsView, RunEve
         events.append(("message.delta", {"delta": said.spoken}))
     texts = (*view.texts, said.spoken) if said.spoken else view.texts
     return replace(view, texts=texts, draft_from=-1, usage=view.usage.plus(said.usage)), events
+
+
+def _tool_events(view: RunsView, event: e.CallBegun | e.ToolStarted | e.ToolFinished) -> tuple[RunsView, RunEvents]:
+    match event:
+        case e.CallBegun(call_id=call, name=name):
+            return view, [] if hidden(name) else [("tool.preparing", {"tool": name, "toolCallId": call})]
+        case e.ToolStarted():
+            return _started(view, event)
+        case e.ToolFinished():
+            return _finished(view, event)
 
 
 def _started(view: RunsView, started: e.ToolStarted) -> tuple[RunsView, RunEvents]:
