@@ -299,6 +299,14 @@ class Steps:
             await self._ask_person(plan, call)
         return await self._carry_out(plan, call, body)
 
+    async def tool(self, plan: CallPlan, body: Callable[[str], Awaitable[Made]]) -> Made:
+        """`call` for a tool of a framework: the model is told of an unknown outcome and of a denial, as by the built-in
+        agent, and goes on. Such a result has no record."""
+        try:
+            return await self.call(plan, body)
+        except (StepUnknown, StepDenied) as error:
+            return Made(error.message, is_error=True)
+
     async def _journaled(self, plan: CallPlan) -> tuple[e.Call, Due | None]:
         """The call as the journal holds it, or a new one."""
         if plan.call is not None:

@@ -73,8 +73,9 @@ async def test_e5_a_pydantic_agent_that_is_killed_anywhere_repeats_nothing_that_
     assert len(kills) > 10
     for kill in kills:
         assert (kill.after, kill.calls_again, kill.asked_again) == (kill.after, 0, 0)
-        unknown = [done for done in kill.state.facts.results.values() if done.outcome == "unknown"]
-        assert kill.state.status == ("failed" if unknown else "completed"), kill.after
+        assert kill.state.status == "completed"
+    unknown = [done.outcome for kill in kills for done in kill.state.facts.results.values()].count("unknown")
+    assert unknown == 1, "the payment that was in flight, told to the model"
 
 
 async def test_e5_a_retry_that_a_tool_asks_for_is_the_same_after_a_crash() -> None:

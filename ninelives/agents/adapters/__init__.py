@@ -39,6 +39,7 @@ class Adapter(Struct, frozen=True):
 
 ADAPTERS = (
     Adapter("a pydantic-ai Agent", "pydantic_ai", ("pydantic_ai.agent.abstract.AbstractAgent",)),
+    Adapter("an agent of the OpenAI Agents SDK", "openai_agents", ("agents.agent.Agent",)),
     Adapter("an async function or async generator", "function"),
 )
 

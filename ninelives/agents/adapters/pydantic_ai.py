@@ -74,7 +74,7 @@ class PydanticAgent:
         if agent.model is None:
             raise AgentError("agent_without_model", "The pydantic-ai agent has no model: Agent('openai:gpt-5.2').")
         calls: dict[str, e.Call] = {}
-        model = StepModel(agent.model, steps, calls)
+        model = PydanticStepModel(agent.model, steps, calls)
         toolsets = [StepToolset(each, steps, calls) for each in agent.toolsets]
         with agent.override(model=model, toolsets=toolsets, tools=[]):
             result = await agent.run(
@@ -87,7 +87,7 @@ class PydanticAgent:
             await steps.say(output)
 
 
-class StepModel(WrapperModel):
+class PydanticStepModel(WrapperModel):
     """The model of an agent, each answer of which is a step."""
 
     def __init__(self, wrapped: Any, steps: Steps, calls: dict[str, e.Call]) -> None:
@@ -145,7 +145,8 @@ class StepToolset(WrapperToolset[Any]):
             text = value if isinstance(value, str) else to_json(value).decode()
             return Made(text, to_json({"value": value}).decode())
 
-        record = from_json((await self.steps.call(plan, body)).record)
+        made = await self.steps.tool(plan, body)
+        record = from_json(made.record) if made.record else {"value": made.output}
         if "retry" in record:
             raise ModelRetry(record["retry"])
         return record["value"]
