@@ -56,7 +56,7 @@ DEFAULTS: dict[str, object] = {
     "server.data_dir": "~/.local/share/ninelives",
     "server.allowed_hosts": (),
     "server.model_name": "hermes-agent",
-    "server.unknown_model": "error",
+    "server.unknown_model": "default",
     "store.url": "",
     "store.direct_url": "",
     "store.prepared": True,

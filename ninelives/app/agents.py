@@ -454,6 +454,7 @@ def _profile(settings: Settings, name: str, table: ProfileTable, toolbox: Toolbo
     agent = settings.agent
     return Profile(
         name=name,
+        owner=table.owner or "",
         tool_items=_or(table.tool_items, agent.tool_items),
         tool_progress=agent.tool_progress,
         output_bound=agent.output_event_bytes,

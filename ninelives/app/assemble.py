@@ -15,6 +15,7 @@ from msgspec import Struct
 from ninelives.app.agents import AgentEnvironment, Agents, build_agents, choose_sandbox, keyless_profiles
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import NO_EXTENSIONS, Extensions
+from ninelives.app.keys import ADMIN_OWNER, profile_keys
 from ninelives.app.known_secrets import known_secrets
 from ninelives.app.settings import LoadedSettings, Settings
 from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, open_store, total_bytes
@@ -153,7 +154,9 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         )
     )
     keyring = Keyring()
-    keyring.add(key, "default", frozenset({"admin"}))
+    keyring.add(key, ADMIN_OWNER, frozenset({"admin"}))
+    for each in profile_keys(settings, key):
+        keyring.add(each.secret, each.owner, frozenset(), profile=each.profile)
     parts = RouteParts(
         engine=engine,
         sessions=SessionBook(engine),
@@ -259,6 +262,7 @@ def _about(settings: Settings, parts: RouteParts, made: _Parts, mask: Callable[[
         upstream=probe.look,
         created=int(time.time()),
         hold_s=settings.store.hold_s,
+        cors=bool(settings.server.cors_origins),
         replicas=peers.replicas if peers.shared else None,
         away=(lambda: parts.engine.lease.trouble or upkeep.trouble()) if peers.shared else lambda: None,
     )

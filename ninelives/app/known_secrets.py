@@ -27,8 +27,8 @@ def known_secrets(settings: Settings, env: Mapping[str, str]) -> set[str]:
     """All of them."""
     model, store, web, tables = settings.model, settings.store, settings.web, settings.tables
     profiles = tables.profiles.values()
-    own = {settings.server.key, model.api_key, web.tavily_key}
-    keys = (own | {table.model_api_key for table in profiles}) - {None, ""}
+    of_profiles = {key for table in profiles for key in (table.key, table.model_api_key)}
+    keys = ({settings.server.key, model.api_key, web.tavily_key} | of_profiles) - {None, ""}
     urls = [model.url, store.url, store.direct_url, web.searxng_url, *(table.model_url or "" for table in profiles)]
     found = {key for key in keys if key} | secrets_in(*urls)
     for table in tables.mcp.values():

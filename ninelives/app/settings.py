@@ -105,7 +105,9 @@ class ServerSettings(Section, frozen=True):
     data_dir: Annotated[Text, _doc("Directory of the store, the key and workspaces.")] = "~/.local/share/ninelives"
     allowed_hosts: Annotated[tuple[Host, ...], _doc("Names of a loopback server besides loopback.", extra=_HOSTS)] = ()
     model_name: Annotated[Text, _doc("Model id of the default profile.")] = "hermes-agent"
-    unknown_model: Annotated[Literal["error", "default"], _doc("Answer to a request for an unknown model.")] = "error"
+    unknown_model: Annotated[
+        Literal["default", "error"], _doc("Unknown model: the default profile answers, or 404.")
+    ] = "default"
     worker: Annotated[bool, _doc("Execute stored runs here; false leaves them to other replicas.")] = True
     replica: Annotated[str, _doc("Name of this replica in health; empty is host:port.")] = ""
 
@@ -222,6 +224,10 @@ class LimitSettings(Section, frozen=True):
 class ProfileTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[profiles.NAME]: another agent under its own model name. Options left out are those of the default profile."""
 
+    owner: str | None = None
+    """Whose profile it is: its runs, sessions, files and notes are kept apart from those of others."""
+    key: str | None = None
+    """The API key of that owner, with this profile as its default model."""
     system_prompt: str | None = None
     model_url: str | None = None
     model_name: str | None = None

@@ -60,7 +60,11 @@ class Profile(Struct, frozen=True):
     output_bound: int = 16384
     store_false: StoreFalse = "journal"
     """Where runs with `store: false` are: in the journal until their answer is delivered, or in memory only (B6)."""
-    unknown_model: str = "error"
+    owner: str = ""
+    """Whose profile it is. Only keys of this owner and admin keys reach it, and its runs belong to this owner. Empty:
+    it is shared, and a run belongs to the owner of the key."""
+    unknown_model: str = "default"
+    """What happens to a request for a model that is no profile: the default profile answers, or an error does (A2)."""
     client_tools: str = "auto"
     on_disconnect: str = "auto"
     searches: bool = False
@@ -106,7 +110,7 @@ class Context(Struct, frozen=True):
     secret: bytes
     """For derived session names, so that no caller can guess those of another owner."""
     others: Mapping[str, Profile] = {}
-    """Further profiles, by name; `profile` is the default until `under` has chosen."""
+    """The other profiles that the caller may use, by name; `profile` is the default until `under` has chosen."""
     credential: str = ""
     """The id of the API key."""
     settings: Policy = Policy()
@@ -116,16 +120,25 @@ class Context(Struct, frozen=True):
     """The policy from the table of clients, if it was looked up already."""
     special: Policy | None = None
     """The result of known() under this profile, if it was computed already. None: call known()."""
+    bound: bool = False
+    """The path or the key has a default profile of its own."""
 
     def under(self, asked: str | None) -> Context:
-        """The same request under the profile that it names; 404 for an unknown one (A2)."""
+        """The same request under the profile that it names (A2). For an unknown name the default profile answers, or an
+        error does. An admin key that names the profile of an owner acts for this owner."""
         if asked is None or asked == self.profile.name:
             return self
         if asked in self.others:
-            return replace(self, profile=self.others[asked], special=None)
+            chosen = self.others[asked]
+            return replace(self, profile=chosen, owner=chosen.owner or self.owner, special=None)
         if self.profile.unknown_model == "default":
             return self
         raise unknown_model(asked, (self.profile.name, *self.others))
+
+    def named_profile(self, sent: str | None) -> str | None:
+        """The profile that answers, for the fingerprint (G4): the same for all names that lead to it. None where
+        neither the request nor its path or key names one: so the fingerprint is that of earlier releases."""
+        return self.profile.name if sent is not None or self.bound else None
 
     def session(self) -> str | None:
         """The session from X-Hermes-Session-Id."""

@@ -51,16 +51,18 @@ def decode(raw: bytes, kind: type[T]) -> T:
         raise ClientError("invalid_json", f"The body is not valid JSON: {error}.") from error
 
 
-def known_fields(request: msgspec.Struct, defaults: Mapping[str, object]) -> dict[str, object]:
+def known_fields(request: msgspec.Struct, defaults: Mapping[str, object], profile: str | None) -> dict[str, object]:
     """The sent fields that differ from the documented default of the API, without those that only concern delivery.
-    The values are those of the request: a conversation is not copied."""
-    return {
+    The model is the profile that answers (Context.named_profile). The values are those of the request: a conversation
+    is not copied."""
+    known = {
         name: value
         for name in request.__struct_fields__
         if name not in NOT_IN_FINGERPRINT
         and (value := getattr(request, name)) is not None
         and value != defaults.get(name)
     }
+    return known if profile is None else {**known, "model": profile}
 
 
 def required(value: T | None, name: str) -> T:

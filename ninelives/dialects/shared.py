@@ -15,11 +15,12 @@ from ninelives.core.spec import Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.sse import data_frame
 
-PROJECTION = 3
+PROJECTION = 4
 """Version of the projections that render a new run. A stored run keeps its own, so its frames never change (G1, R1).
 
 - 2: Responses names the response in content_part events, and a failed one has an error type.
-- 3: tools of this server carry the label "ninelives"; until then it was "holdfast"."""
+- 3: tools of this server carry the label "ninelives"; until then it was "holdfast".
+- 4: approval.request of the Runs API names the command, as front ends of hermes-agent show it."""
 
 
 def server_label(spec: Spec) -> str:

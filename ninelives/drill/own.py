@@ -155,5 +155,5 @@ async def tools_are_there(server: Server, wanted: frozenset[str]) -> None:
 async def _offered(server: Server) -> Sequence[Mapping[str, str]]:
     """The tools of the default profile, which is the one that is drilled."""
     sets = (await server.shown("/v1/toolsets"))["data"]
-    tools: Sequence[Mapping[str, str]] = sets[0]["tools"]
+    tools: Sequence[Mapping[str, str]] = sets[0]["details"]
     return tools

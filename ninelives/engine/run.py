@@ -363,8 +363,19 @@ def end_mark(state: RunState) -> Mark:
         chains=chains,
         turn=turn,
         session=(resolved.session or "") if remembers else "",
+        said=_without_history(state) if remembers else b"",
         void=not chainable(state),
     )
+
+
+def _without_history(state: RunState) -> bytes:
+    """The turn of a request that brought its own history into a session (D1): the session keeps its own."""
+    accepted = state.facts.accepted
+    resolved = accepted.resolved
+    if resolved.session_turns is not None or resolved.previous is not None or not accepted.spec.history:
+        return b""
+    turn = turn_messages(state)
+    return msgspec.json.encode(turn[len(accepted.spec.history) :])
 
 
 def parked_mark(at: int, state: RunState, *, left_at: int = 0) -> Mark:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,6 +26,7 @@ from ninelives.engine.base import Cut, CutOff, Idle, Projection, StreamEnded, Ti
 from ninelives.engine.conversations import SessionBook
 from ninelives.engine.engine import Engine
 from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
+from ninelives.http.edge.access import ProfileReach
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
 from ninelives.journal.values import RunRow
@@ -87,14 +89,30 @@ def owner_of(request: Request) -> str:
     return key.owner
 
 
+def act_for(request: Request, context: Context, owner: str) -> Context:
+    """The context of a request that goes on as this owner: an admin key may have named a profile of theirs (A2)."""
+    if context.owner == owner:
+        return context
+    state = request.scope["state"]
+    state["key"] = replace(state["key"], owner=owner)
+    return replace(context, owner=owner)
+
+
+def reach_of(request: Request, parts: RouteParts) -> ProfileReach:
+    """The profiles that this request may use."""
+    found: ProfileReach | None = request.scope["state"].get("reach")
+    return ProfileReach(parts.profile, parts.others) if found is None else found
+
+
 def context_of(request: Request, parts: RouteParts) -> Context:
     """The request as a dialect sees it."""
     key: ApiKey = request.scope["state"]["key"]
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
     caller = recognise(headers, parts.clients)
-    special = first_of(key.settings, policy_of(parts.profile), caller)
-    more = (key.id, key.settings, parts.clients, caller, special)
-    return Context(key.owner, headers, parts.profile, parts.secret, parts.others, *more)
+    reach = reach_of(request, parts)
+    special = first_of(key.settings, policy_of(reach.profile), caller)
+    more = (key.id, key.settings, parts.clients, caller, special, reach.bound)
+    return Context(key.owner, headers, reach.profile, parts.secret, reach.others, *more)
 
 
 async def body_of(request: Request, parts: RouteParts) -> bytes:

@@ -10,6 +10,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute
 
 from ninelives.engine.base import Logger
+from ninelives.http.edge.access import ProfileAccess
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.errors import on_http_exception
@@ -18,6 +19,7 @@ from ninelives.http.routes import served_dialects
 from ninelives.http.routes.approvals import ApprovalRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
+from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
 from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
 from ninelives.http.routes.web import WebRoutes
@@ -32,18 +34,21 @@ def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Calla
 def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Gate:
     """The whole server as an ASGI application: gate, fast router, then Starlette's router."""
     parts, served = about.parts, served_dialects()
+    health, profiles = HealthRoutes(about), ProfileAccess(parts.profile, parts.others)
     inside = _routed(
         [
-            *HealthRoutes(about).routes(),
+            *health.routes(),
             *ServerRoutes(about, [row.dialect for row in served]).routes(),
             *(route for row in served for route in row.routes(row.dialect, parts, log).routes()),
+            *HermesServerRoutes(parts, health.state).routes(),
+            *HermesSessionRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
             *ApprovalRoutes(parts).routes(),
             *WebRoutes().routes(),
             *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
         ]
     )
-    return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log)
+    return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log, profiles=profiles)
 
 
 def _routed(routes: Sequence[BaseRoute]) -> FastRouter:

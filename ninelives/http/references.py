@@ -50,6 +50,7 @@ async def parse_resolved(parts: RouteParts, context: Context, raw: bytes) -> Par
     """A create request, with the items that it names."""
     aside, size = parts.aside, len(raw)
     request = await aside.run(size, parse.read, raw)
+    context = context.under(request.model)
     wanted = references(request.input)
     known = await named_items(parts, context.owner, wanted, request.previous_response_id)
     if len(known) < len(wanted) and await _key_known(parts, context):

@@ -117,7 +117,6 @@ class Connection:
         self._parts = parts
         self._engine = parts.engine
         self._log = log
-        self._owner = context.owner
         self._memory = Memory()
         self._waiting: deque[Create | FrameRefused] = deque()
         self._waiting_bytes = 0
@@ -226,18 +225,19 @@ class Connection:
         await self._refuse(error, frame.stream_id)
 
     async def _create(self, frame: Create) -> None:
+        context = self._context.under(frame.model)
         try:
             held = self._memory.find(run_of("responses", frame.previous) if frame.previous else None)
-            if held is not None and frame.previous is not None:
+            if held is not None and held.owner == context.owner and frame.previous is not None:
                 size, limit = len(frame.raw), self._parts.max_parts
-                parsed = await self._parts.aside.run(size, parse.parse, frame.raw, self._context, limit)
+                parsed = await self._parts.aside.run(size, parse.parse, frame.raw, context, limit)
                 parsed = socket.continued(parsed, held, frame.previous)
             else:
-                parsed = await parse_resolved(self._parts, self._context, frame.raw)
+                parsed = await parse_resolved(self._parts, context, frame.raw)
             if parsed.unmatched:
-                await check_results(self._parts, self._context, parsed)
-            asked = self._context.waiting(parsed.asked)
-            order = Order(owner=self._context.owner, spec=parsed.spec, asked=asked, size=len(frame.raw))
+                await check_results(self._parts, context, parsed)
+            asked = context.waiting(parsed.asked)
+            order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(frame.raw))
             ticket = await self._parts.engine.submit(order)
             del parsed
         except ClientError as error:
@@ -246,13 +246,13 @@ class Connection:
             raise
         whole = False
         try:
-            whole = await self._stream(ticket, frame)
+            whole = await self._stream(context.owner, ticket, frame)
         finally:
-            await self._engine.close(self._owner, ticket, whole=whole)
+            await self._engine.close(context.owner, ticket, whole=whole)
 
-    async def _stream(self, ticket: Ticket, frame: Create) -> bool:
+    async def _stream(self, owner: str, ticket: Ticket, frame: Create) -> bool:
         """Send all events of a run; True where it has ended. If it is not stored and can be continued, remember it."""
-        subscription = self._engine.attach(self._owner, ticket.run, frames.ResponsesProjection())
+        subscription = self._engine.attach(owner, ticket.run, frames.ResponsesProjection())
         self._reading = subscription
         try:
             if self._gone or self._expired:  # this happened while the run was being admitted
@@ -261,11 +261,11 @@ class Connection:
         finally:
             self._reading = None
             subscription.close()
-        state = await self._engine.look(self._owner, ticket.run)
+        state = await self._engine.look(owner, ticket.run)
         if state is None or not state.ended:
             return False
         if not state.facts.accepted.spec.store and chainable(state):
-            self._memory.keep(ticket.run, await self._held_of(state))
+            self._memory.keep(ticket.run, await self._held_of(owner, state))
         elif state.status == "failed" and frame.previous is not None:
             self._memory.forget(run_of("responses", frame.previous))
         return not self._gone
@@ -288,13 +288,13 @@ class Connection:
                 case _:  # Idle: the server library pings
                     continue
 
-    async def _held_of(self, state: RunState) -> Held:
+    async def _held_of(self, owner: str, state: RunState) -> Held:
         resolved = state.facts.accepted.resolved
         messages = turn_messages(state)
         if resolved.session_turns is not None:
-            turns = await self._engine.durable.turns(self._owner, resolved)
+            turns = await self._engine.durable.turns(owner, resolved)
             messages = [m for turn in turns for m in msgspec.json.decode(turn, type=list[Message])] + messages
-        return Held(tuple(messages), resolved.previous, resolved.session or "", resolved.remember)
+        return Held(tuple(messages), resolved.previous, resolved.session or "", resolved.remember, owner)
 
     # sending
 

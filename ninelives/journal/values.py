@@ -67,8 +67,15 @@ class Mark(Struct, frozen=True, kw_only=True):
     """The messages of the turn, a cache for chains (JSON list)."""
     session: str = ""
     """The session that gets the turn, if the caller named one."""
+    said: bytes = b""
+    """The turn without the history that the request brought along, for the session. Empty: it is `turn`."""
     void: bool = False
     """Failed or cancelled. A retried request starts a new run."""
+
+    @property
+    def session_turn(self) -> bytes:
+        """The turn that the session gets."""
+        return self.said or self.turn
 
 
 class Slice(Struct, frozen=True):

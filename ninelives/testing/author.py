@@ -111,7 +111,9 @@ class Author:
             self.seqs[run] += len(data)
         return verdict
 
-    async def end(self, run: str, *, chains: bool = True, turn: bytes = b"", session: str = "") -> Verdict:
+    async def end(
+        self, run: str, *, chains: bool = True, turn: bytes = b"", session: str = "", said: bytes = b""
+    ) -> Verdict:
         """End a run: completed where it chains, failed else."""
         status = "completed" if chains else "failed"
         turn = (turn or b'["%s"]' % run.encode()) if chains else b""
@@ -122,6 +124,7 @@ class Author:
             chains=chains,
             turn=turn,
             session=session,
+            said=said,
             void=not chains,
         )
         return await self.write(run, b"ended", mark=mark)

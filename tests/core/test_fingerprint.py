@@ -117,7 +117,7 @@ def test_defaults_and_delivery_are_left_out_on_responses(fields: dict[str, objec
         {"store": True},
         {"stop": "x"},
         {"max_tokens": 5},
-        {"model": "hermes-agent"},
+        {"model": "hermes-agent"},  # without a model the fingerprint is that of earlier releases
         {"seed": 1},
         {"user": "u"},
         {"messages": [{"role": "user", "content": "Ho"}]},

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
 from ninelives.dialects.asking import Context, Profile
@@ -304,14 +305,35 @@ def test_an_assistant_message_may_have_calls_instead_of_content() -> None:
     assert (*spec.history, *spec.input) == tuple(messages)
 
 
-def test_an_unknown_model_is_404_with_the_known_ones() -> None:
-    """A2."""
-    error = refused(model="gpt-4o")
+def test_a2_an_unknown_model_is_answered_by_the_default_profile() -> None:
+    for name in ("gpt-4o", "default", "", "hermes-agent"):
+        assert parsed(model=name).spec.model == parsed().spec.model == "hermes-agent"
+
+
+def test_a2_unknown_model_error_is_404_with_the_known_ones() -> None:
+    strict = context(Profile("hermes-agent", unknown_model="error"))
+    with pytest.raises(ClientError) as caught:
+        parsed(strict, model="gpt-4o")
+    error = caught.value
     assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
     assert "hermes-agent" in error.message and "gpt-4o" in error.message
-    assert parsed(model="hermes-agent").spec.model == parsed().spec.model == "hermes-agent"
-    anything = Profile("hermes-agent", unknown_model="default")
-    assert parsed(context(anything), model="gpt-4o").spec.model == "hermes-agent"
+
+
+def test_a2_g4_the_fingerprint_holds_the_profile_that_answers() -> None:
+    """Names that lead to one profile give the same request; those of two profiles do not."""
+    others = {"coder": Profile("coder")}
+    asked = replace(context(Profile("hermes-agent")), others=others)
+    by_name = {name: parsed(asked, model=name).asked.fingerprint for name in ("gpt-4o", "hermes-agent", "coder")}
+    assert by_name["gpt-4o"] == by_name["hermes-agent"] != by_name["coder"]
+    bound = replace(context(others["coder"]), bound=True)
+    assert parsed(bound).asked.fingerprint == by_name["coder"] != parsed(asked).asked.fingerprint
+
+
+def test_a2_an_admin_key_that_names_the_profile_of_an_owner_acts_for_this_owner() -> None:
+    others = {"lucas": Profile("lucas", owner="lucas"), "coder": Profile("coder")}
+    asked = replace(context(Profile("hermes-agent")), owner="default", others=others)
+    assert parsed(asked, model="lucas").asked.owner == "lucas"
+    assert parsed(asked, model="coder").asked.owner == parsed(asked, model="eva").asked.owner == "default"
 
 
 PROGRESS = [
@@ -489,6 +511,6 @@ def test_maps_and_lists_of_options_are_capped_with_the_field_and_the_limit(name:
 
 def test_a_fingerprint_copies_no_conversation() -> None:
     request = ChatRequest(messages=[USER], temperature=1, stream=True)
-    fields = known_fields(request, {"temperature": 1})
+    fields = known_fields(request, {"temperature": 1}, None)
     assert fields == {"messages": [USER]}
     assert fields["messages"] is request.messages

@@ -88,10 +88,12 @@ def test_a7_what_does_not_fit_is_400_and_named(fields: dict[str, Any], param: st
     assert (error.status, error.param) == (400, param), error.message
 
 
-def test_a2_an_unknown_model_is_404_unless_the_profile_takes_any() -> None:
-    assert refused(model="claude-x").status == 404
-    lenient = replace(CONTEXT, profile=Profile("hermes-agent", unknown_model="default"))
-    assert read(lenient, model="claude-x").spec.model == "hermes-agent"
+def test_a2_an_unknown_model_is_answered_by_the_default_profile_or_404() -> None:
+    assert read(CONTEXT, model="claude-x").spec.model == "hermes-agent"
+    strict = replace(CONTEXT, profile=Profile("hermes-agent", unknown_model="error"))
+    with pytest.raises(ClientError) as caught:
+        read(strict, model="claude-x")
+    assert caught.value.status == 404
 
 
 @pytest.mark.parametrize(

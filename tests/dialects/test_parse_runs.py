@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ninelives.core.admission import Accept, Found, decide
 from ninelives.core.errors import ClientError
 from ninelives.dialects.asking import Context, Profile
 from ninelives.dialects.parsed import ParsedRequest
@@ -94,8 +95,25 @@ def test_conversation_history_comes_before_the_input() -> None:
 
 def test_a_session_gives_the_history_instead() -> None:
     """D2."""
-    spec = parsed(session_id="s", conversation_history=[USER, HELLO], input=[USER, HELLO, MORE]).spec
-    assert (spec.history, spec.input) == ((), (MORE,))
+    found = parsed(session_id="s", input=[USER, HELLO, MORE])
+    assert (found.spec.history, found.spec.input) == ((), (MORE,))
+    assert parsed(session_id="s", conversation_history=[]).asked.history_given is False
+
+
+def test_d1_a_given_history_wins_over_that_of_the_session_which_still_gets_the_turn() -> None:
+    found = parsed(session_id="s", conversation_history=[USER, HELLO], input="and now?")
+    assert found.spec.history == (USER, HELLO)
+    assert (found.asked.session, found.asked.history_given) == ("s", True)
+    decided = decide(found.asked, Found(session_turns=3))
+    assert isinstance(decided, Accept)
+    assert (decided.resolved.session, decided.resolved.session_turns, decided.resolved.remember) == ("s", None, True)
+
+
+def test_d1_parts_of_chat_completions_are_read_in_an_input() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    spec = parsed(input=[{"role": "user", "content": [{"type": "text", "text": "look"}, image]}]).spec
+    assert spec.input[0]["content"] == [{"type": "text", "text": "look"}, image]
+    assert refused(input=[{"role": "user", "content": [{"type": "image_url"}]}]).status == 400
 
 
 @pytest.mark.parametrize("shown", ["run_0123456789ab", "resp_0123456789ab", "chatcmpl-0123456789ab"])
@@ -119,6 +137,5 @@ def test_an_idempotency_key_works() -> None:
     assert one.asked.fingerprint != parsed(input="Ho").asked.fingerprint
 
 
-def test_an_unknown_model_is_404() -> None:
-    """A2."""
-    assert refused(model="gpt").status == 404
+def test_a2_an_unknown_model_is_answered_by_the_default_profile() -> None:
+    assert parsed(model="default").spec.model == "hermes-agent"

@@ -143,6 +143,33 @@ def test_the_fields_of_each_event() -> None:
     ]
 
 
+def test_r1_a_question_names_the_command_as_a_card_shows_it_since_version_4() -> None:
+    """Front ends of hermes-agent read command, description, pattern_key(s), allow_permanent and approval_id."""
+    shown = {}
+    for version in (3, 4):
+        pen = Pen(spec_of("runs", projection=version)).attempt()
+        calls = [pen.call("terminal", '{"command":"rm x"}'), pen.call("write_file", '{"path":"a\\u200b"}')]
+        asked = [
+            e.ApprovalRequested(call=call, digest="d", code="K7QM2X", expires_at=AT, tool_digest="t") for call in calls
+        ]
+        pen.settle(*calls).write(asked[0], e.ApprovalGiven(call_id=calls[0].id, choice="once"), asked[1])
+        shown[version] = [event for event in events(replay(RUNS, pen.entries)) if event["event"] == "approval.request"]
+    ours = set(shown[3][0])
+    assert set(shown[4][0]) - ours == {
+        "approval_id", "command", "description", "pattern_key", "pattern_keys", "allow_permanent",
+    }  # fmt: skip
+    for old, new in zip(shown[3], shown[4], strict=True):
+        assert old == {name: new[name] for name in ours}
+    terminal, file = shown[4]
+    assert (terminal["command"], terminal["pattern_key"], terminal["pattern_keys"]) == (
+        "rm x",
+        "terminal",
+        ["terminal"],
+    )
+    assert terminal["approval_id"] == terminal["toolCallId"] and terminal["allow_permanent"] is True
+    assert file["command"] == 'write_file {"path":"a\\u200b"}' and "write_file" in file["description"]
+
+
 def test_a_question_and_its_answer_are_events() -> None:
     """G8, D4: with the choices, and what they are bound to."""
     pen = Pen(spec_of("runs")).attempt()

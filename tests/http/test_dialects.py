@@ -99,7 +99,7 @@ async def test_a_dialect_of_another_package_is_served_and_described(built: Assem
 
     capabilities = (await ask("GET", "/v1/capabilities")).json()
     assert capabilities["dialects"] == ["chat", "completions", "responses", "messages", "runs", "tiny"]
-    assert "POST /v1/tiny" in capabilities["endpoints"]
+    assert "POST /v1/tiny" in capabilities["routes"]
     document = (await ask("GET", "/openapi.json")).json()
     assert {"name": "Tiny", "description": "Plain text lines."} in document["tags"]
     assert document["paths"]["/v1/tiny"]["post"]["tags"] == ["Tiny"]

@@ -312,6 +312,8 @@ async def test_a_preflight_needs_no_key_and_reaches_no_route() -> None:
         ("x-stainless-retry-count, x-stainless-read-timeout", "x-stainless-retry-count, x-stainless-read-timeout"),
         ("idempotency-key, x-evil, last-event-id", "idempotency-key, last-event-id"),
         ("x-hermes-session-id, x-hermes-session-key", "x-hermes-session-id, x-hermes-session-key"),
+        ("x-multitask-strategy, x-tool-items, x-tool-progress", "x-multitask-strategy, x-tool-items, x-tool-progress"),
+        ("x-on-disconnect, x-end-user-id, x-hermes-user-id", "x-on-disconnect, x-end-user-id, x-hermes-user-id"),
         ("x-api-key, anthropic-version, x-other", "x-api-key, anthropic-version"),
         ("authorization, x-stainless-a\r\nset-cookie: x", "authorization"),
         ("authorization, x-stainless-ü, *", "authorization"),

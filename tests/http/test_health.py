@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from ninelives import __version__
 from ninelives.http.routes.health import HealthRoutes
 
 HOLD_S = 10.0
+PLATFORM = {"platform": "hermes-agent", "server": "ninelives"}
 
 
 class House:
@@ -62,14 +64,14 @@ async def test_a1_readyz_is_503_with_a_reason_while_the_server_drains() -> None:
 async def test_a1_livez_is_200_whatever_happens() -> None:
     house = House()
     house.draining, house.away, house.full = True, "no store", "no room"
-    assert await house.get("/livez") == (200, {"status": "ok", "platform": "ninelives"})
+    assert await house.get("/livez") == (200, {"status": "ok", **PLATFORM})
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/health"])
 async def test_a1_health_is_200_once_started_and_says_how_it_is(path: str) -> None:
     house = House()
-    assert await house.get(path) == (200, {"status": "ok", "platform": "ninelives"})
+    assert await house.get(path) == (200, {"status": "ok", **PLATFORM, "version": __version__})
     house.away = "no store"
     assert (await house.get(path))[1]["status"] == "degraded"
     house.draining = True
-    assert await house.get(path) == (200, {"status": "draining", "platform": "ninelives"})
+    assert await house.get(path) == (200, {"status": "draining", **PLATFORM, "version": __version__})

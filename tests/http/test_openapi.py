@@ -61,7 +61,7 @@ async def test_the_document_names_every_route_and_no_other(built: Assembled, doc
 
 
 async def test_capabilities_agree_with_the_document(built: Assembled, doc: dict[str, Any]) -> None:
-    shown = (await call(built.app, "GET", "/v1/capabilities", AUTH)).json()["endpoints"]
+    shown = (await call(built.app, "GET", "/v1/capabilities", AUTH)).json()["routes"]
     assert {tuple(each.split(" ", 1)) for each in shown if not each.startswith("HEAD ")} == operations(doc)
 
 

@@ -29,6 +29,7 @@ from tests.asgi import Answer, http_scope
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KEYS = {"alice": "alice-key-0123456789abcdef", "bob": "bob-key-0123456789abcdefgh"}
+ADMIN = "admin-key-0123456789abcdef"
 SECRET = "the-secret-word-of-alice"
 DEADLINE_S = 30.0
 CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
@@ -103,6 +104,9 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
     ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
     ("GET", "/v1/toolsets"): [Probe("/v1/toolsets")],
+    ("GET", "/v1/skills"): [Probe("/v1/skills")],
+    ("GET", "/api/model/options"): [Probe("/api/model/options")],
+    ("GET", "/api/status"): [],  # counts of the whole server, as in /health/detailed
     ("GET", "/v1/approvals"): [Probe("/v1/approvals")],
     ("DELETE", "/v1/approvals/{id}"): by_id("/v1/approvals/ID", "grant"),
     ("POST", CHAT): [*create(CHAT, MESSAGES), *approvals(CHAT)],
@@ -189,6 +193,10 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", SESSIONS + "/{id:path}/messages"): by_id(SESSIONS + "/ID/messages", "private"),
     ("GET", SESSIONS + "/{id:path}/export"): by_id(SESSIONS + "/ID/export", "private"),
     ("POST", SESSIONS + "/{id:path}/fork"): by_id(SESSIONS + "/ID/fork", "private", body={"id": "mine"}),
+    ("POST", SESSIONS + "/{id:path}/chat"): by_id(SESSIONS + "/ID/chat", "session", body={"message": "hi"}),
+    ("POST", SESSIONS + "/{id:path}/chat/stream"): by_id(
+        SESSIONS + "/ID/chat/stream", "session", body={"message": "hi"}
+    ),
 }
 LISTS = (CHAT, RUNS)
 
@@ -199,9 +207,11 @@ LISTS = (CHAT, RUNS)
 class World:
     """A server in this process, with two owners."""
 
-    def __init__(self, built: Assembled, up: FakeUpstream) -> None:
+    def __init__(self, built: Assembled, up: FakeUpstream, owner: str) -> None:
         self.built = built
         self.up = up
+        self.owner = owner
+        """Alice's name in the store."""
         self.alices: dict[str, str] = {}
 
     async def call(
@@ -294,8 +304,8 @@ class World:
         engine = self.built.engine
         async with asyncio.timeout(DEADLINE_S):
             while True:
-                for row in await engine.durable.rows(Query(owner="default", statuses=("waiting_for_approval",))):
-                    state = await engine.look("default", row.run)
+                for row in await engine.durable.rows(Query(owner=self.owner, statuses=("waiting_for_approval",))):
+                    state = await engine.look(self.owner, row.run)
                     if state is not None and state.facts.asked is not None:
                         return state.facts.asked.code
                 await asyncio.sleep(0.01)
@@ -303,7 +313,7 @@ class World:
     async def _grant(self) -> str:
         """A standing permission of alice."""
         await self.built.engine.durable.grant(
-            Grant("default", "grant_0123abcd", "", "terminal", f'"{SECRET}"', 1, "key 1")
+            Grant(self.owner, "grant_0123abcd", "", "terminal", f'"{SECRET}"', 1, "key 1")
         )
         (listed,) = (await self.call("alice", "GET", "/v1/approvals")).json()["data"]
         return str(listed["id"])
@@ -321,26 +331,41 @@ class World:
         await self.built.stop()
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+RULES = '[[approvals]]\ntool = "write_file"\nask = "always"\nmatch = "to-be-asked"\n'
+PROFILES = f"""
+[profiles.of-alice]
+owner = "alice"
+key = "{KEYS["alice"]}"
+
+[profiles.of-bob]
+owner = "bob"
+key = "{KEYS["bob"]}"
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["keys", "profiles"])
+async def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """keys: alice is the admin, and bob has a key of another owner. profiles: each has a profile with owner and key."""
+    by_profile = request.param == "profiles"
     data: Path = tmp_path_factory.mktemp("owners")
     async with FakeUpstream() as up:
         flags = {
             "server.data_dir": str(data),
-            "server.key": KEYS["alice"],
+            "server.key": ADMIN if by_profile else KEYS["alice"],
             "model.url": up.url,
             "model.name": "m",
             "tools.sandbox": "off",
             "tools.approval": "never",
         }
         rules = data / "ninelives.toml"
-        rules.write_text('[[approvals]]\ntool = "write_file"\nask = "always"\nmatch = "to-be-asked"\n')
+        rules.write_text(RULES + (PROFILES if by_profile else ""))
         loaded = load(rules, {"HOME": str(data)}, flags)
         model, _ = choose_model(loaded.settings, None)
-        built = await assemble(loaded, KEYS["alice"], Log(lambda: "", None), model)
-        built.keyring.add(KEYS["bob"], "bob", frozenset())
+        built = await assemble(loaded, flags["server.key"], Log(lambda: "", None), model)
+        if not by_profile:
+            built.keyring.add(KEYS["bob"], "bob", frozenset())
         await built.start()
-        made = World(built, up)
+        made = World(built, up, "alice" if by_profile else "default")
         await made.settle()
         yield made
         await made.close()
@@ -416,7 +441,7 @@ async def test_nothing_that_bob_did_changed_anything_of_alices(world: World) -> 
         await world.call("bob", "POST", probe.path, filled(probe.body, world.alices))
     assert await _all_of(world) == before
     assert world.built.engine.stats()["active"] == 3
-    assert await world.built.engine.waiting_with("default", world.alices["code"]), "alice is still asked"
+    assert await world.built.engine.waiting_with(world.owner, world.alices["code"]), "alice is still asked"
 
 
 async def _all_of(world: World) -> list[Any]:

@@ -106,11 +106,13 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
     for path in ("/v1/runs", "/v1/runs?status=completed&limit=1", "/api/sessions", "/v1/models", "/v1/toolsets"):
         say("GET", path)
     open_paths = ("/livez", "/readyz", "/health", "/v1/health", "/health/detailed", "/openapi.json", "/docs")
-    for path in (*open_paths, "/v1/capabilities"):
+    for path in (*open_paths, "/v1/capabilities", "/api/status", "/api/model/options", "/v1/skills"):
         say("GET", path)
     say("GET", "/v1/models/{id}", id="hermes-agent")
     for path in ("/api/sessions/{id}", "/api/sessions/{id}/messages", "/api/sessions/{id}/export"):
         say("GET", path, id="schema-session")
+    say("POST", "/api/sessions/{id}/chat", {"message": "hi"}, id="schema-session")
+    say("POST", "/api/sessions/{id}/chat/stream", {"message": "hi"}, id="schema-session")
     say("PATCH", "/api/sessions/{id}", {"title": "Notes"}, id="schema-session")
     say("POST", "/api/sessions/{id}/fork", id="schema-session")
     say("DELETE", "/api/sessions/{id}", id="schema-session")

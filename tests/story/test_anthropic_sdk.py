@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 
 PATH = "/v1/messages"
 BROKEN = (transport_kit.HTTPError,)
-SETTINGS = {"NINELIVES_LIMITS_KEEPALIVE_S": "0.2"}
+SETTINGS = {"NINELIVES_LIMITS_KEEPALIVE_S": "0.2", "NINELIVES_SERVER_UNKNOWN_MODEL": "error"}
 TWO = '[[tools=write_file:{"path":"sdk.txt","content":"from the sdk"}|read_file:{"path":"sdk.txt"}]] [[text=The end.]]'
 TEXTS = ["Step 0: calling write_file. ", "Step 1: calling read_file. ", "The end. done after 2 results"]
 KINDS = ["text", "mcp_tool_use", "mcp_tool_result", "text", "mcp_tool_use", "mcp_tool_result", "text"]
@@ -252,7 +252,7 @@ def test_a2_the_models_are_listed_in_the_sdks_words_too(sdk: anthropic.Anthropic
 
 def test_a3_the_dialect_is_among_the_capabilities(client: Client) -> None:
     told = client.get("/v1/capabilities").json()
-    assert "messages" in told["dialects"] and "POST /v1/messages/count_tokens" in told["endpoints"]
+    assert "messages" in told["dialects"] and "POST /v1/messages/count_tokens" in told["routes"]
 
 
 # Durable, over a kill

@@ -147,7 +147,7 @@ def test_e2_on_write_asks_before_a_host_that_no_user_message_named(
 
 
 def test_a3_toolsets_tell_effect_and_approval_class(server: Server) -> None:
-    told = {each["profile"]: each["tools"] for each in server.client.get("/v1/toolsets").json()["data"]}
+    told = {each["profile"]: each["details"] for each in server.client.get("/v1/toolsets").json()["data"]}
     classes = {tool["name"]: (tool["effect"], tool["approval"], tool["asks"]) for tool in told["careful"]}
     assert classes["write_file"] == ("idempotent", "write", "on-write")
     assert classes["web_fetch"] == ("read", "network", "on-write")

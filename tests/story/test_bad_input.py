@@ -15,7 +15,11 @@ from tests.story.server import KEY, Answer, Client, Json, Server, Upstream, wait
 
 pytestmark = pytest.mark.xdist_group("processes")
 
-SETTINGS = {"NINELIVES_LIMITS_BODY_BYTES": "200000", "NINELIVES_LIMITS_PARTS": "50"}
+SETTINGS = {
+    "NINELIVES_LIMITS_BODY_BYTES": "200000",
+    "NINELIVES_LIMITS_PARTS": "50",
+    "NINELIVES_SERVER_UNKNOWN_MODEL": "error",
+}
 CHAT, RESPONSES, RUNS = chat.PATH, responses.PATH, "/v1/runs"
 CREATES = (CHAT, RESPONSES, RUNS)
 GOOD: dict[str, Json] = {CHAT: chat.ask("hi"), RESPONSES: {"input": "hi"}, RUNS: {"input": "hi"}}

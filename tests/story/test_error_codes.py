@@ -28,6 +28,7 @@ from tests.story.server import KEY, ROOT, Answer, Client, Json, Server, Upstream
 pytestmark = pytest.mark.xdist_group("processes")
 
 SETTINGS = {
+    "NINELIVES_SERVER_UNKNOWN_MODEL": "error",
     "NINELIVES_LIMITS_BODY_BYTES": "100000",
     "NINELIVES_LIMITS_PARTS": "20",
     "NINELIVES_LIMITS_JSON_VALUES": "5000",

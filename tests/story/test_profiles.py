@@ -44,8 +44,9 @@ def chat(client: Client, model: str, text: str) -> Any:
 def test_a2_each_profile_is_a_model(configured: Client) -> None:
     assert [model["id"] for model in configured.get("/v1/models").json()["data"]] == ["hermes-agent", "coder"]
     assert configured.get("/v1/models/coder").status == 200
-    unknown = chat(configured, "gpt-9", "hi")
+    unknown = configured.get("/v1/models/gpt-9")
     assert unknown.status == 404 and "hermes-agent, coder" in unknown.error()["message"]
+    assert chat(configured, "gpt-9", "hi").json()["model"] == "hermes-agent"
 
 
 def test_a_profile_has_its_own_prompt_and_tools(configured: Client, upstream: Upstream, mark: str) -> None:
@@ -57,7 +58,7 @@ def test_a_profile_has_its_own_prompt_and_tools(configured: Client, upstream: Up
 
 
 def test_a3_toolsets_tell_the_tools_and_approvals_of_each_profile(configured: Client) -> None:
-    told = {each["profile"]: each["tools"] for each in configured.get("/v1/toolsets").json()["data"]}
+    told = {each["profile"]: each["details"] for each in configured.get("/v1/toolsets").json()["data"]}
     assert {tool["name"] for tool in told["coder"]} == {"read_file", "terminal"}
     assert len(told["hermes-agent"]) > 2
     assert all(tool["effect"] and tool["approval"] for tools in told.values() for tool in tools)

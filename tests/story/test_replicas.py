@@ -162,7 +162,7 @@ def test_p15_health_says_when_the_database_is_away_and_when_it_is_back(tmp_path:
         assert away.json()["status"] == "degraded" and away.json()["reason"] and away.headers["retry-after"]
         assert server.anonymous.get("/livez").status == 200, "whatever the store does"
         health = server.anonymous.get("/health")
-        assert (health.status, health.json()) == (200, {"status": "degraded", "platform": "ninelives"})
+        assert (health.status, health.json()["status"]) == (200, "degraded")
         detailed = server.anonymous.get("/health/detailed")
         assert detailed.status == 200 and detailed.json()["store"]["reachable"] is False
         own.start()

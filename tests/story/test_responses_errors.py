@@ -15,7 +15,11 @@ from tests.story.responses import HANGS, PATH, create, started
 from tests.story.server import ROOT, Answer, Client, Server, Upstream, start_server
 
 pytestmark = pytest.mark.xdist_group("processes")
-SETTINGS = {"NINELIVES_LIMITS_PARTS": "20", "NINELIVES_LIMITS_JSON_VALUES": "5000"}
+SETTINGS = {
+    "NINELIVES_LIMITS_PARTS": "20",
+    "NINELIVES_LIMITS_JSON_VALUES": "5000",
+    "NINELIVES_SERVER_UNKNOWN_MODEL": "error",
+}
 UNKNOWN = "resp_0123456789abcdef01234567"
 
 

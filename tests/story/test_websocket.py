@@ -14,7 +14,7 @@ from tests.story.responses import HANGS, get, text_of
 from tests.story.server import KEY, Client, Json, Server, Upstream, wait_until
 from tests.story.wire import ENDS, replayed, wire
 
-SETTINGS = {"NINELIVES_LIMITS_BODY_BYTES": "200000"}
+SETTINGS = {"NINELIVES_LIMITS_BODY_BYTES": "200000", "NINELIVES_SERVER_UNKNOWN_MODEL": "error"}
 
 
 # The SDK

@@ -139,7 +139,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     )
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("chat", _fields(request, key), session),
+        fingerprint=fingerprint("chat", _fields(request, key, context), session),
         key=key,
         session=session,
         derived_session=context.derived_session(system, first_said(messages)),
@@ -170,11 +170,12 @@ def _with_tools(spec: Spec, request: ChatRequest, context: Context) -> Spec:
     )
 
 
-def _fields(request: ChatRequest, key: str | None) -> dict[str, object]:
+def _fields(request: ChatRequest, key: str | None, context: Context) -> dict[str, object]:
     """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then repeats of
     the last message do not count: Open WebUI leaves out an answer that broke off, so the same message sent again stands
     twice in a row (B8)."""
-    fields, messages = f.known_fields(request, _DEFAULTS), request.messages or []
+    fields = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
+    messages = request.messages or []
     end = len(messages)
     while end > 1 and messages[end - 1].get("role") == "user" and messages[end - 1] == messages[end - 2]:
         end -= 1

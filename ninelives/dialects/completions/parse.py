@@ -72,7 +72,8 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     given = {name: value for name in _CHAT if (value := getattr(request, name)) is not None}
     body = {**given, "messages": [{"role": "user", "content": _prompt(request)}]}
     parsed = chat.parse(msgspec.json.encode(body), context, max_parts)
-    fields = {**f.known_fields(request, _DEFAULTS), "prompt": _prompt(request)}
+    profile = context.under(request.model).named_profile(request.model)
+    fields = {**f.known_fields(request, _DEFAULTS, profile), "prompt": _prompt(request)}
     return replace(
         parsed,
         spec=replace(parsed.spec, dialect="completions", tool_progress="off"),

@@ -108,7 +108,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     derived = context.derived_session(system, _first_user(messages))
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("messages", _fields(request, key, first), session),
+        fingerprint=fingerprint("messages", _fields(request, context, first), session),
         key=key,
         session=session,
         derived_session=derived,
@@ -120,11 +120,11 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     return ParsedRequest(spec, asked, bool(request.stream), reply, got, unmatched)
 
 
-def _fields(request: MessagesRequest, key: str | None, first: list[Message]) -> dict[str, object]:
+def _fields(request: MessagesRequest, context: Context, first: list[Message]) -> dict[str, object]:
     """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then marks of
     caching do not count: Claude Code moves them from one try to the next."""
-    fields = f.known_fields(request, _DEFAULTS)
-    return fields if key is not None else {**fields, "messages": first, "system": system_text(request.system)}
+    fields = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
+    return fields if context.key() is not None else {**fields, "messages": first, "system": system_text(request.system)}
 
 
 def count(raw: bytes, context: Context, max_parts: int) -> int:

@@ -49,7 +49,7 @@ def _check_message(item: Item, n: int) -> None:
     if not good:
         raise ClientError("invalid_value", f"input[{n}].content must be text or parts with a type.", param="input")
     for part in content if isinstance(content, list) else ():
-        if part["type"] == "input_image" and not isinstance(part.get("image_url"), str):
+        if part["type"] in ("input_image", "image_url") and not isinstance(_image(part).get("url"), str):
             message = f"input[{n}] has an image without image_url: send a URL or a data URL, file ids are not known."
             raise ClientError("invalid_value", message, param="input")
 
@@ -114,6 +114,13 @@ def _content(content: object) -> object:
     return parts
 
 
+def _image(part: dict[str, object]) -> dict[str, object]:
+    """The image of a part. Parts in the form of Chat Completions, which front ends of the Runs API send, have an object
+    with the URL in it."""
+    found = part.get("image_url")
+    return found if isinstance(found, dict) and part["type"] == "image_url" else {"url": found}
+
+
 def _part(given: dict[str, object]) -> dict[str, object] | None:
     match given.get("type"):
         case "input_text" | "output_text" | "text":
@@ -123,6 +130,8 @@ def _part(given: dict[str, object]) -> dict[str, object] | None:
         case "input_image":
             image = {"url": given.get("image_url"), "detail": given.get("detail") or "auto"}
             return {"type": "image_url", "image_url": image}
+        case "image_url":
+            return {"type": "image_url", "image_url": _image(given)}
         case "input_file":
             return {"type": "file", "file": {k: v for k, v in given.items() if k != "type"}}
         case _:

@@ -27,6 +27,7 @@ class _Head(Struct):
     type: str | None = None
     stream_id: Annotated[str, Meta(max_length=256)] | None = None
     previous_response_id: str | None = None
+    model: str | None = None
     store: object = None
     stream: object = None
     stream_options: object = None
@@ -42,6 +43,7 @@ class Create(Struct, frozen=True):
     previous: str | None = None
     """The id of the response that it continues."""
     stored: bool = True
+    model: str | None = None
 
 
 class FrameRefused(Struct, frozen=True):
@@ -62,6 +64,8 @@ class Held(Struct, frozen=True):
     session: str
     named: bool = False
     """The caller named the session: it has the history, and this turn too."""
+    owner: str = ""
+    """Whose it is. An admin key may act for several owners on one connection."""
 
 
 def read_frame(raw: bytes) -> Create | FrameRefused:
@@ -83,7 +87,7 @@ def read_frame(raw: bytes) -> Create | FrameRefused:
     if head.generate is False:
         words = "generate=false is not supported: there is nothing to warm up. Send the request when it should run."
         return FrameRefused(ClientError("unsupported_parameter", words, param="generate"), head.stream_id)
-    return Create(raw, head.stream_id, head.previous_response_id, head.store is not False)
+    return Create(raw, head.stream_id, head.previous_response_id, head.store is not False, head.model)
 
 
 def continued(parsed: ParsedRequest, held: Held, shown: str) -> ParsedRequest:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ninelives.core import events as e
 from ninelives.core.ids import wire_id
+from ninelives.dialects.hermes.approval import card
 from ninelives.dialects.responses.body import usage_object
 from ninelives.dialects.runs.body import failure_text
 from ninelives.dialects.shared import hidden, joined
@@ -24,6 +25,8 @@ class RunsView(Struct, frozen=True):
     """Texts of complete messages, for the output at the end."""
     draft_from: int = -1
     usage: e.Usage = e.Usage()
+    version: int = 1
+    """Of the projection that renders this run."""
 
 
 class RunsProjection:
@@ -50,7 +53,7 @@ class RunsProjection:
     def step(self, view: RunsView, entry: e.Entry) -> tuple[RunsView, list[bytes]]:
         """See Projection.step."""
         seen = entry.seq <= view.after and not isinstance(entry.event, e.Terminal)
-        view, events = _events_of(view, entry)
+        view, events = events_of(view, entry)
         if seen:
             return view, []
         place = {"seq": entry.seq, "run_id": wire_id("runs", entry.run), "timestamp": entry.at / 1000}
@@ -63,8 +66,11 @@ class RunsProjection:
 RunEvents = list[tuple[str, dict[str, object]]]
 
 
-def _events_of(view: RunsView, entry: e.Entry) -> tuple[RunsView, RunEvents]:
+def events_of(view: RunsView, entry: e.Entry) -> tuple[RunsView, RunEvents]:
+    """The view after an entry, and the names and fields of its events."""
     match entry.event:
+        case e.RunAccepted() as accepted:
+            return replace(view, version=accepted.spec.projection), []
         case e.TextDelta(text):
             if view.draft_from < 0:
                 view = replace(view, draft_from=entry.seq)
@@ -75,14 +81,18 @@ def _events_of(view: RunsView, entry: e.Entry) -> tuple[RunsView, RunEvents]:
             return replace(view, draft_from=-1), [("message.dropped", {"from_seq": view.draft_from})]
         case e.CallBegun() | e.ToolStarted() | e.ToolFinished() as event:
             return _tool_events(view, event)
-        case e.ApprovalRequested() as asked:
-            return view, [("approval.request", _question(asked))]
-        case e.ApprovalGiven() as given:
-            return view, [("approval.responded", {"toolCallId": given.call_id, "choice": given.choice})]
+        case e.ApprovalRequested() | e.ApprovalGiven() as approval:
+            return view, [_approval(view, approval)]
         case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted() as end:
             return view, [_end(view, end)]
         case _:
             return view, []
+
+
+def _approval(view: RunsView, event: e.ApprovalRequested | e.ApprovalGiven) -> tuple[str, dict[str, object]]:
+    if isinstance(event, e.ApprovalGiven):
+        return "approval.responded", {"toolCallId": event.call_id, "choice": event.choice}
+    return "approval.request", {**_question(event), **(card(event) if view.version >= 4 else {})}
 
 
 def _question(asked: e.ApprovalRequested) -> dict[str, object]:

@@ -34,7 +34,12 @@ class RunsRequest(Struct):
 
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     """A request as a Spec. Raises ClientError when the request is not valid."""
-    request = f.decode(raw, RunsRequest)
+    return parse_request(f.decode(raw, RunsRequest), context, max_parts)
+
+
+def parse_request(request: RunsRequest, context: Context, max_parts: int) -> ParsedRequest:
+    """The same for a request that was read. A conversation_history wins over what its session has; the finished turn is
+    added to the session all the same (D1)."""
     context = context.under(request.model)
     named = request.session_id
     session = context.session() if named is None else checked_session(named, "session_id")
@@ -42,13 +47,14 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     items = input_items(given, max_parts)
     system, earlier, turn = split_turn(messages_of(items))
     before, history = _history(request.conversation_history or [])
+    given_history = bool(request.conversation_history)
     history += earlier
     layers = [layer for layer in (request.instructions, *before, system) if layer]
     spec = Spec(
         dialect="runs",
         model=context.profile.name,
         input=tuple(turn),
-        history=() if session else tuple(history),
+        history=() if session and not given_history else tuple(history),
         instructions="\n\n".join(layers) or None,
         metadata=request.metadata or {},
         background=True,
@@ -58,12 +64,14 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         items=tuple(items),
         projection=PROJECTION,
     )
+    known = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("runs", f.known_fields(request, _DEFAULTS), session),
+        fingerprint=fingerprint("runs", known, session),
         key=context.key(),
         previous=_previous(request.previous_response_id),
         session=session,
+        history_given=given_history,
         resend_ms=context.resend_ms(user=False),
         derived_session=context.derived_session(spec.instructions, text_of(turn[0].get("content")) if turn else ""),
     )

@@ -82,9 +82,12 @@ class Pinned(Struct, frozen=True):
 class Approved(Struct, frozen=True):
     """The answer that was taken."""
 
+    object: Literal["hermes.run.approval_response"]
     run_id: str
     toolCallId: str
     choice: Choice
+    resolved: Count
+    """How many questions it answered."""
 
 
 class ReceiptObject(Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ninelives.dialects.fields import Count, Json, Seconds
+from ninelives.dialects.hermes.shapes import GatewayState
 
 T = TypeVar("T")
 HealthStatus = Literal["ok", "degraded", "draining"]
@@ -55,7 +56,10 @@ class Health(Struct, frozen=True):
     """The process answers."""
 
     status: HealthStatus
-    platform: Literal["ninelives"]
+    platform: Literal["hermes-agent"]
+    """The platform whose clients can call it."""
+    server: Literal["ninelives"]
+    version: str | UnsetType = UNSET
 
 
 class DetailedHealth(Struct, frozen=True, kw_only=True):
@@ -63,6 +67,16 @@ class DetailedHealth(Struct, frozen=True, kw_only=True):
 
     status: HealthStatus
     version: str
+    platform: Literal["hermes-agent"]
+    """The platform whose clients can call it; those also read the fields down to pid."""
+    server: Literal["ninelives"]
+    gateway_state: GatewayState
+    active_agents: Count
+    gateway_busy: bool
+    platforms: dict[str, dict[str, str]]
+    exit_reason: str | None
+    updated_at: str
+    pid: int | UnsetType = UNSET
     uptime_s: float
     store: Json
     runs: dict[str, int]
@@ -86,6 +100,9 @@ class ModelObject(Struct, frozen=True):
     object: Literal["model"]
     created: int
     owned_by: str
+    permission: list[Json]
+    root: str
+    parent: str | None
     type: Literal["model"]
     display_name: str
     created_at: str
@@ -94,11 +111,20 @@ class ModelObject(Struct, frozen=True):
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What this server does."""
 
-    object: Literal["capabilities"]
+    object: Literal["hermes.api_server.capabilities"]
+    platform: Literal["hermes-agent"]
+    server: Literal["ninelives"]
     version: str
+    model: str
+    """The default one."""
     models: list[str]
+    auth: Json
+    runtime: Json
     dialects: list[str]
-    endpoints: list[str]
+    routes: list[str]
+    """All of them, as METHOD /path."""
+    endpoints: dict[str, dict[str, str]]
+    """Those that clients of hermes-agent know by name."""
     tool_items: list[str]
     tool_progress: list[str]
     store: Json
@@ -109,10 +135,18 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Toolset(Struct, frozen=True):
-    """The tools of a profile, each with effect and approval class, and those that are off, each with the reason."""
+    """The tools of a profile, and those that are off, each with the reason. `name` to `tools` are for clients of
+    hermes-agent."""
 
     profile: str
-    tools: list[Json]
+    name: str
+    label: str
+    description: str
+    enabled: bool
+    configured: bool
+    tools: list[str]
+    details: list[Json]
+    """The same tools with effect and approval class."""
     off: list[Json] = []
 
 
@@ -120,6 +154,7 @@ class Toolsets(Struct, frozen=True):
     """The tools of all profiles, and the MCP servers: whether each is connected, or why not, and what it lists."""
 
     object: Literal["list"]
+    platform: Literal["api_server"]
     data: list[Toolset]
     mcp: list[Json]
 

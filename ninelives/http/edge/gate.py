@@ -19,6 +19,7 @@ from ninelives.dialects.asking import is_session_name
 from ninelives.engine.base import Logger
 from ninelives.http.api_style import ApiStyle, style_of
 from ninelives.http.body import too_large
+from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
 from ninelives.http.errors import Headers, error_response, unexpected
@@ -33,6 +34,12 @@ _CALLER_HEADERS = (
     "last-event-id",
     "x-hermes-session-id",
     "x-hermes-session-key",
+    "x-hermes-user-id",
+    "x-end-user-id",
+    "x-multitask-strategy",
+    "x-on-disconnect",
+    "x-tool-items",
+    "x-tool-progress",
     "x-api-key",
     "anthropic-version",
     "anthropic-beta",
@@ -48,8 +55,17 @@ _CLOSING = frozenset({408, 413, 431})
 Seen = Mapping[bytes, list[bytes]]
 """The headers that the gate reads, each with all its values, because duplicates must be refused."""
 
+_SESSION_KEY = b"x-hermes-session-key"
 _READ = frozenset(
-    {b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"access-control-request-headers"},
+    {
+        b"host",
+        b"origin",
+        b"authorization",
+        b"x-api-key",
+        b"content-length",
+        b"access-control-request-headers",
+        _SESSION_KEY,
+    },
 )
 
 
@@ -95,9 +111,19 @@ class Gate:
     """Pure ASGI middleware, the outermost layer. It handles every exception, so Starlette's error layers are not needed
     around it."""
 
-    def __init__(self, app: ASGIApp, *, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keyring: Keyring,
+        rules: Rules,
+        new_id: Callable[[], str],
+        log: Logger,
+        profiles: ProfileAccess | None = None,
+    ) -> None:
         self.inside = app
         self._keyring = keyring
+        self._profiles = profiles
         self._rules = rules
         self._origins = frozenset(origin.encode("ascii", "replace") for origin in rules.cors_origins)
         self._hosts = frozenset(host.lower() for host in rules.allowed_hosts)
@@ -105,14 +131,16 @@ class Gate:
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it here. Sets request_id and key (None on open paths) in scope["state"]."""
+        """Pass a request on, or answer it here. Sets request_id, key (None on open paths) and reach (the profiles that
+        the key may use) in scope["state"]. The profile in a path, /p/NAME/..., is taken out of it."""
         if scope["type"] not in ("http", "websocket"):
             await self.inside(scope, receive, send)
             return
+        named, scope["path"] = split_path(scope["path"])
         request_id, style = self._new_id(), style_of(scope["path"])
-        scope.setdefault("state", {}).update(request_id=request_id, key=None)
-        named = [(name, request_id.encode("ascii")) for name in style.request_ids]
-        answer = _GatedAnswer(send, style, [*FIXED, *named])
+        scope.setdefault("state", {}).update(request_id=request_id, key=None, profile=named)
+        ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
+        answer = _GatedAnswer(send, style, [*FIXED, *ids])
         try:
             await self._enter(scope, receive, answer)
         except ClientDisconnect:
@@ -152,7 +180,7 @@ class Gate:
         if scope.get("method") == "OPTIONS":
             await answer.whole(204, self._preflight(seen), b"")
             return
-        scope["state"]["key"] = self._key(scope, seen, answer.style)
+        self._identify(scope, seen, answer)
         for length in seen.get(b"content-length", []):  # refused before the body is read; body.py counts what comes
             if not length.isdigit():
                 raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
@@ -206,6 +234,17 @@ class Gate:
             raise missing_key(credentials)
         return key
 
+    def _identify(self, scope: Scope, seen: Seen, answer: _GatedAnswer) -> None:
+        """The key of a request, the profiles that it may use, and the session key that is echoed."""
+        key = scope["state"]["key"] = self._key(scope, seen, answer.style)
+        if key is None:
+            return
+        if _SESSION_KEY in seen:
+            answer.headers += _session_key(seen[_SESSION_KEY])
+        if self._profiles is not None and not self._is_open(scope):
+            state = scope["state"]
+            state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
+
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]
         listed = path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
@@ -224,6 +263,12 @@ def _fields(scope: Scope) -> dict[str, object]:
     key: ApiKey | None = state["key"]
     method = scope.get("method", "WEBSOCKET")
     return {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
+
+
+def _session_key(named: list[bytes]) -> Headers:
+    """X-Hermes-Session-Key, which an authenticated caller gets back."""
+    valid = len(named) == 1 and is_session_name(named[0].decode("latin-1"))
+    return [(b"x-hermes-session-key", named[0])] if valid else []
 
 
 def _session(scope: Scope) -> Headers:

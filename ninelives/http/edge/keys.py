@@ -29,6 +29,8 @@ class ApiKey(Struct, frozen=True):
     scopes: frozenset[str]
     settings: Policy = PLAIN
     """How to treat callers with this key. It overrides the profile and the table of clients."""
+    profile: str = ""
+    """The profile that it belongs to: its default model. Empty: none."""
 
 
 class Keyring:
@@ -37,12 +39,16 @@ class Keyring:
     def __init__(self) -> None:
         self._keys: dict[bytes, ApiKey] = {}
 
-    def add(self, secret: str, owner: str, scopes: Iterable[str], settings: Policy = PLAIN) -> ApiKey:
+    def add(
+        self, secret: str, owner: str, scopes: Iterable[str], settings: Policy = PLAIN, profile: str = ""
+    ) -> ApiKey:
         """Accept a secret from now on. Only its digest is kept."""
         digest = hashlib.sha256(secret.encode("utf-8")).digest()
-        key = ApiKey(digest.hex()[:8], owner, frozenset(scopes), settings)
+        key = ApiKey(digest.hex()[:8], owner, frozenset(scopes), settings, profile)
         if self._keys.setdefault(digest, key) != key:
-            raise ValueError(f"key {key.id} already exists with another owner, scopes or settings: create a new key")
+            raise ValueError(
+                f"key {key.id} already exists with another owner, scopes, settings or profile: create a new key"
+            )
         return key
 
     def match(self, authorization: Sequence[bytes]) -> ApiKey | None:

@@ -18,7 +18,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HOLD_S = 10.0
 """How long a request waits for the start; then 503."""
-_ALIVE = b'{"status":"ok","platform":"ninelives"}'
+_ALIVE = b'{"status":"ok","platform":"hermes-agent","server":"ninelives"}'
 _NOT_READY = b'{"status":"starting","reason":"The server is starting."}'
 _STARTING = (
     b'{"error":{"message":"The server is starting. Try again in a moment.","type":"server_error","param":null,'

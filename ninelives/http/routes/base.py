@@ -185,6 +185,7 @@ class RunRoutes(DialectRoutes):
         else:
             parse = partial(self.pure_parse, context=context, max_parts=parts.max_parts)
             parsed, size = await parse_json(request, parts.body, parts.aside, parse)
+        context = answering.act_for(request, context, parsed.asked.owner)
         if parsed.reply is not None:
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:

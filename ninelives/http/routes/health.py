@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ninelives import __version__
+from ninelives.dialects.hermes.status import ServerState, status_fields
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import answer
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import Endpoint, Operation
-from ninelives.http.edge.keys import ApiKey
 from ninelives.http.routes.base import Routes
+from ninelives.http.routes.hermes import is_admin
 from ninelives.http.routes.server import About
 from ninelives.journal.values import Replica, StoreUnavailable
 
@@ -49,7 +53,7 @@ class HealthRoutes(Routes):
 
     async def live(self, request: Request) -> Response:
         """The process answers, whatever the store does."""
-        return answer(shapes.Health("ok", "ninelives"))
+        return answer(shapes.Health("ok", "hermes-agent", "ninelives"))
 
     async def ready(self, request: Request) -> Response:
         """Whether a load balancer should send requests here. Never because of the model."""
@@ -72,7 +76,7 @@ class HealthRoutes(Routes):
     async def health(self, request: Request) -> Response:
         """Small and without a key: 200 as soon as requests are answered."""
         status: shapes.HealthStatus = "draining" if self._engine.draining else "degraded" if self._trouble() else "ok"
-        return answer(shapes.Health(status, "ninelives"))
+        return answer(shapes.Health(status, "hermes-agent", "ninelives", __version__))
 
     async def detailed(self, request: Request) -> Response:
         """Without a key, and without any secret, path or pid unless an admin asks."""
@@ -85,6 +89,7 @@ class HealthRoutes(Routes):
         replicas = await self._replicas() if away is None else None
         runs = {"active": stats["active"], "queued": stats["queued"]}
         shown = shapes.DetailedHealth(
+            **status_fields(self.state()),  # type: ignore[arg-type]
             status="draining" if self._engine.draining else "degraded" if degraded else "ok",
             version=__version__,
             uptime_s=round(about.now() - about.started_at, 3),
@@ -104,9 +109,17 @@ class HealthRoutes(Routes):
             recovery={name: stats[name] for name in ("recovered", "taken_over", "restarted", "sealed", "fenced")},
             expired=stats["evicted"],
             replicas=UNSET if replicas is None else _counted(replicas),
-            admin=self._details(stats, replicas) if _is_admin(request) else UNSET,
         )
+        if is_admin(request):
+            shown = replace(shown, pid=os.getpid(), admin=self._details(stats, replicas))
         return answer(shown)
+
+    def state(self) -> ServerState:
+        """The state of the server, for those who name it in other words."""
+        about = self._about
+        active = int(self._engine.stats()["active"])
+        now = datetime.fromtimestamp(about.created + about.now() - about.started_at, UTC)
+        return ServerState(self._engine.draining, active, now.isoformat(timespec="seconds"))
 
     def _details(self, stats: dict[str, Any], replicas: Sequence[Replica] | None) -> dict[str, object]:
         """What only an admin sees."""
@@ -138,11 +151,6 @@ def _tools(about: About) -> dict[str, object]:
 def _later(response: Response) -> Response:
     response.headers["retry-after"] = str(NO_STORE_S)
     return response
-
-
-def _is_admin(request: Request) -> bool:
-    key: ApiKey | None = request.state.key
-    return key is not None and "admin" in key.scopes
 
 
 LIVE = Operation(

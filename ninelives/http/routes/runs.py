@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ninelives.core.errors import ClientError, not_found
-from ninelives.core.events import Choice
 from ninelives.core.ids import run_of_any, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS, fields
+from ninelives.dialects.hermes.approval import ApprovalAnswer
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
@@ -37,14 +36,6 @@ from ninelives.journal.values import RunRow
 HIDDEN = DIALECTS["conversations"].name
 """Its runs are not listed: see ids.is_shown."""
 STATUSES = tuple(dict.fromkeys(body.STATUS.values()))
-
-
-class ApprovalAnswer(Struct):
-    """A person's answer. It may name call and digest, so that it fits no other call."""
-
-    choice: Choice | None = None
-    toolCallId: str | None = None
-    digest: str | None = None
 
 
 class RunsRoutes(RunRoutes):
@@ -124,13 +115,13 @@ class RunsRoutes(RunRoutes):
         """POST the answer to the open question: once, session, always or deny."""
         row = await self.find_row(request)
         given = fields.decode(await self.read_body(request), ApprovalAnswer)
-        choice: Choice = fields.required(given.choice, "choice")
+        choice = given.meaning()
         state = await self.load_state(request, row)
         asked = state.facts.asked
-        if asked is None or given.toolCallId not in (None, asked.call.id) or given.digest not in (None, asked.digest):
+        if asked is None or not given.fits(asked):
             raise not_pending()
         await self.parts.engine.approve(row.owner, state, choice, f"key {request.state.key.id}")
-        shown = shapes.Approved(wire_id("runs", row.run), asked.call.id, choice)
+        shown = shapes.Approved("hermes.run.approval_response", wire_id("runs", row.run), asked.call.id, choice, 1)
         return answering.answer(shown, session=row.session)
 
     async def receipt(self, request: Request) -> Response:

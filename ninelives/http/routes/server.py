@@ -13,7 +13,8 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from ninelives import __version__
 from ninelives.dialects import Dialect
 from ninelives.dialects.asking import unknown_model
-from ninelives.http.answering import RouteParts, answer
+from ninelives.dialects.hermes import capabilities as hermes
+from ninelives.http.answering import RouteParts, answer, reach_of
 from ninelives.http.describe import shapes
 from ninelives.http.describe.openapi import plain_path
 from ninelives.http.describe.operations import Endpoint, Operation
@@ -23,7 +24,7 @@ from ninelives.journal.values import Replica
 
 Described = dict[str, object]
 OPEN_PATHS = frozenset(
-    {"/", "/livez", "/readyz", "/health", "/v1/health", "/health/detailed", "/docs", "/openapi.json"}
+    {"/", "/livez", "/readyz", "/health", "/v1/health", "/health/detailed", "/api/status", "/docs", "/openapi.json"}
 )
 
 
@@ -51,6 +52,8 @@ class About(Struct, frozen=True, kw_only=True):
     """Why the store cannot be reached; None if it can."""
     hold_s: float
     """How long that may last before /readyz says so."""
+    cors: bool = False
+    """Whether pages of other origins may call."""
 
 
 class ServerRoutes(Routes):
@@ -71,8 +74,9 @@ class ServerRoutes(Routes):
             Endpoint("GET", "/v1/toolsets", self.toolsets, TOOLSETS),
         ]
 
-    def _names(self) -> list[str]:
-        return [self._about.parts.profile.name, *self._about.parts.others]
+    def _names(self, request: Request) -> list[str]:
+        """The profiles that the key may use."""
+        return reach_of(request, self._about.parts).names()
 
     def _model(self, name: str) -> shapes.ModelObject:
         made = datetime.fromtimestamp(self._about.created, UTC)
@@ -81,6 +85,9 @@ class ServerRoutes(Routes):
             object="model",
             created=self._about.created,
             owned_by="ninelives",
+            permission=[],
+            root=name,
+            parent=None,
             type="model",
             display_name=name,
             created_at=made.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -88,30 +95,38 @@ class ServerRoutes(Routes):
 
     async def models(self, request: Request) -> Response:
         """One model per profile."""
-        models = [self._model(name) for name in self._names()]
+        models = [self._model(name) for name in self._names(request)]
         return answer(page(models, len(models)))
 
     async def model(self, request: Request) -> Response:
         """One of them."""
         shown = request.path_params["id"]
-        if shown not in self._names():
-            raise unknown_model(shown, self._names())
+        if shown not in self._names(request):
+            raise unknown_model(shown, self._names(request))
         return answer(self._model(shown))
 
     async def capabilities(self, request: Request) -> Response:
         """What this server offers, for programs."""
         about = self._about
-        endpoints = sorted(f"{method} {plain_path(path)}" for method, path in endpoints_of(request.app.routes))
+        served = {(method, plain_path(path)) for method, path in endpoints_of(request.app.routes)}
+        names = self._names(request)
         shown = shapes.Capabilities(
-            object="capabilities",
+            object="hermes.api_server.capabilities",
+            platform="hermes-agent",
+            server="ninelives",
             version=__version__,
-            models=self._names(),
+            model=names[0],
+            models=names,
+            auth={"type": "bearer", "required": True},
+            runtime=hermes.RUNTIME,
             dialects=self._dialects,
-            endpoints=endpoints,
+            routes=sorted(f"{method} {path}" for method, path in served),
+            endpoints=hermes.endpoints(served),
             tool_items=["auto", "function_call", "mcp_call"],
             tool_progress=["compatible", "bare", "off"],
             store={"kind": about.store["kind"], "durability": about.store["durability"]},
             features={
+                **hermes.features(served, cors=about.cors),
                 "idempotency_key": True,
                 "resume": True,
                 "background": True,
@@ -127,10 +142,25 @@ class ServerRoutes(Routes):
 
     async def toolsets(self, request: Request) -> Response:
         """The tools of each profile, and how the MCP servers are that some of them come from."""
-        off = self._about.tools_off
-        shown = [shapes.Toolset(name, tools, off) for name, tools in self._about.toolsets().items()]
+        names, off = self._names(request), self._about.tools_off
+        sets = self._about.toolsets()
+        shown = [_toolset(name, sets[name], off) for name in names if name in sets]
         servers = [{name: each[name] for name in each if name != "stderr"} for each in self._about.mcp()]
-        return answer(shapes.Toolsets("list", shown, servers))
+        return answer(shapes.Toolsets("list", "api_server", shown, servers))
+
+
+def _toolset(profile: str, tools: list[Described], off: list[Described]) -> shapes.Toolset:
+    return shapes.Toolset(
+        profile=profile,
+        name=profile,
+        label=profile,
+        description=f"The tools of the profile {profile}.",
+        enabled=True,
+        configured=True,
+        tools=[str(tool["name"]) for tool in tools],
+        details=tools,
+        off=off,
+    )
 
 
 def endpoints_of(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:

@@ -156,7 +156,7 @@ class MemoryStore:
             if mark.chains:
                 conversation.latest = run.opening.run
         if mark.session:
-            turn = MemoryTurn(mark.at, run.opening.run, mark.turn)
+            turn = MemoryTurn(mark.at, run.opening.run, mark.session_turn)
             self._sessions.setdefault((run.owner, mark.session), []).append(turn)
 
     async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:

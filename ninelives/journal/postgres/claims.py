@@ -274,7 +274,8 @@ class PostgresClaims:
         if not written:
             return None
         if mark.session:
-            await connection.execute(SQL["add_turn"], asked.owner, mark.session, mark.at, opening.run, mark.turn)
+            values = (asked.owner, mark.session, mark.at, opening.run, mark.session_turn)
+            await connection.execute(SQL["add_turn"], *values)
         return RunEnd(attempt, row.last, row.after, len(row.data))
 
     # Claiming

@@ -387,6 +387,7 @@ def _mark_values(part: Slice, mark: Mark, row: LogRow | None, end: RunEnd) -> tu
         mark.void,
         mark.asks,
         mark.left,
+        mark.said or None,
     )
 
 

@@ -237,7 +237,7 @@ def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark
     if fence.conversation:
         db.execute(SQL["free_conversation"], (fence.owner, fence.conversation, run, int(mark.chains)))
     if mark.session:
-        db.execute(SQL["add_turn"], (fence.owner, mark.session, mark.at, run, mark.turn))
+        db.execute(SQL["add_turn"], (fence.owner, mark.session, mark.at, run, mark.session_turn))
 
 
 def claim(

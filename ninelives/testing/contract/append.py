@@ -184,6 +184,13 @@ class AppendContract:
         turns = await backend.store.turns("ann", Resolved(session="s", session_turns=2))
         assert turns == [b'["r1"]', b'["r2"]']
 
+    async def test_a_session_gets_the_turn_without_the_history_that_a_chain_gets(self, backend: Backend) -> None:
+        ann = Author(backend)
+        await ann.open("r1", session="s", history_given=True)
+        await ann.end("r1", session="s", turn=b'["given","r1"]', said=b'["r1"]')
+        assert await backend.store.turns("ann", Resolved(session="s", session_turns=1)) == [b'["r1"]']
+        assert await backend.store.turns("ann", Resolved(previous="r1")) == [b'["given","r1"]']
+
     async def test_the_row_of_an_ended_run_tells_its_end(self, backend: Backend) -> None:
         ann = Author(backend)
         await ann.open("r1")

@@ -40,16 +40,17 @@ WITH m AS (
     waits = r.waits AND NOT s.void, lost_at = CASE WHEN s.void THEN 0 ELSE r.lost_at END,
     ended_at = CASE WHEN s.ended THEN c.now ELSE 0 END, delivered_at = CASE WHEN s.ended AND s.void THEN c.now ELSE 0 END
   FROM unnest($1::text[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::boolean[],
-      $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[], $14::text[], $15::boolean[])
-    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks, gone),
+      $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[], $14::text[], $15::boolean[],
+      $16::bytea[])
+    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks, gone, said),
     (SELECT ninelives_now() AS now) c
   WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
-  RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, s.turn
+  RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, COALESCE(s.said, s.turn) AS turn
 ), written AS (
   INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
-  FROM unnest($16::text[], $17::int[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
-      $23::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  FROM unnest($17::text[], $18::int[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[],
+      $24::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
   JOIN m ON m.id = s.run
 ), freed AS (
   UPDATE conversations c SET active = NULL, latest = CASE WHEN m.chains THEN m.id ELSE c.latest END
@@ -62,7 +63,7 @@ WITH m AS (
     + COALESCE((SELECT max(t.n) FROM session_turns t WHERE t.owner = m.owner AND t.session = m.session), 0),
     m.at, m.id, COALESCE(m.turn, '') FROM m WHERE m.ended AND m.session != ''
 )
-SELECT id FROM m UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($24::text[]) AS p;
+SELECT id FROM m UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($25::text[]) AS p;
 
 -- name: ends
 -- The end of the log and the attempt of runs, where this process does not know them.

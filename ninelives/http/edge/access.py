@@ -1,0 +1,78 @@
+"""Which profiles a key may use (A2). Owns: the profiles that a request can name, its default profile, and for whom an
+admin key acts. Refuses to know: how keys are checked, and what a profile does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ninelives.core.errors import ClientError
+from ninelives.dialects.asking import Profile
+from ninelives.http.edge.keys import ApiKey
+
+PATH = "/p/"
+"""How a path begins that names a profile: /p/NAME/v1/models is /v1/models with NAME as the default model."""
+
+
+class ProfileReach(Struct, frozen=True):
+    """What a request may use."""
+
+    profile: Profile
+    """The default profile of its path or key."""
+    others: Mapping[str, Profile]
+    """The other profiles that it may name."""
+    bound: bool = False
+    """The default is not that of the server."""
+
+    def names(self) -> list[str]:
+        """All their names, the default first."""
+        return [self.profile.name, *self.others]
+
+
+class ProfileAccess:
+    """All profiles, and who may use them. A profile of an owner is for keys of this owner and for admin keys. A key
+    that is bound to a profile uses only profiles of its owner. Shared profiles are for all other keys."""
+
+    def __init__(self, default: Profile, others: Mapping[str, Profile]) -> None:
+        self._default = default
+        self._profiles = {default.name: default, **others}
+        self._known: dict[tuple[str, str | None], tuple[ApiKey, ApiKey, ProfileReach]] = {}
+        """What was found by the id of a key and the name in the path: the key, the key that acts, and its profiles."""
+
+    def enter(self, key: ApiKey, named: str | None) -> tuple[ApiKey, ProfileReach]:
+        """The key and the profiles of a request whose path names a profile, or none. An admin key acts for the owner of
+        that profile. Raises 404 for a profile that the key may not use, as for an unknown one."""
+        known = self._known.get((key.id, named))
+        if known is None or known[0] is not key:
+            known = self._known[key.id, named] = (key, *self._entered(key, named))
+        return known[1:]
+
+    def _entered(self, key: ApiKey, named: str | None) -> tuple[ApiKey, ProfileReach]:
+        allowed = {name: profile for name, profile in self._profiles.items() if _may_use(key, profile)}
+        if named is None:
+            default = self._profiles[key.profile] if key.profile else self._default
+        elif named in allowed:
+            default = allowed[named]
+            key = replace(key, owner=default.owner or key.owner)
+            allowed = {name: each for name, each in allowed.items() if each.owner in ("", key.owner)}
+        else:
+            words = f"There is no profile '{named}' for this key. GET /v1/models lists those that it may use."
+            raise ClientError("profile_not_found", words, status=404)
+        others = {name: each for name, each in allowed.items() if name != default.name}
+        return key, ProfileReach(default, others, default.name != self._default.name)
+
+
+def _may_use(key: ApiKey, profile: Profile) -> bool:
+    if "admin" in key.scopes:
+        return True
+    return profile.owner == key.owner if key.profile else profile.owner in ("", key.owner)
+
+
+def split_path(path: str) -> tuple[str | None, str]:
+    """The profile that a path names, if any, and the path without it."""
+    if not path.startswith(PATH):
+        return None, path
+    name, slash, rest = path.removeprefix(PATH).partition("/")
+    return (name, slash + rest) if name and slash else (None, path)

@@ -1,0 +1,152 @@
+"""Routes that only front ends of hermes-agent call. Owns: the status of the server, skills and model options in its
+words, and chats in a session. Refuses to know: what an event looks like, and how a session is stored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ninelives import __version__
+from ninelives.core.state import RunState
+from ninelives.dialects.hermes import body, frames, requests, shapes
+from ninelives.dialects.hermes.status import ServerState, status_fields
+from ninelives.dialects.shared import refusal
+from ninelives.engine.base import Order
+from ninelives.http import answering
+from ninelives.http.answering import Answering, RouteParts
+from ninelives.http.describe.operations import CREATE_ERRORS, KEY, SESSION_KEY, Endpoint, Operation
+from ninelives.http.describe.shapes import Listing, StoredItem
+from ninelives.http.edge.keys import ApiKey
+from ninelives.http.routes.base import Routes
+
+PROVIDER = "ninelives"
+"""The one provider of models: this server."""
+
+
+class HermesServerRoutes(Routes):
+    """/api/status, /v1/skills, /api/model/options."""
+
+    tag = "Server"
+
+    def __init__(self, parts: RouteParts, state: Callable[[], ServerState]) -> None:
+        self._parts = parts
+        self._state = state
+
+    def endpoints(self) -> list[Endpoint]:
+        """See Routes.endpoints."""
+        return [
+            Endpoint("GET", "/api/status", self.status, STATUS),
+            Endpoint("GET", "/api/model/options", self.options, OPTIONS),
+            Endpoint("GET", "/v1/skills", self.skills, SKILLS),
+        ]
+
+    async def status(self, request: Request) -> Response:
+        """How the server is. Without a key, and without a pid unless an admin asks."""
+        fields = status_fields(self._state())
+        shown = shapes.GatewayStatus(
+            version=__version__,
+            gateway_running=True,
+            gateway_platforms=fields["platforms"],  # type: ignore[arg-type]
+            pid=os.getpid() if is_admin(request) else UNSET,
+            **fields,  # type: ignore[arg-type]
+        )
+        return answering.answer(shown)
+
+    async def options(self, request: Request) -> Response:
+        """The profiles of the key, for a model picker."""
+        names = answering.reach_of(request, self._parts).names()
+        provider = shapes.ModelProvider(
+            slug=PROVIDER,
+            name="Ninelives",
+            is_current=True,
+            is_user_defined=False,
+            models=names,
+            total_models=len(names),
+            source="built-in",
+            authenticated=True,
+        )
+        return answering.answer(shapes.ModelOptions([provider], names[0], PROVIDER))
+
+    async def skills(self, request: Request) -> Response:
+        """None: this server has no skills."""
+        return answering.answer(Listing[StoredItem]("list", []))
+
+
+class HermesSessionRoutes(Routes):
+    """Chats in a session: POST /api/sessions/{id}/chat and /chat/stream."""
+
+    tag = "Sessions"
+    base = "/api/sessions"
+
+    def __init__(self, parts: RouteParts) -> None:
+        self._parts = parts
+        self._how = Answering(projection=frames.SessionProjection(), body=_completion, refusal=refusal, eager=True)
+
+    def endpoints(self) -> list[Endpoint]:
+        """See Routes.endpoints."""
+        return [
+            Endpoint("POST", "/{id:path}/chat/stream", self.stream, STREAM),
+            Endpoint("POST", "/{id:path}/chat", self.chat, CHAT),
+        ]
+
+    async def chat(self, request: Request) -> ASGIApp:
+        """POST a message; the answer when the run has ended."""
+        return await self._answer(request, stream=False)
+
+    async def stream(self, request: Request) -> ASGIApp:
+        """POST a message; the events of its run."""
+        return await self._answer(request, stream=True)
+
+    async def _answer(self, request: Request, *, stream: bool) -> ASGIApp:
+        parts, context = self._parts, answering.context_of(request, self._parts)
+        session = answering.checked_session_id(request.path_params["id"])
+        raw = await answering.body_of(request, parts)
+        parsed = await parts.aside.run(len(raw), requests.parse, raw, context, session, None, parts.max_parts)
+        asked = answering.act_for(request, context, parsed.asked.owner).waiting(parsed.asked)
+        ticket = await parts.engine.submit(Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(raw)))
+        return await answering.answer_run(request, parts, ticket, self._how, stream=stream)
+
+
+def _completion(state: RunState, metadata: dict[str, str] | None) -> shapes.SessionCompletion:
+    return body.completion(state)
+
+
+def is_admin(request: Request) -> bool:
+    """Whether the caller may see what only an admin sees."""
+    key: ApiKey | None = request.state.key
+    return key is not None and "admin" in key.scopes
+
+
+STATUS = Operation(
+    summary="How the server is, in the words of hermes-agent",
+    doc="An admin key shows the pid.",
+    answers={200: shapes.GatewayStatus},
+    open=True,
+)
+OPTIONS = Operation(summary="The models of a picker", answers={200: shapes.ModelOptions})
+SKILLS = Operation(summary="List skills", doc="There are none.", answers={200: Listing[StoredItem]})
+CHAT = Operation(
+    summary="Chat in a session",
+    doc="The session gives the history and takes the finished turn. The run goes on when the caller leaves.",
+    params=(KEY, SESSION_KEY),
+    body=requests.SessionChatRequest,
+    required=("message",),
+    answers={200: shapes.SessionCompletion},
+    errors=(*CREATE_ERRORS, 502, 504),
+    example={"message": "Say hello."},
+)
+STREAM = Operation(
+    summary="Chat in a session, as a stream",
+    params=(KEY, SESSION_KEY),
+    body=requests.SessionChatRequest,
+    required=("message",),
+    answers={200: None},
+    stream="run.started, assistant.delta, tool.started, assistant.completed and so on, then done.",
+    errors=CREATE_ERRORS,
+    example={"message": "Say hello."},
+)
