@@ -25,7 +25,7 @@ const dialog = document.getElementById("keys");
 const leave = document.getElementById("leave");
 
 function route() {
-  leave.hidden = !key.get();
+  leave.hidden = places.hidden = !key.get();
   if (!key.get()) return view.replaceChildren(el("sign-in"));
   const [path, query = ""] = location.hash.slice(1).split("?");
   for (const [pattern, name, attributes] of ROUTES) {
