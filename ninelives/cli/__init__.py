@@ -9,6 +9,7 @@ from ninelives.cli.approvals import approvals
 from ninelives.cli.config import config
 from ninelives.cli.doctor import doctor
 from ninelives.cli.drill import drill
+from ninelives.cli.import_hermes import import_hermes
 from ninelives.cli.migrate import migrate
 from ninelives.cli.runs import runs
 from ninelives.cli.serve import serve
@@ -28,5 +29,19 @@ def main() -> None:
     Anthropic's Messages."""
 
 
-for _command in (serve, worker, status, runs, sessions, approvals, config, trust, doctor, drill, store, migrate):
+for _command in (
+    serve,
+    worker,
+    status,
+    runs,
+    sessions,
+    approvals,
+    config,
+    trust,
+    doctor,
+    drill,
+    store,
+    migrate,
+    import_hermes,
+):
     main.add_command(_command)

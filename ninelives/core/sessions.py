@@ -43,6 +43,8 @@ class SessionTurn(Struct, frozen=True, kw_only=True):
     ended: bool = True
     named: bool = False
     """The caller named the session."""
+    counted: bool = True
+    """False: its session counts and shows what was said already, as one that was imported does."""
     conversation: str | None = None
     previous: str | None = None
     source: str = ""
@@ -222,3 +224,10 @@ def _fenced(text: str) -> str:
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
+
+
+def counts_of(turn: SessionTurn) -> tuple[int, int, int, int, int]:
+    """What a turn adds: turns, new messages, messages before them, tokens in and out. Nothing before its end."""
+    if not turn.ended or not turn.counted:
+        return (0, 0, 0, 0, 0)
+    return (1, turn.messages, turn.earlier, turn.input_tokens, turn.output_tokens)

@@ -73,7 +73,7 @@ class MemorySessions:
             created_at=min(row.created_at, turn.created_at),
             updated_at=max(row.updated_at, turn.at),
         )
-        if turn.ended:
+        if turn.ended and turn.counted:
             row = replace(
                 row,
                 turns=row.turns + 1,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ninelives.core.sessions import SessionTurn, new_entry, own_entry, turn_of_stored
+from ninelives.core.sessions import SessionTurn, counts_of, new_entry, own_entry, turn_of_stored
 from ninelives.core.spec import is_one_chat
 from ninelives.journal.postgres.connections import WORK_S, Connection, Connections
 from ninelives.journal.postgres.rows import SESSIONS as SQL
@@ -113,10 +113,9 @@ async def _list_turn(connection: Connection, turn: SessionTurn) -> None:
 
 async def _add_to_session(connection: Connection, entry: str, turn: SessionTurn) -> None:
     """Count a turn and make its text searchable, once it has ended."""
-    new = (turn.messages, turn.earlier, turn.input_tokens, turn.output_tokens) if turn.ended else (0, 0, 0, 0)
-    shown = (turn.preview, turn.source, turn.model, int(turn.ended), *new, turn.created_at, turn.at)
+    shown = (turn.preview, turn.source, turn.model, *counts_of(turn), turn.created_at, turn.at)
     await connection.execute(SQL["add_to_session"], turn.owner, entry, turn.session, *shown)
-    if turn.ended and (turn.text or any(turn.after)):
+    if turn.ended and turn.counted and (turn.text or any(turn.after)):
         await connection.execute(SQL["add_text"], turn.owner, entry, turn.run, *turn.after, turn.text)
 
 

@@ -10,7 +10,15 @@ import apsw
 import msgspec
 
 from ninelives.core.admission import ConversationFound, editable
-from ninelives.core.sessions import SessionTurn, decoded_turn, new_entry, own_entry, searchable, turn_of_stored
+from ninelives.core.sessions import (
+    SessionTurn,
+    counts_of,
+    decoded_turn,
+    new_entry,
+    own_entry,
+    searchable,
+    turn_of_stored,
+)
 from ninelives.core.spec import is_one_chat
 from ninelives.journal import queries
 from ninelives.journal.sqlite.database import SqliteDatabase
@@ -230,10 +238,9 @@ def _list_turn(db: apsw.Connection, turn: SessionTurn) -> None:
 
 def _add_to_session(db: apsw.Connection, entry: str, turn: SessionTurn) -> None:
     """Count a turn and make its text searchable, once it has ended."""
-    new = (turn.messages, turn.earlier, turn.input_tokens, turn.output_tokens) if turn.ended else (0, 0, 0, 0)
-    shown = (turn.preview, turn.source, turn.model, int(turn.ended), *new, turn.created_at, turn.at)
+    shown = (turn.preview, turn.source, turn.model, *counts_of(turn), turn.created_at, turn.at)
     db.execute(SESSIONS["add_to_session"], (turn.owner, entry, turn.session, *shown))
-    if turn.ended and (turn.text or any(turn.after)):
+    if turn.ended and turn.counted and (turn.text or any(turn.after)):
         db.execute(SESSIONS["add_text"], (turn.owner, entry, turn.run, *turn.after, turn.text))
 
 
