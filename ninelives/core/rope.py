@@ -1,17 +1,24 @@
-"""Text that grows by pieces (R9). Owns: adding a piece in constant time, while every earlier text stays valid. Refuses
-to know: what the text is.
+"""Long texts. Owns: Rope, text that grows by pieces in constant time, while every earlier text stays valid (R9); and
+BigFrame, a frame of a stream that is encoded when it is sent (R13). Refuses to know: what is said, and who reads it.
 
 Theory of operation. A rope is a list, the number of its pieces that count, and the rope before it. To grow appends to
 the list and makes a new rope. The old rope counts as many pieces as before, so both stay valid. Growing an old rope
 again copies its list. A full list is followed by a new one, because appending to a very long list is not constant time.
-Linked cells (rest, piece) would do the same, but with one more object per piece for the garbage collector."""
+Linked cells (rest, piece) would do the same, but with one more object per piece for the garbage collector.
+
+A message of some megabytes is in four frames of a response. A reader holds one of them at a time, and readers of the
+same run share it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 FULL = 512
 """Most pieces in a list."""
+BIG = 64 * 1024
+"""Longer frames are big, in bytes or about so many characters."""
 
 
 class Rope(Struct, frozen=True, eq=False, gc=False):
@@ -47,3 +54,46 @@ def join(rope: Rope | None) -> str:
         rope = rope.rest
     texts.reverse()
     return "".join(texts)
+
+
+class BigFrame(Struct, frozen=True):
+    """A frame that is not encoded yet."""
+
+    key: object
+    """Which frame of its run and dialect it is. Frames with the same key have the same bytes."""
+    size: int
+    """About how long it is."""
+    encode: Callable[[], bytes]
+
+    def __len__(self) -> int:
+        return max(self.size, BIG + 1)
+
+
+Frame = bytes | BigFrame
+
+
+def packed(frames: Sequence[Frame]) -> list[Frame]:
+    """The same frames in as few parts as is cheap: small ones are joined, a big one stays alone."""
+    if len(frames) == 1:
+        return list(frames)
+    parts: list[Frame] = []
+    few: list[bytes] = []
+    size = 0
+    for frame in frames:
+        length = len(frame)
+        if few and size + length > BIG:
+            parts.append(b"".join(few))
+            few, size = [], 0
+        if isinstance(frame, BigFrame):
+            parts.append(frame)
+        else:
+            few.append(frame)
+            size += length
+    if few:
+        parts.append(b"".join(few) if len(few) > 1 else few[0])
+    return parts
+
+
+def whole(frames: Sequence[Frame]) -> bytes:
+    """All frames as bytes, for whoever needs them at once."""
+    return b"".join(frame.encode() if isinstance(frame, BigFrame) else frame for frame in frames)

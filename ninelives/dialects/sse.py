@@ -20,6 +20,6 @@ def named_frame(name: bytes, body: bytes) -> bytes:
     return b"".join((b"event: ", name, b"\ndata: ", body, b"\n\n"))
 
 
-def last_frame(name: bytes, body: object) -> bytes:
-    """The last frame of a stream with its end mark, in one buffer: it may hold a whole run."""
-    return b"".join((b"event: ", name, b"\ndata: ", encode(body), b"\n\n", DONE))
+def encoded_frame(name: bytes, body: object, after: bytes = b"") -> bytes:
+    """A frame with a name, and what comes right after it, in one buffer: it may hold a whole run."""
+    return b"".join((b"event: ", name, b"\ndata: ", encode(body), b"\n\n", after))

@@ -16,6 +16,7 @@ from ninelives.agents.base import Agent
 from ninelives.core.admission import Asked
 from ninelives.core.events import Entry
 from ninelives.core.holding import Holding
+from ninelives.core.rope import Frame
 from ninelives.core.spec import Spec
 from ninelives.journal.base import Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
@@ -40,12 +41,12 @@ class Projection(Protocol):
         (-1: nothing). What a position counts is the dialect's own: frames or journal entries."""
         ...
 
-    def step(self, view: Any, entry: Entry) -> tuple[Any, list[bytes]]:
+    def step(self, view: Any, entry: Entry) -> tuple[Any, Sequence[Frame]]:
         """The view after an entry, and the frames that it renders to. The last frame of a terminal entry is given
         even to a reader who says that it has seen it (G5)."""
         ...
 
-    def live(self, view: Any) -> tuple[Any, list[bytes]]:
+    def live(self, view: Any) -> tuple[Any, Sequence[Frame]]:
         """The reader has reached the live edge: a view that all live readers share, and frames held back so far."""
         ...
 
@@ -60,6 +61,10 @@ class Patient(Protocol):
     than see a draft which the next attempt may drop; until they see it grow, by another process."""
 
     waits_for_worker: Literal[True]
+
+    def stand(self, view: Any, attempt: int) -> Any:
+        """The view of a reader who need not wait with drafts of this attempt: it is the last one, or it goes on."""
+        ...
 
 
 @runtime_checkable
@@ -112,10 +117,13 @@ class Ticket(Struct, frozen=True):
     """A reader of a run that others asked for. Its leaving is no leave of the caller (B6)."""
 
 
-class Chunk(Struct, frozen=True, gc=False):
-    """Whole frames to send on."""
+class Chunk(Struct, frozen=True, weakref=True):
+    """Whole frames to send on. Let go of it before you ask for the next one."""
 
     data: bytes
+
+    def __len__(self) -> int:
+        return len(self.data)
 
 
 class Idle(Struct, frozen=True):

@@ -23,8 +23,9 @@ from typing import Protocol
 
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection, Tasks
+from ninelives.engine.replay import EndedRuns, SharedReading
 from ninelives.engine.run import ClaimedRun
-from ninelives.engine.subscription import EndedRuns, ReadRequest, Subscription
+from ninelives.engine.subscription import ReadRequest, Subscription
 from ninelives.journal.base import Notifier, Store
 from ninelives.journal.values import Gone, StoreUnavailable
 
@@ -40,6 +41,7 @@ class Readers:
     def __init__(self, parts: EngineParts) -> None:
         self.notifier: Notifier = parts.notifier
         self.kept = EndedRuns()
+        self.shared = SharedReading()
         self._parts = parts
         self._limits = parts.limits
         self.lives: dict[str, ClaimedRun] = {}

@@ -20,6 +20,7 @@ import msgspec
 from ninelives.core.errors import NinelivesError, store_not_asked
 from ninelives.core.events import AnyEvent, ApprovalRequested, Entry
 from ninelives.core.history import turn_messages
+from ninelives.core.rope import Frame, packed
 from ninelives.core.state import RunState, chainable, waiting
 from ninelives.core.writing import Place, Writing, at
 from ninelives.engine.base import Projection
@@ -47,8 +48,9 @@ class Turnstile(Protocol):
 class LiveReader(Protocol):
     """What an audience needs of a subscription."""
 
-    def push(self, data: bytes, *, last: bool = False) -> bool:
-        """Take frames; False when the buffer is full. `last`: the run ends with them, so finish() follows."""
+    def push(self, parts: Sequence[Frame], size: int, *, last: bool = False) -> bool:
+        """Take all these frames, or none: False when the buffer is full. `last`: the run ends with them, so finish()
+        follows."""
         ...
 
     def detach(self, view: Any, seq: int) -> None:
@@ -78,20 +80,23 @@ class Audience(msgspec.Struct, eq=False):
     def tell(self, entries: list[Entry], *, last: bool = False) -> None:
         """Render once, push to all. `last`: the run ends with these."""
         before, view, step = self.view, self.view, self.projection.step
+        frames: Sequence[Frame]
         if len(entries) == 1:
             view, frames = step(view, entries[0])
         else:
-            frames = []
+            many: list[Frame] = []
+            frames = many
             for entry in entries:
                 view, more = step(view, entry)
-                frames += more
+                many += more
         self.view = view
         if not frames:
             return
-        data = b"".join(frames) if len(frames) > 1 else frames[0]
+        parts = packed(frames)
+        size = sum(map(len, parts))
         full: list[LiveReader] = []
         for reader in self.readers:
-            if not reader.push(data, last=last):
+            if not reader.push(parts, size, last=last):
                 full.append(reader)
         for reader in full:
             self.readers.remove(reader)

@@ -1,7 +1,5 @@
-"""One reader's place in one run, and runs that have ended, read again. Owns: a bounded buffer of frames, the three ways
-a reader gets them (catching up from the journal, live from its audience, or following notifications where no worker of
-this process drives the run), rendering pages of a journal in bulk, and what is kept of ended runs so that reading them
-again is cheap.
+"""One reader's place in one run. Owns: a bounded buffer of frames, and the three ways a reader gets them (catching up
+from the journal, live from its audience, or following notifications where no worker of this process drives the run).
 
 Theory of operation. A subscription always begins by folding the journal from entry 0 with its projection; frames up
 to the position it asked for are dropped on the way. When its place equals the committed seq of a ClaimedRun, it joins
@@ -9,25 +7,23 @@ that audience in the same tick: no entry can come between, so there is no gap an
 the audience lets it go with the view and place it had; it sends what it has and catches up again. Nothing here can slow
 the run.
 
-States and frames of ended runs are kept in memory, both bounded in bytes, the longest unused going first. Nothing kept
-is the truth, and nothing is shown from there before the store has said that the run is still there and its owner's: a
-deleted run is gone at once, whoever deleted it. Refuses to know: sockets, and what is in a frame."""
+A reader who catches up renders some entries, and the next ones when those have gone. So one who reads nothing costs a
+page of records and a few frames. What is big it shares with others (replay.py). Refuses to know: sockets, and what is
+in a frame."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ninelives.core import codec
 from ninelives.core.errors import Damaged
 from ninelives.core.events import Entry, Terminal
-from ninelives.core.state import RunState
+from ninelives.core.rope import BIG, BigFrame, Frame, packed
 from ninelives.engine.base import (
     RETRY_S,
-    BoundedCache,
     Broken,
     Chunk,
     Cut,
@@ -38,108 +34,13 @@ from ninelives.engine.base import (
     Resumable,
     StreamEnded,
 )
+from ninelives.engine.replay import LONG, EndedRuns, Page, Recording, SharedReading, Standing, alike, render
 from ninelives.engine.run import ClaimedRun
 from ninelives.journal.base import Notifier, Store, Unlisten
-from ninelives.journal.values import Record, RunRow, StoreUnavailable
+from ninelives.journal.values import StoreUnavailable
 
-SLICE = 512
-"""Any loop over entries lets others run after so many, about 2 ms of work (R12)."""
 CHECK_S = 5.0
 """A reader at the end of a run that is not driven here looks this often whether it is still there."""
-
-
-LONG = 256
-"""Shorter runs are not kept: to fold or render them again costs less than to look after them."""
-MANY = 16
-"""Fewer entries are rendered one by one: to ask whether there is a faster way costs 20 us."""
-STATE_BYTES = 16 * 1024 * 1024
-FRAME_BYTES = 32 * 1024 * 1024
-
-
-@runtime_checkable
-class Bulk(Protocol):
-    """A projection that has a faster way to render many entries, and is never over before the run is."""
-
-    def steps(self, view: Any, entries: Sequence[Entry]) -> tuple[Any, list[bytes]]:
-        """The same as `step` for each of them."""
-        ...
-
-
-def entries_of(run: str, records: Sequence[Record]) -> list[Entry]:
-    """Records with their meaning."""
-    events = codec.decode_all([record.data for record in records])
-    return [
-        Entry(run, record.seq, record.at, record.attempt, event) for record, event in zip(records, events, strict=True)
-    ]
-
-
-def render(projection: Projection, view: Any, entries: Sequence[Entry]) -> tuple[Any, list[bytes], Entry]:
-    """The view after some entries, their frames, and the last entry that was looked at: a dialect may be over."""
-    if len(entries) >= MANY and isinstance(projection, Bulk):
-        return *projection.steps(view, entries), entries[-1]
-    frames: list[bytes] = []
-    for entry in entries:
-        view, more = projection.step(view, entry)
-        frames += more
-        if projection.over(view):
-            return view, frames, entry
-    return view, frames, entries[-1]
-
-
-def alike(projection: Projection) -> str | None:
-    """The name under which a projection's frames can be kept: where every reader who begins at the beginning gets the
-    same. A class says so for itself, not for those that are derived from it."""
-    kind = type(projection)
-    return kind.__qualname__ if kind.__dict__.get("replays_alike") else None
-
-
-class EndedRuns:
-    """What one process keeps of ended runs of one store."""
-
-    def __init__(self) -> None:
-        self._states: BoundedCache[str, RunState] = BoundedCache(STATE_BYTES)
-        self._frames: BoundedCache[tuple[str, str], tuple[bytes, ...]] = BoundedCache(FRAME_BYTES)
-
-    def note(self, state: RunState) -> None:
-        """A run has ended, or was found to have."""
-        if state.ended and state.seq >= LONG:
-            self._states.put(state.facts.run, state, weight(state))
-
-    def has(self, run: str) -> bool:
-        """Is its state kept?"""
-        return self._states.get(run) is not None
-
-    def state(self, row: RunRow | None, run: str) -> RunState | None:
-        """Its state, if it is kept and is still that of the store's row."""
-        state = self._states.get(run)
-        if state is None or row is None or not row.ended or row.last_seq != state.seq:
-            self._states.drop(run)
-            return None
-        return state
-
-    def record(self, run: str, name: str, pages: Sequence[bytes]) -> None:
-        """All frames of a run that has ended."""
-        self._frames.put((run, name), tuple(pages), sum(map(len, pages)))
-
-    def frames(self, run: str, name: str) -> tuple[bytes, ...] | None:
-        """All frames of a run, if they are kept. Ask the store for the run before any is shown."""
-        return self._frames.get((run, name))
-
-    def forget(self, run: str) -> None:
-        """The run is gone."""
-        self._states.drop(run)
-        for key in self._frames.names():
-            if key[0] == run:
-                self._frames.drop(key)
-
-
-def weight(state: RunState) -> int:
-    """About how many bytes a state of an ended run holds."""
-    facts = state.facts
-    said = sum(len(m.text) + len(m.reasoning) + len(m.refusal) for m in facts.messages)
-    called = sum(len(call.arguments) for message in facts.messages for call in message.calls)
-    given = len(codec.encode(facts.accepted))
-    return 2 * (said + called + given + sum(len(result.output) for result in facts.results.values())) + 4096
 
 
 class Source(Protocol):
@@ -149,6 +50,7 @@ class Source(Protocol):
     kept: EndedRuns
     lives: dict[str, ClaimedRun]
     """The runs that workers of this process drive."""
+    shared: SharedReading
 
     def store_of(self, run: str) -> Store:
         """The store that has it."""
@@ -197,13 +99,23 @@ class Subscription:
         self._seq = -1
         self._ahead = reading.after >= 0 and isinstance(projection, Resumable)
         """The reader names a position that may be beyond what was told."""
-        self._name = alike(projection) if reading.after < 0 else None
+        self._alike = alike(projection)
+        self._name = self._alike if reading.after < 0 else None
         """Under which all frames of this run can be kept."""
-        self._pages: list[bytes] | None = [] if self._name else None
+        self._recording: Recording | None = None
         """All frames so far, where none came by another way than this."""
         self._ready: Iterator[bytes] | None = None
         """All frames of a run that was read before."""
-        self._buffer: list[bytes] = []
+        self._page: Page | None = None
+        self._at = 0
+        """What is next of this page."""
+        self._standing: Standing | None = None
+        """Where this page begins."""
+        self._passed: list[Page] = []
+        """Big pages before it: the view has their texts, so that the next reader shares them."""
+        self._unsure = isinstance(projection, Patient)
+        """Which drafts stand is not known yet."""
+        self._buffer: list[Frame | Chunk] = []
         self._size = 0
         self._joined: ClaimedRun | None = None
         self._ended = False
@@ -220,17 +132,19 @@ class Subscription:
 
     # the audience's side
 
-    def push(self, data: bytes, *, last: bool = False) -> bool:
+    def push(self, parts: Sequence[Frame], size: int, *, last: bool = False) -> bool:
         """See LiveReader.push. A buffer that is empty takes anything: one frame may be larger than the bound. The one
         reader of a run in memory is never let go: its worker waits for it (Worker._reader_drained). The last frames are
         left to the reader, who must wake for the end anyway and then sends both in one go."""
-        if self._size and self._size + len(data) > self._bound and not self._owns():
+        if self._size and self._size + size > self._bound and not self._owns():
             return False
-        if self._line is not None and not last and self._waiting() and self._line.write(data):
-            self.active = True
-            return True
-        self._buffer.append(data)
-        self._size += len(data)
+        if self._line is not None and not last and self._waiting():
+            only = parts[0] if len(parts) == 1 else None
+            if isinstance(only, bytes) and self._line.write(only):
+                self.active = True
+                return True
+        self._buffer += parts
+        self._size += size
         self._wake()
         return True
 
@@ -319,6 +233,7 @@ class Subscription:
     def close(self) -> None:
         """The reader is gone, or has everything."""
         self._line = None
+        self._end_recording()
         if self._joined is not None:
             self._joined.leave(self._projection, self)
             self._joined = None
@@ -328,14 +243,27 @@ class Subscription:
         self._source.forget(self)
 
     def _take(self) -> Chunk:
-        data = b"".join(self._buffer) if len(self._buffer) > 1 else self._buffer[0]
-        self._buffer.clear()
-        self._size = 0
+        """The next frames that wait: small ones together, a big one alone."""
+        buffer, count, size = self._buffer, 1, len(self._buffer[0])
+        while count < len(buffer) and size + len(buffer[count]) <= BIG:
+            size += len(buffer[count])
+            count += 1
+        parts = buffer[:count]
+        del buffer[:count]
+        self._size -= size
         self._idle = False
         self.active = True
         if self._joined is not None and self._joined.in_memory:
             self._joined.wake()
-        return Chunk(data)
+        return self._chunk_of(parts)
+
+    def _chunk_of(self, parts: Sequence[Frame | Chunk]) -> Chunk:
+        first = parts[0]
+        if isinstance(first, Chunk):
+            return first
+        if isinstance(first, BigFrame):
+            return self._source.shared.encoded(self.run, self._projection.name, first)
+        return Chunk(first if len(parts) == 1 else b"".join(part for part in parts if isinstance(part, bytes)))
 
     def _kept_page(self) -> bytes | None:
         if self._ready is None or self._cut or self._gone:
@@ -373,19 +301,56 @@ class Subscription:
         if self._unlisten is None:
             self._unlisten = self._source.notifier.listen(self.run, self._wake)
         self._rang = False
-        if self._seq < 0 and await self._read_before():
+        if self._page is not None:
+            await asyncio.sleep(0)  # others have their turn between two slices
+        elif self._seq < 0 and await self._read_before():
             return
-        records = await self._source.store_of(self.run).read(self.owner, self.run, self._seq)
-        if not records:
+        elif not await self._load():
             await self._no_more()
             return
+        if self._page is not None:
+            self._step(self._next_entries(self._page))
+
+    def _next_entries(self, page: Page) -> Sequence[Entry]:
+        entries = page.entries(self._at)
+        self._at += len(entries)
+        if self._at == len(page):
+            self._page = None
+            if page.big:
+                self._passed.append(page)
+        return entries
+
+    async def _load(self) -> bool:
+        """The next page from the journal, if there is one."""
+        store = self._source.store_of(self.run)
+        page = await self._source.shared.page(store, self.owner, self.run, self._seq)
+        if page is None:
+            return False
         self._driven = self._followed
-        for start in range(0, len(records), SLICE):
-            if start:
-                await asyncio.sleep(0)
-            self._step(entries_of(self.run, records[start : start + SLICE]))
-            if self._ended:
-                return
+        if self._unsure and self._seq >= 0:
+            await self._look_at_attempts(store)
+        self._page, self._at = page, 0
+        if self._alike is not None and self._seq >= 0 and not self._is_ahead():
+            view, _ = self._projection.live(self._view)
+            self._standing = self._source.shared.standing(self.run, self._alike, self._seq, view)
+            self._view = self._standing.view
+        return True
+
+    async def _look_at_attempts(self, store: Store) -> None:
+        """Text of the last attempt need not wait for the end of its message. A run of one page is not worth this."""
+        if not isinstance(self._projection, Patient):
+            return
+        live = self._source.lives.get(self.run)
+        attempt = live.attempt if live is not None and not live.gone else await self._last_attempt(store)
+        self._unsure = False
+        if attempt:
+            self._view = self._projection.stand(self._view, attempt)
+
+    async def _last_attempt(self, store: Store) -> int:
+        """The attempt that ended the run; 0 where it goes on."""
+        row = await store.find(self.owner, self.run)
+        last = await store.read(self.owner, self.run, row.last_seq - 1) if row is not None and row.ended else []
+        return last[-1].attempt if last else 0
 
     async def _no_more(self) -> None:
         """The end of what is committed: go live, or wait for a notification."""
@@ -401,13 +366,16 @@ class Subscription:
     async def _read_before(self) -> bool:
         """Have all frames been kept, of a run that is still there and this owner's?"""
         kept, name = self._source.kept, self._name
-        pages = kept.frames(self.run, name) if name else None
-        if name is None or pages is None:
+        if name is None:
+            return False
+        pages = kept.frames(self.run, name)
+        if pages is None:
+            self._recording = self._recording or kept.start(self.run, name)
             return False
         if await self._source.store_of(self.run).find(self.owner, self.run) is None:
             kept.forget(self.run)
             return False
-        self._ready, self._pages = iter(pages), None
+        self._ready = iter(pages)
         return True
 
     async def _still_there(self) -> None:
@@ -426,7 +394,7 @@ class Subscription:
         self._followed = True
 
     def _at_edge(self) -> None:
-        self._pages = None
+        self._end_recording()
         self._view, held = self._projection.live(self._view)
         self._add(held)
 
@@ -437,6 +405,8 @@ class Subscription:
         self._at_edge()
         live.join(self._projection, self._view, self)
         self._view = None
+        self._passed.clear()
+        self._standing = None
         self._joined = live
         if self._unlisten is not None:
             self._unlisten()
@@ -456,14 +426,35 @@ class Subscription:
         over = isinstance(last.event, Terminal)
         self._ended = over or self._projection.over(self._view)
         self._add(frames)
-        if self._pages is not None and self._name and over and self._seq >= LONG:
-            self._source.kept.record(self.run, self._name, self._pages)
+        if self._ended:
+            self._page = None
+            if over and self._recording is not None and self._seq >= LONG:
+                self._recording.done()
+            self._end_recording()
 
-    def _add(self, frames: list[bytes]) -> None:
+    def _add(self, frames: Sequence[Frame]) -> None:
+        """Frames of the entry `_seq`, and of some before it."""
         if not frames:
             return
-        data = b"".join(frames) if len(frames) > 1 else frames[0]
-        self._buffer.append(data)
-        self._size += len(data)
-        if self._pages is not None:
-            self._pages.append(data)
+        parts = packed(frames)
+        for place, part in enumerate(parts, -len(parts)):
+            if self._recording is not None and not self._recording.has_room(len(part)):
+                self._end_recording()
+            kept = self._shared_part((self._seq, place), part)
+            if self._recording is not None:
+                self._recording.add(kept)
+            self._buffer.append(kept)
+            self._size += len(part)
+
+    def _shared_part(self, place: tuple[int, int], part: Frame) -> Frame | Chunk:
+        """Big frames, once for all readers. The place counts from the end: a reader may have seen the first ones. A
+        frame that is not encoded stays so, unless it is kept for later readers."""
+        shared, name = self._source.shared, self._projection.name
+        if isinstance(part, BigFrame):
+            return part if self._recording is None else shared.encoded(self.run, name, part)
+        return shared.same(self.run, name, place, part) if len(part) > BIG else part
+
+    def _end_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.stop()
+            self._recording = None

@@ -41,8 +41,8 @@ from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import WORK, CutOff, EngineLimits, EngineParts
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
 from ninelives.engine.lease import LeaseSpan
+from ninelives.engine.replay import EndedRuns, entries_of
 from ninelives.engine.run import ClaimedRun, ClaimLost, Turnstile
-from ninelives.engine.subscription import EndedRuns, entries_of
 from ninelives.engine.workers import Claimed, Workers
 from ninelives.engine.writer import Writer
 from ninelives.journal.base import Store

@@ -142,12 +142,12 @@ class RunStream(Struct):
 
     async def _pump(self, scope: Scope, send: Send) -> bool:
         """Send until there is nothing more. True where the stream came to its end."""
-        news = self.first or await self.subscription.next()
+        news, self.first = self.first or await self.subscription.next(), None
         while True:
             match news:
-                case Chunk(data):
+                case Chunk():
                     self.sending, last = True, self.subscription.told
-                    await _send(send, data, last=last)
+                    await _send(send, news.data, last=last)
                     self.sending = False
                     if last:
                         return True
@@ -163,6 +163,7 @@ class RunStream(Struct):
                 case Cut():
                     abort(scope)
                     return False
+            del news  # it may be large, and the next may come in an hour
             news = await self.subscription.next()
 
 

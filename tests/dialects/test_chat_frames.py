@@ -225,6 +225,34 @@ def test_a_live_reader_sees_the_replay_or_is_told_stream_restarted(entries: list
 
 
 @quick
+@given(chats, st.data())
+def test_a_replay_that_knows_the_last_attempt_holds_nothing_of_it_and_gives_the_same_bytes(
+    entries: list[e.Entry], data: st.DataObject
+) -> None:
+    last, told = entries[-1].attempt, []
+    view, known = CHAT.view0(-1), data.draw(st.integers(0, len(entries)))
+    for n, entry in enumerate(entries):
+        view = CHAT.stand(view, last) if n == known else view
+        view, frames = CHAT.step(view, entry)
+        told += frames
+        assert not frames or n < known or entry.attempt < last or view.held is None
+    view, held = CHAT.live(view)
+    _, whole = edge_view(CHAT, entries)
+    assert told + held == whole
+    assert view == edge_view(CHAT, entries)[0]
+
+
+def test_a_draft_that_was_sent_because_its_attempt_went_on_ends_with_stream_restarted_when_it_is_dropped() -> None:
+    entries = Pen(spec_of(dialect="chat")).attempt().text("a", "b").crash().attempt().text("c").settle().entries
+    view = CHAT.stand(CHAT.view0(-1), 1)
+    told_so_far: list[bytes] = []
+    for entry in entries:
+        view, frames = CHAT.step(view, entry)
+        told_so_far += frames
+    assert content(told(told_so_far)) == "ab" and errors(told(told_so_far)) == ["stream_restarted"]
+
+
+@quick
 @given(chats)
 def test_where_nothing_was_dropped_every_reader_gets_the_same_bytes(entries: list[e.Entry]) -> None:
     """Full = prefix + suffix, wherever the edge is met."""

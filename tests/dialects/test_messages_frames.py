@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from anthropic import Anthropic, APIStatusError
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ninelives.core import events as e
 from ninelives.core.state import fold
@@ -143,6 +144,22 @@ def test_a_live_reader_gets_the_replay_or_is_told_that_the_text_starts_again(ent
         cut = told.rindex(b"event: error")
         assert read(told[cut:])[0].data["error"]["code"] == "stream_restarted"
         put_together(told)
+
+
+@quick
+@given(chats, st.data())
+def test_a_replay_that_knows_the_last_attempt_gives_the_same_bytes(
+    entries: list[e.Entry], data: st.DataObject
+) -> None:
+    last, told = entries[-1].attempt, []
+    view, known = MESSAGES.view0(-1), data.draw(st.integers(0, len(entries)))
+    for n, entry in enumerate(entries):
+        view = MESSAGES.stand(view, last) if n == known else view
+        view, frames = MESSAGES.step(view, entry)
+        told += frames
+    view, held = MESSAGES.live(view)
+    edge, whole = edge_view(MESSAGES, entries)
+    assert told + held == whole and view == edge
 
 
 @quick

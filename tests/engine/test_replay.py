@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -21,16 +22,20 @@ from ninelives.core.events import (
 from ninelives.core.spec import Resolved, Spec
 from ninelives.core.state import RunState, fold
 from ninelives.dialects.chat.frames import ChatProjection
+from ninelives.dialects.messages.frames import MessagesProjection
 from ninelives.dialects.responses.frames import ResponsesProjection
 from ninelives.dialects.responses.reattach import ReattachProjection
+from ninelives.dialects.runs.frames import RunsProjection
 from ninelives.engine.base import BoundedCache, Broken, Chunk, EngineLimits, EngineParts, News, StreamEnded
 from ninelives.engine.readers import Readers
-from ninelives.engine.subscription import LONG, alike
+from ninelives.engine.replay import LONG, alike
+from ninelives.engine.subscription import Subscription
 from ninelives.engine.work import read_kept, read_state
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.values import Mark, Opening, Record, Slice
 
+BIG_TEXT = 1_000_000
 WORDS = 2 * LONG
 TEXT = "word " * WORDS
 
@@ -47,11 +52,11 @@ class Counted(MemoryStore):
         return await super().read(owner, run, after)
 
 
-async def ended(store: MemoryStore, run: str = "r1", words: int = WORDS) -> RunState:
+async def ended(store: MemoryStore, run: str = "r1", words: int = WORDS, word: str = "word ") -> RunState:
     """A run that has ended, with so many deltas."""
     spec = Spec(dialect="responses", model="m", input=({"role": "user", "content": "hi"},))
     events: list[AnyEvent] = [RunAccepted(spec=spec, resolved=Resolved(), owner="o"), AttemptStarted()]
-    events += [*(TextDelta("word ") for _ in range(words)), MessageCompleted("word " * words), RunCompleted()]
+    events += [*(TextDelta(word) for _ in range(words)), MessageCompleted(word * words), RunCompleted()]
     data = [codec.encode(event) for event in events]
     opening: dict[str, Any] = {"run": run, "at": 1, "dialect": "responses", "model": "m"}
     asked = Asked(owner="o", fingerprint="")
@@ -182,3 +187,53 @@ def test_events_are_read_together_as_each_by_itself_and_a_broken_one_is_damage()
     for wrong in (b"{", b'{"type":"unheard.of"}', b'{"type":"text.delta","text":"a"},{"type":"attempt.started"}'):
         with pytest.raises(Damaged):
             codec.decode_all([*data, wrong])
+
+
+async def until(readers: Readers, projection: Any, most: int) -> tuple[Subscription, News | None]:
+    """A reader that stops after so many bytes, and what it cannot send."""
+    subscription = readers.subscribe("o", "r1", projection, -1)
+    news: News | None = None
+    while most > 0:
+        del news
+        news = await subscription.next()
+        if not isinstance(news, Chunk):
+            break
+        most -= len(news.data)
+    return subscription, news
+
+
+@pytest.mark.parametrize("most", [1, BIG_TEXT // 2, BIG_TEXT * 3], ids=str)
+@pytest.mark.parametrize("piece", [200, 50_000, 250_000])
+@pytest.mark.parametrize("dialect", [ResponsesProjection, ChatProjection, RunsProjection, MessagesProjection])
+async def test_r13_readers_that_stop_anywhere_in_a_big_answer_take_little_memory_each(
+    dialect: Any, piece: int, most: int
+) -> None:
+    store = Counted()
+    await ended(store, words=BIG_TEXT // piece, word="w" * piece)
+    readers = readers_of(store)
+    first = await until(readers, dialect(), most)  # what is there once is there already
+    tracemalloc.start()
+    try:
+        stopped = [await until(readers, dialect(), most) for _ in range(12)]
+        taken, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for subscription, _ in [first, *stopped]:
+        subscription.close()
+    assert taken < len(stopped) * 1_048_576, "limits.subscriber_bytes"
+    assert peak < len(stopped) * 1_048_576 + 6 * BIG_TEXT
+
+
+@pytest.mark.parametrize("piece", [50, 250_000])
+async def test_a_reader_beside_others_of_a_big_answer_gets_the_same_bytes_as_one_alone(piece: int) -> None:
+    store = Counted()
+    await ended(store, words=BIG_TEXT // piece, word="w" * piece)
+    alone, _ = await all_of(readers_of(store))
+    readers = readers_of(store)
+    stopped = [await until(readers, ResponsesProjection(), n * BIG_TEXT // 3) for n in range(1, 15)]
+    together, end = await all_of(readers)
+    assert together == alone and end == StreamEnded()
+    late, _ = await all_of(readers, after=3)
+    assert alone.endswith(late) and alone.index(late) > 0
+    for subscription, _ in stopped:
+        subscription.close()

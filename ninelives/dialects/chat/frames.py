@@ -2,10 +2,10 @@
 who reconnects gets (B6, G3). Positions are journal seqs. Refuses to know: engines and HTTP.
 
 Theory of operation. A replay holds back the deltas of a message until the message is complete, so a later reader never
-sees a draft that a crash dropped. At the live edge, the held deltas belong to the current attempt and are sent. The
-role chunk is never held. A live reader gets deltas at once. If another attempt then drops the draft, its stream ends
-with the error `stream_restarted`, because sent text cannot be recalled. A view at the live edge depends on the journal
-alone, so all live readers can share one."""
+sees a draft that a crash dropped. Deltas of the last attempt need not be held: the engine says which one that is. At
+the live edge, the held deltas belong to the current attempt and are sent. The role chunk is never held. A live reader
+gets deltas at once. If another attempt then drops the draft, its stream ends with the error `stream_restarted`, because
+sent text cannot be recalled. A view at the live edge depends on the journal alone, so live readers share one."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ FINISH: dict[str, FinishReason] = {
 }
 
 
+NEVER = 2**62
 ROLE = b'{"role":"assistant","content":""}'
 
 
@@ -74,6 +75,10 @@ class ChatView(Struct, frozen=True):
     muted: bool = False
     asked: str = ""
     """While muted: the code of the last question."""
+    stands: int = NEVER
+    """Drafts of this attempt and of later ones are sent at once."""
+    drafted: bool = False
+    """A replay has sent deltas of the current message."""
 
 
 class ChatProjection:
@@ -90,7 +95,12 @@ class ChatProjection:
         """See Projection.live."""
         if not view.replaying:
             return view, []
-        return replace(view, replaying=False, held=None, after=-1), released(view.held)
+        edge = replace(view, replaying=False, held=None, after=-1, stands=NEVER, drafted=False)
+        return edge, released(view.held)
+
+    def stand(self, view: ChatView, attempt: int) -> ChatView:
+        """See Patient.stand."""
+        return replace(view, stands=attempt)
 
     def reached(self, view: ChatView, seq: int) -> bool:
         """See Resumable.reached: positions are numbers of entries."""
@@ -145,7 +155,7 @@ class ContinuedChat(Continued, ChatProjection):
         fixed = _known(view)
         identity = {**fixed.identity, "id": self.shown_id}
         fixed = Fixed(fixed.spec, _head(identity), fixed.tail, identity)
-        fresh = ChatView(fixed, view.after, replaying=view.replaying)
+        fresh = ChatView(fixed, view.after, replaying=view.replaying, stands=view.stands)
         return replace(fresh, calls=view.calls, client_calls=view.client_calls)
 
 
@@ -220,8 +230,8 @@ def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool) -
         return view, frames
     if entry.seq <= view.after:
         frames = []
-    if not draft:
-        return replace(view, held=None), [*released(view.held), *frames]
+    if not draft or entry.attempt >= view.stands:
+        return replace(view, held=None, drafted=view.drafted or draft), [*released(view.held), *frames]
     held = view.held
     for frame in frames:
         held = (held, frame)
@@ -232,9 +242,10 @@ def _text(view: ChatView, entry: e.Entry, text: str, refusal: bool) -> tuple[Cha
     if refusal:
         view, frames = _send_deltas(view, entry, [_delta("refusal", text)], draft=True)
         return (replace(view, draft_from=entry.seq) if view.draft_from < 0 else view), frames
-    if not view.replaying and view.begun and view.draft_from >= 0:
+    at_once = not view.replaying or (view.drafted and entry.seq > view.after)
+    if at_once and view.begun and view.draft_from >= 0:
         fixed = view.fixed
-        if fixed is not None:  # the hot path: one piece of text in the middle of a live message
+        if fixed is not None:  # the hot path: one piece of text in the middle of a message
             number = entry.seq if fixed.spec.store else None
             return view, [_chunk(fixed, b'{"content":' + encode(text) + b"}", b"null", number)]
     first = view.draft_from < 0
@@ -256,16 +267,17 @@ def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap
     usage = view.usage.plus(said.usage)
-    return replace(view, draft_from=-1, thinking=False, gap=gap, usage=usage, client_calls=client), frames
+    view = replace(view, draft_from=-1, thinking=False, gap=gap, usage=usage, client_calls=client, drafted=False)
+    return view, frames
 
 
 def _restart(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
     """A new attempt drops the held frames of a replay. A reader who got text of the draft, live or before it
     reconnected, gets an error: sent text cannot be recalled (G3)."""
     view = replace(view, preparing="")
-    visible = not view.replaying or view.draft_from <= view.after < entry.seq
+    visible = not view.replaying or view.drafted or view.draft_from <= view.after < entry.seq
     if view.draft_from < 0 or not visible:
-        return replace(view, held=None, draft_from=-1, thinking=False), []
+        return replace(view, held=None, draft_from=-1, thinking=False, drafted=False), []
     message = "The run was taken over after a failure and its text starts again. Reattach to replay it."
     return replace(view, over=True), [error_frame("stream_restarted", message)]
 

@@ -2,11 +2,11 @@
 (G3). Refuses to know: engines and HTTP.
 
 Theory of operation. Blocks are sent one after the other and numbered without a gap, so a number depends on the blocks
-before it. As on chat, a replay holds back the blocks of a draft until the message is complete. If a crash dropped the
-draft, it forgets them, numbers included. A live reader gets them at once, and `stream_restarted` if the draft is
-dropped. A thought before the text of a message is sent as it comes. A thought after the text has begun waits for the
-end of the text, because a text is one block. Tool blocks are facts and sent whole. There are no positions: a reader who
-reconnects gets the whole stream."""
+before it. As on chat, a replay holds back the blocks of a draft until the message is complete, or until the engine says
+that the draft is of the last attempt. If a crash dropped the draft, it forgets them, numbers included. A live reader
+gets them at once, and `stream_restarted` if the draft is dropped. A thought before the text of a message is sent as it
+comes. A thought after the text has begun waits for the end of the text, because a text is one block. Tool blocks are
+facts and sent whole. There are no positions: a reader who reconnects gets the whole stream."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ STOP: dict[str, StopReason] = {
 }
 RESTARTED = "The run was taken over after a failure and its text starts again. Send the same request to replay it."
 Shown = tuple["MessagesView", list[bytes]]
+NEVER = 2**62
 
 
 class Draft(Struct, frozen=True):
@@ -53,6 +54,8 @@ class Draft(Struct, frozen=True):
     """Thoughts that came after the text had begun: where each began, and its text."""
     musing: bool = False
     """The last of them goes on."""
+    sent: bool = False
+    """A replay has sent frames of it."""
 
 
 class MessagesView(Struct, frozen=True):
@@ -78,6 +81,8 @@ class MessagesView(Struct, frozen=True):
     muted: bool = False
     asked: str = ""
     """While muted: the code of the last question."""
+    stands: int = NEVER
+    """Drafts of this attempt and of later ones are sent at once."""
 
 
 class MessagesProjection:
@@ -94,7 +99,12 @@ class MessagesProjection:
         """See Projection.live."""
         if not view.replaying:
             return view, []
-        return replace(view, replaying=False, held=None), released(view.held)
+        draft = replace(view.draft, sent=False)
+        return replace(view, replaying=False, held=None, stands=NEVER, draft=draft), released(view.held)
+
+    def stand(self, view: MessagesView, attempt: int) -> MessagesView:
+        """See Patient.stand."""
+        return replace(view, stands=attempt)
 
     def over(self, view: MessagesView) -> bool:
         """See Projection.over: a question or stream_restarted ends a stream."""
@@ -106,7 +116,7 @@ class MessagesProjection:
             return view, []
         match entry.event:
             case e.TextDelta(text):
-                return _text(view, text)
+                return _text(view, entry, text)
             case e.ReasoningDelta(text):
                 return _reasoning(view, entry, text)
             case e.RunAccepted(spec=spec):
@@ -165,7 +175,7 @@ class ResumedMessages(RestOfRun, MessagesProjection):
 def _first_view(view: MessagesView, shown_id: str) -> MessagesView:
     """The view with which the rest of a run begins."""
     fresh = MessagesView(view.spec, view.run, shown_id, view.replaying)
-    return replace(fresh, calls=view.calls, client_calls=view.client_calls)
+    return replace(fresh, calls=view.calls, client_calls=view.client_calls, stands=view.stands)
 
 
 def _known(view: MessagesView) -> Spec:
@@ -240,11 +250,14 @@ def _send(view: MessagesView, frames: list[bytes]) -> Shown:
     return replace(view, held=None) if earlier else view, start + earlier + frames
 
 
-def _send_draft(view: MessagesView, frames: list[bytes]) -> Shown:
-    """Send frames of a draft; a replay holds them."""
+def _send_draft(view: MessagesView, entry: e.Entry, frames: list[bytes]) -> Shown:
+    """Send frames of a draft; a replay holds them, unless it stands."""
     view, start = _begin(view)
     if not view.replaying:
         return view, start + frames
+    if entry.attempt >= view.stands:
+        view, earlier = replace(view, held=None, draft=replace(view.draft, sent=True)), released(view.held)
+        return view, start + earlier + frames
     held = view.held
     for frame in frames:
         held = (held, frame)
@@ -254,9 +267,9 @@ def _send_draft(view: MessagesView, frames: list[bytes]) -> Shown:
 # One function per kind of event
 
 
-def _text(view: MessagesView, text: str) -> Shown:
+def _text(view: MessagesView, entry: e.Entry, text: str) -> Shown:
     draft, index = view.draft, view.index
-    if draft.open == "text" and not view.replaying and not draft.musing:
+    if draft.open == "text" and (draft.sent or not view.replaying) and not draft.musing:
         return view, [_delta(index, b"text_delta", b"text", text)] if text else []  # the hot path
     frames: list[bytes] = []
     if draft.open == "thinking":
@@ -268,7 +281,7 @@ def _text(view: MessagesView, text: str) -> Shown:
         frames.append(_delta(index, b"text_delta", b"text", text))
         draft = replace(draft, open="text", visible=True, spoke=True)
     view = replace(view, draft=draft, index=index)
-    return _send_draft(view, frames) if frames else (view, [])
+    return _send_draft(view, entry, frames) if frames else (view, [])
 
 
 def _reasoning(view: MessagesView, entry: e.Entry, text: str) -> Shown:
@@ -287,7 +300,7 @@ def _reasoning(view: MessagesView, entry: e.Entry, text: str) -> Shown:
         frames.append(_delta(view.index, b"thinking_delta", b"thinking", text))
         draft = replace(draft, open="thinking", visible=True, thought=True)
     view = replace(view, draft=draft)
-    return _send_draft(view, frames) if frames else (view, [])
+    return _send_draft(view, entry, frames) if frames else (view, [])
 
 
 def _message(view: MessagesView, entry: e.Entry, said: e.MessageCompleted) -> Shown:
@@ -314,7 +327,7 @@ def _message(view: MessagesView, entry: e.Entry, said: e.MessageCompleted) -> Sh
 
 def _restart(view: MessagesView) -> Shown:
     """A new attempt drops the held frames of a replay. A live reader who got them gets an error (G3)."""
-    if view.draft.visible and not view.replaying:
+    if view.draft.visible and (view.draft.sent or not view.replaying):
         return _break(view, error_frame("api_error", RESTARTED, "stream_restarted"))
     first = view.draft.first
     return replace(view, held=None, index=first, draft=Draft(first=first)), []

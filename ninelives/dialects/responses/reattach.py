@@ -6,11 +6,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ninelives.core import events as e
-from ninelives.core.rope import join
+from ninelives.core.rope import Frame, join
 from ninelives.dialects.responses import items
 from ninelives.dialects.responses.frames import ResponsesProjection, ResponsesView, Rest
 from ninelives.dialects.responses.shapes import Response
-from ninelives.dialects.sse import encode, named_frame
+from ninelives.dialects.sse import encoded_frame
 
 
 class ReattachProjection(ResponsesProjection):
@@ -21,7 +21,7 @@ class ReattachProjection(ResponsesProjection):
         """See Projection.view0: no frame before the live edge is sent, except the last."""
         return ResponsesView(2**62, 0, None)
 
-    def step(self, view: ResponsesView, entry: e.Entry) -> tuple[ResponsesView, list[bytes]]:
+    def step(self, view: ResponsesView, entry: e.Entry) -> tuple[ResponsesView, list[Frame]]:
         """See Projection.step: a run that ends before the live edge still begins with its snapshot."""
         if view.after < 0 or not isinstance(entry.event, e.Terminal):
             return super().step(view, entry)
@@ -29,12 +29,12 @@ class ReattachProjection(ResponsesProjection):
         view, frames = super().step(view, entry)
         return view, snapshot + frames
 
-    def live(self, view: ResponsesView) -> tuple[ResponsesView, list[bytes]]:
+    def live(self, view: ResponsesView) -> tuple[ResponsesView, list[Frame]]:
         """See Projection.live."""
         if view.after < 0 or view.rest is None:
             return view, []
         body = {"type": "response.snapshot", "sequence_number": view.n - 1, "response": _so_far(view, view.rest)}
-        return replace(view, after=-1), [named_frame(b"response.snapshot", encode(body))]
+        return replace(view, after=-1), [encoded_frame(b"response.snapshot", body)]
 
 
 def _so_far(view: ResponsesView, rest: Rest) -> Response:
