@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
 from ninelives.core.history import call_ids
 from ninelives.core.ids import run_of, runs_of_item
@@ -82,8 +83,16 @@ async def check_results(parts: RouteParts, context: Context, parsed: ParsedReque
     for call in parsed.unmatched:
         if call not in calls:
             param = "input" if parsed.spec.dialect in ("responses", "runs") else "messages"
-            words = f"The call {call[:128]} of this tool result is neither in the request nor in its history"
-            raise ClientError("unknown_tool_call", f"{words}: send the call along.", param=param)
+            raise ClientError("unknown_tool_call", _unmatched_text(asked, call), param=param)
+
+
+def _unmatched_text(asked: Asked, call: str) -> str:
+    words = f"The call {call[:128]} of this tool result is"
+    if asked.session and not asked.previous and not asked.conversation:
+        return (
+            f"{words} not in the session {asked.session}, which gives the history. Name no session, or the right one."
+        )
+    return f"{words} neither in the request nor in its history: send the call along."
 
 
 async def _check_window(parts: RouteParts, parsed: ParsedRequest, size: int) -> None:

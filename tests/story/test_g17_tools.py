@@ -73,6 +73,19 @@ def test_g17_a_result_finds_its_call_in_the_conversation_and_in_the_session(clie
     assert client.post(RESPONSES, {"input": output_of(made["call_id"])}, session).json()["status"] == "completed"
 
 
+def test_g17_a_named_session_gives_the_history_so_the_call_must_be_there(client: Client, mark: str) -> None:
+    function = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    asks = [{"role": "user", "content": f"{mark} [[tools=weather:{{}}]]"}]
+    said = client.post(CHAT, {"messages": asks, "tools": [function]}, {"x-hermes-session-id": mark}).json()
+    message = said["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "sunny"}
+    whole = {"messages": [*asks, message, result], "tools": [function]}
+    assert client.post(CHAT, whole, {"x-hermes-session-id": mark}).status == 200
+    assert client.post(CHAT, whole).status == 200, "the call is in the request"
+    other = client.post(CHAT, whole, {"x-hermes-session-id": f"{mark}-new"})
+    assert other.status == 400 and f"not in the session {mark}-new" in other.error()["message"]
+
+
 def test_r16_the_key_of_a_run_comes_before_the_check(client: Client, mark: str) -> None:
     """The chain may have gone since: the answer to the key is the run."""
     previous, call = asked_for(client, mark)
