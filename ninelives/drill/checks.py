@@ -132,7 +132,7 @@ def _dropped(e: Evidence) -> list[tuple[int, int]]:
 def _settled_chat(frames: list[bytes], replay: list[bytes], dropped: list[tuple[int, int]]) -> Iterator[bytes]:
     """The frames that a chat replay must repeat. Chat promises settled content only (G3), so dropped drafts and the
     notice of a restart do not count. The runs dialect says from which text on a draft was dropped; the reasoning
-    before that text was dropped with it."""
+    before that text was dropped with it, and so was the status line of a call that was being written."""
     kept = {position("chat", frame) for frame in replay}
     for frame in frames:
         body = payload(frame)
@@ -142,7 +142,8 @@ def _settled_chat(frames: list[bytes], replay: list[bytes], dropped: list[tuple[
             return  # an incomplete frame has no number that says whether its draft was dropped
         seq = body.get("sequence_number", -1)
         thought = any("reasoning_content" in choice["delta"] for choice in body.get("choices", ()))
-        gone = any(first <= seq < after for first, after in dropped) or (thought and seq not in kept)
+        prepared = "event" in body and "toolCallId" not in body and seq >= 0
+        gone = any(first <= seq < after for first, after in dropped) or ((thought or prepared) and seq not in kept)
         if not gone:
             yield frame
 

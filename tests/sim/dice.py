@@ -239,7 +239,9 @@ def _words(chance: random.Random) -> list[Step]:
 def _asks(chance: random.Random, n: int) -> list[Step]:
     words = _words(chance) if chance.random() < 0.6 else []
     calls = [_call(chance, n, k) for k in range(chance.choice((1, 1, 1, 2, 3)))]
-    pieces = [CallPiece(k, name, arguments) for k, (name, arguments) in enumerate(calls)]
+    pieces: list[Step] = []
+    for k, (name, arguments) in enumerate(calls):  # in two pieces, so that its begin is told
+        pieces += [CallPiece(k, name, ""), CallPiece(k, "", arguments)]
     return [*words, *pieces, Finished("tool_calls", Usage(1, 1))]
 
 
