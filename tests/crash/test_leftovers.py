@@ -51,7 +51,7 @@ async def in_mid_tool(folder: Path, effect: Effect, crash: Crash | None = None) 
     life = await world.begin(crash)
     run = await life.submit(order())
     assert run is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await tool.begun.wait()
     tool.begun.clear()
     return world, life, run
@@ -70,7 +70,7 @@ async def test_a_read_that_was_interrupted_is_ended_before_it_is_run_again(tmp_p
     world, life, _ = await in_mid_tool(tmp_path, "read")
     await life.end()
     life = await world.begin()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await world.tools[0].begun.wait()  # type: ignore[attr-defined]
     assert len(world.ended) == 1
     await life.end()

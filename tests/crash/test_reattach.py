@@ -22,7 +22,7 @@ async def test_C5_a_reattach_that_meets_the_end_begins_with_a_snapshot_all_the_s
     assert run is not None and await life.wait(run) == "completed"
     subscription = life.engine.attach(OWNER, run, ReattachProjection(), -1)
     data = b""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not isinstance(news := await subscription.next(), StreamEnded):
             assert isinstance(news, Chunk)
             data += news.data

@@ -97,7 +97,7 @@ class Undriven:
 
 
 async def _next(reader: Subscription) -> bytes:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         news = await reader.next()
     assert isinstance(news, Chunk)
     return news.data
@@ -121,7 +121,7 @@ async def test_G3_a_chat_reader_who_comes_before_the_run_is_taken_up_again_never
     world.seq += 1
     end = Mark(status="completed", at=3, ended=True)
     await world.write(e.TextDelta("New."), e.MessageCompleted(text="New."), e.RunCompleted(), mark=end, attempt=2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         news = await waiting
     assert isinstance(news, Chunk)
     assert b"New." in news.data and b"dead draft" not in news.data and b"[DONE]" in news.data

@@ -140,7 +140,7 @@ def test_P10_the_exit_code_is_0(seen: Seen) -> None:
 
 
 def test_P10_neither_a_stuck_tool_nor_a_stuck_reader_holds_the_exit(seen: Seen) -> None:
-    assert DRAIN_S <= seen.seconds < DRAIN_S + 5.0, f"it took {seen.seconds:.1f} s"
+    assert DRAIN_S <= seen.seconds < DRAIN_S + 10.0, f"it took {seen.seconds:.1f} s"
 
 
 def test_A9_streams_of_stored_runs_are_cut_without_an_end(seen: Seen) -> None:

@@ -35,7 +35,7 @@ from ninelives.tools.registry import Toolbox
 from tests.pg import killed, opened, server
 
 OWNER = "ann"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 LEASE_S = 2.0
 EFFECTS: dict[str, Effect] = {"look": "read", "note": "write"}
 

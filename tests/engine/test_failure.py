@@ -18,7 +18,7 @@ async def test_a_part_that_fails_ends_the_engine_and_whoever_serves_is_told() ->
 
         engine._writers[True]._return = failing  # type: ignore[method-assign]
         engine._writers[True].give_back("run", 1, None)
-        await asyncio.wait_for(engine.ended.wait(), 10)
+        await asyncio.wait_for(engine.ended.wait(), 60)
         assert engine.failed
     finally:
         await house.close()

@@ -18,7 +18,7 @@ from tests.engine.peers import LEASE_S, OWNER, House, Quiet, Valve, order, until
 
 
 async def ended(engine: Engine, run: str) -> str:
-    state = await asyncio.wait_for(engine.wait(OWNER, run), 30)
+    state = await asyncio.wait_for(engine.wait(OWNER, run), 60)
     assert state is not None
     return state.status
 

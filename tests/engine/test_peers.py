@@ -38,7 +38,7 @@ async def house(request: pytest.FixtureRequest) -> AsyncIterator[House]:
 
 
 async def ended(house: House, run: str, n: int = 0) -> str:
-    state = await asyncio.wait_for(house.engines[n].wait(OWNER, run), 30)
+    state = await asyncio.wait_for(house.engines[n].wait(OWNER, run), 60)
     assert state is not None
     return state.status
 
@@ -121,7 +121,7 @@ async def test_an_answer_may_come_through_any_process_and_wakes_the_run_once(hou
     first, second, third = [await house.engine() for _ in range(3)]
     house.books["hi"] = ASK
     ticket = await first.submit(order("hi"))
-    state = await asyncio.wait_for(second.wait(OWNER, ticket.run), 30)
+    state = await asyncio.wait_for(second.wait(OWNER, ticket.run), 60)
     assert state is not None and state.facts.asked is not None
 
     async def parked() -> bool:
@@ -131,7 +131,7 @@ async def test_an_answer_may_come_through_any_process_and_wakes_the_run_once(hou
     if gone:
         await house.dies(0)
     await second.approve(OWNER, state, "once", "bob")
-    done = await asyncio.wait_for(third.wait(OWNER, ticket.run, state.facts.asked.code), 30)
+    done = await asyncio.wait_for(third.wait(OWNER, ticket.run, state.facts.asked.code), 60)
     assert done is not None and done.status == "completed"
     assert sum(house.deeds.values()) == 1 and (await house.rows())[ticket.run][1] == 2
 
@@ -250,7 +250,7 @@ async def test_P15_who_waits_and_who_reads_elsewhere_goes_on_after_an_outage(hou
     assert not waiter.done() and not ear.task.done()
     house.valves[1].down = False
     assert await ear.whole() == await Ear(holder, ticket.run).whole()
-    state = await asyncio.wait_for(waiter, 30)
+    state = await asyncio.wait_for(waiter, 60)
     assert state is not None and state.status == "completed"
 
 
@@ -282,7 +282,7 @@ async def test_a_run_that_is_deleted_elsewhere_ends_its_readers_with_an_error_an
     await house.erase(ticket.run)
     house.holds["1"].set()
     for ear in ears:
-        await asyncio.wait_for(ear.task, 30)
+        await asyncio.wait_for(ear.task, 60)
         assert isinstance(ear.last, Broken)
     assert await other.look(OWNER, ticket.run) is None
     await until(lambda: holder.stats()["held"] == 0)
@@ -297,8 +297,8 @@ async def test_P10_a_process_that_drains_hands_its_runs_to_another_at_once(house
     draining = asyncio.create_task(first.drain(10.0))
     await asyncio.sleep(0)
     house.holds["1"].set()
-    await asyncio.wait_for(draining, 30)
-    state = await asyncio.wait_for(waiter, 30)
+    await asyncio.wait_for(draining, 60)
+    state = await asyncio.wait_for(waiter, 60)
     assert state is not None and (state.status, state.facts.strikes) == ("completed", 0)
     assert sorted(house.deeds.values()) == [1, 1] and second.stats()["taken_over"] == 0
 
@@ -323,6 +323,6 @@ async def test_P11_a_process_that_takes_its_own_lost_run_again_ends_the_attempt_
     assert before is not None
     entry = Entry(ticket.run, before.committed.seq + 1, house.now_ms(), 2, AttemptStarted(clean=False))
     again = ClaimedRun(apply(before.committed, entry), 2, ClaimPhase.CLAIMED, engine.lease.span())
-    await asyncio.wait_for(engine._workers.drive(again), 20)  # the store knows nothing of it: it is fenced
+    await asyncio.wait_for(engine._workers.drive(again), 60)  # the store knows nothing of it: it is fenced
     assert before.gone and again.gone
     assert not engine._workers.drives(ticket.run)

@@ -45,7 +45,7 @@ def fails_after_claim(house: House, n: int, name: str, failure: Exception) -> li
 
 
 async def ended(house: House, run: str) -> str:
-    state = await asyncio.wait_for(house.engines[0].wait(OWNER, run), 30)
+    state = await asyncio.wait_for(house.engines[0].wait(OWNER, run), 60)
     assert state is not None
     return state.status
 

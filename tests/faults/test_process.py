@@ -92,7 +92,7 @@ async def test_out_of_file_descriptors_the_server_waits_and_answers_again(tmp_pa
         assert rig.server.code is None
         for sock in sockets:
             sock.close()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await get(rig.server.port, "/health")).status != 200:  # noqa: ASYNC110 (in another process)
                 await asyncio.sleep(0.05)
         load = Load("load-1-a", "responses", "load-1-a [[tokens=5]]")
@@ -119,7 +119,7 @@ async def test_slowloris_is_closed_and_does_not_keep_others_out(tmp_path: Path) 
 
         dripping = [asyncio.create_task(drip(*line)) for line in lines]
         assert (await get(rig.server.port, "/health")).status == 200
-        await asyncio.wait_for(asyncio.gather(*dripping), 30)
+        await asyncio.wait_for(asyncio.gather(*dripping), 60)
         for _, writer in lines:
             writer.close()
 
@@ -213,7 +213,7 @@ async def test_P9_a_half_open_client_is_noticed_within_two_keepalives(tmp_path: 
             )
             try:
                 assert client.stdout is not None
-                assert await asyncio.wait_for(client.stdout.readline(), 20) == b"on\n"
+                assert await asyncio.wait_for(client.stdout.readline(), 60) == b"on\n"
                 assert lines_to("10.213.7.2") == 1
                 netns("-n", name, "link", "set", f"{name}b", "down")
                 await until(lambda: not lines_to("10.213.7.2"), 20, "the server lets go of the socket")

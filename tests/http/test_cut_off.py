@@ -55,10 +55,10 @@ async def test_G13_a_caller_that_a_draining_replica_cuts_off_is_noted_before_its
     waiting = asyncio.create_task(answer_run(posted(), parts_of(first), ticket, how, stream=stream))
     await until(lambda: first.readers.count(ticket.run) or first._waiters.wait_for(ticket.run), "somebody waits")
     draining = asyncio.create_task(first.drain(0.1))
-    assert isinstance(await asyncio.wait_for(waiting, 20), Broke), "no answer: the caller comes back"
+    assert isinstance(await asyncio.wait_for(waiting, 60), Broke), "no answer: the caller comes back"
     again = await second.submit(order("hi", **RETRY))
     assert again == Ticket(ticket.run, ticket.session, waited=True), "a second run was begun"
     word.set()
-    state = await asyncio.wait_for(second.wait(OWNER, ticket.run), 20)
+    state = await asyncio.wait_for(second.wait(OWNER, ticket.run), 60)
     assert state is not None and state.status == "completed"
-    await asyncio.wait_for(draining, 20)
+    await asyncio.wait_for(draining, 60)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEYS = {"alice": "alice-key-0123456789abcdef", "bob": "bob-key-0123456789abcdefgh"}
 ADMIN = "admin-key-0123456789abcdef"
 SECRET = "the-secret-word-of-alice"
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
 SESSIONS = "/api/sessions"
 ASKS = SECRET + ' [[tools=write_file:{"path":"to-be-asked.txt","content":"x"}]]'
@@ -236,7 +236,7 @@ class World:
             else:
                 answer.chunks.append(message["body"])
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.built.app(http_scope(method, path, sent), receive, send)
         return answer
 

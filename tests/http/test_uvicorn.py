@@ -83,7 +83,7 @@ async def test_a_request_has_the_extensions_and_is_answered_with_our_date() -> N
     protocol: Any = config.http_protocol_class(config=config, server_state=state, app_state={})  # type: ignore[call-arg]
     protocol.connection_made(socket)
     protocol.data_received(REQUEST)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await done.wait()
     sent = b"".join(socket.writes)
     assert {"ninelives.abort", "ninelives.disconnect", "ninelives.write"} <= set(seen)

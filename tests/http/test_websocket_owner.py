@@ -56,7 +56,7 @@ async def answers(world: World, who: str, frames: list[dict[str, Any]]) -> list[
         "subprotocols": [],
         "extensions": {"websocket.http.response": {}},
     }
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await world.built.app(scope, wanted.get, send)
     return last
 

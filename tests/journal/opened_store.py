@@ -19,7 +19,7 @@ from ninelives.journal.sqlite.store import SqliteStore
 from ninelives.journal.values import StoreUnavailable
 from ninelives.testing import Author, Backend, VirtualClock
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class OpenedStore:

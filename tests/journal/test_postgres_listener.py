@@ -16,7 +16,7 @@ from ninelives.testing import Author, Backend
 from tests import pg
 from tests.journal.opened_store import until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Process:

@@ -21,7 +21,7 @@ from tests.journal.opened_store import until
 FIRST: dict[str, Any] = {"credential": "k1", "match": "m1", "resend_ms": 30_000}
 RETRY: dict[str, Any] = FIRST
 COUNTED: dict[str, Any] = {**FIRST, "counted": True}
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Cluster:

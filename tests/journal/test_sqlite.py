@@ -281,7 +281,7 @@ async def test_a_closed_store_says_so_at_once(open_store: Open) -> None:
     one = await open_store()
     await one.ann.open("r1")
     await one.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(StoreUnavailable, match="closed"):
             await one.store.append([Slice("r1", 1, [])])
         with pytest.raises(StoreUnavailable, match="closed"):

@@ -70,7 +70,7 @@ async def test_the_disk_is_asked_again_as_soon_as_something_was_written(
     watching = asyncio.create_task(watch_space(Space(tmp_path, 1, 0), told.put_nowait, written))
     try:
         for _ in range(3):
-            assert await asyncio.wait_for(told.get(), 30) is None
+            assert await asyncio.wait_for(told.get(), 60) is None
             assert told.empty()
             written.set()
     finally:

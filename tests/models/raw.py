@@ -191,7 +191,7 @@ async def rest(line: UpstreamConnection) -> bytes:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110 - the condition lives where no event is
             await asyncio.sleep(0.002)
 

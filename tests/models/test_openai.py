@@ -93,7 +93,7 @@ def event(delta: dict[str, object] | None = None, finish: str | None = None, **m
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not true():  # noqa: ASYNC110 - the condition lives in a server that has no event for it
             await asyncio.sleep(0.005)
 

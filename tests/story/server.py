@@ -206,7 +206,7 @@ def _said(process: Process, pattern: str) -> str:
             raise AssertionError(f"it ended at once: {process.err.read_text()[-300:]}")
         return told
 
-    return str(wait_until(look, f"{pattern} from {process.child.args}", 20.0)[1])
+    return str(wait_until(look, f"{pattern} from {process.child.args}")[1])
 
 
 class Client:
@@ -219,7 +219,7 @@ class Client:
     def _send(
         self, method: str, path: str, body: Any, headers: dict[str, str] | None
     ) -> tuple[HTTPConnection, HTTPResponse]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         sent = {**self._headers, **(headers or {})}
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()

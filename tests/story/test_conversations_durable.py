@@ -140,7 +140,7 @@ def test_c5_items_that_are_added_over_kills_are_there_once_and_in_order(upstream
         names, heard = [f"{life}-{n}" for n in range(10_000)], list[str]()
         with ThreadPoolExecutor(1) as pool:
             adding = pool.submit(add_until_dead, server.client, talk, names, heard)
-            wait_until(lambda heard=heard, least=5 + 7 * life: len(heard) > least, "items are added", 20)  # type: ignore[misc]
+            wait_until(lambda heard=heard, least=5 + 7 * life: len(heard) > least, "items are added")  # type: ignore[misc]
             server.kill()
             sent = adding.result(30)
         server = start_server(tmp_path, upstream.url)

@@ -112,9 +112,9 @@ def test_p5_through_an_mcp_server_the_same_rules_hold(tmp_path: Path, upstream: 
         folder.mkdir()
         settings = configured(effect)
         server = start_server(folder, upstream.url, **settings)
-        wait_until(lambda s=server: "t_hang" in str(s.client.get("/v1/toolsets").json()), "the MCP server", 30.0)
+        wait_until(lambda s=server: "t_hang" in str(s.client.get("/v1/toolsets").json()), "the MCP server")
         run = server.client.post(RUNS, {"input": '[[tools=t_echo:{"text":"hi"}|t_hang:{}]]'}).json()["run_id"]
-        wait_until(lambda: "hang" in log.read_text(), "the call is in flight", 30.0)
+        wait_until(lambda: "hang" in log.read_text(), "the call is in flight")
         server.kill()
         server = start_server(folder, upstream.url, **settings)
 
@@ -125,7 +125,7 @@ def test_p5_through_an_mcp_server_the_same_rules_hold(tmp_path: Path, upstream: 
             wait_until(lambda s=server, r=run: s.client.get(f"{RUNS}/{r}").json()["status"] == "completed", "the end")
             assert len(receipt()["unknown_outcomes"]) == 1
         else:
-            wait_until(lambda: log.read_text().count("hang") == 2, "it is made again", 30.0)
+            wait_until(lambda: log.read_text().count("hang") == 2, "it is made again")
             server.client.post(f"{RUNS}/{run}/stop")
         assert log.read_text().count("hang") == made
         assert receipt()["steps"][0]["starts"] == 1, "the finished read is reused"

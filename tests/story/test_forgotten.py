@@ -98,7 +98,7 @@ class Home:
 
     def packed(self, run: str) -> list[bytes]:
         """The segments of a run that was parked."""
-        return list(wait_until(lambda: blobs(self.database, run.removeprefix("run_")), "it is packed", 30))
+        return list(wait_until(lambda: blobs(self.database, run.removeprefix("run_")), "it is packed"))
 
     def run(self, shown: str) -> Json:
         """A run as its owner sees it."""
@@ -160,7 +160,7 @@ def long_output(home: Home, w: Words) -> None:
     """Longer than the model is shown: the whole is a file in the workspace while the run lasts."""
     text = w.text(w.shell("seq 20000"), "todo:{}", then="[[slowstart=1 times=1 at=2]] ")
     with home.client.stream(CHAT, says(text, CHAT, stream=True)) as stream:
-        wait_until(lambda: [f for f in in_files(home.server.data, w.all()) if "outputs" in f], "it is laid down", 30)
+        wait_until(lambda: [f for f in in_files(home.server.data, w.all()) if "outputs" in f], "it is laid down")
         assert w.answer in json.dumps([frame.data for frame in stream.rest()])
 
 
@@ -260,7 +260,7 @@ def hung(home: Home, w: Words, **fields: Any) -> tuple[Json, str]:
     body = says(w.text(w.shell(), then="[[hang=1 times=1 at=1]] "), CHAT, stream=True, **fields)
     with home.client.stream(CHAT, body) as stream:
         run = stream.take(1)[0].data["id"]
-        wait_until(lambda: len(home.upstream.asked(w.name)) == 2, "the text is asked for", 30)
+        wait_until(lambda: len(home.upstream.asked(w.name)) == 2, "the text is asked for")
     return body, run
 
 
@@ -272,7 +272,7 @@ def never_asked_again(home: Home, w: Words) -> None:
 def asked_again(home: Home, w: Words) -> None:
     """Its caller left and comes back: forgotten when that answer is delivered."""
     body, run = hung(home, w)
-    wait_until(lambda: home.run(run)["status"] == "queued", "it is parked", 30)
+    wait_until(lambda: home.run(run)["status"] == "queued", "it is parked")
     assert w.answer in whole(home, CHAT, body)
     assert len([m for m in home.upstream.asked(w.name)[-1]["messages"] if m["role"] == "tool"]) == 1
 
@@ -334,7 +334,7 @@ def approved_by_route(home: Home, w: Words) -> None:
     question(home, w, user="ann")
     (run,) = home.asking(w)
     assert home.client.post(f"{RUNS}/{run}/approval", {"choice": "once"}).status == 200
-    wait_until(lambda: home.run(run)["status"] == "completed", "it is carried out", 30)
+    wait_until(lambda: home.run(run)["status"] == "completed", "it is carried out")
     chat = run.replace("run_", "chatcmpl-")
     assert w.answer in json.dumps(home.run(run)) and home.client.get(f"{CHAT}/{chat}").status == 404
 
@@ -343,7 +343,7 @@ def approved_for_one_who_waits(home: Home, w: Words) -> None:
     """On Responses the caller waits for the person (G11)."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(whole, home, RESPONSES, says(w.text(w.shell()), RESPONSES))
-        (run,) = wait_until(lambda: home.asking(w), "the question", 30)
+        (run,) = wait_until(lambda: home.asking(w), "the question")
         assert home.client.post(f"{RUNS}/{run}/approval", {"choice": "once"}).status == 200
         assert w.answer in waiting.result(60)
 
@@ -463,7 +463,7 @@ def test_the_search_of_this_file_finds_what_is_stored(told: Told) -> None:
     found = " ".join(told.home.traces(words))
     assert all(word in found for word in (words.said, words.answer, words.argument, words.output)), found
     assert "outputs" in found
-    wait_until(lambda: in_rows(told.home.database, words.all()), "rows are searched too", 30)
+    wait_until(lambda: in_rows(told.home.database, words.all()), "rows are searched too")
 
 
 # Kills
@@ -487,7 +487,7 @@ def killed(home: Home, w: Words, path: str, **fields: Any) -> tuple[Json, str]:
     body = says(w.text(w.shell("seq 20000"), then="[[hang=1 times=1 at=1]] "), path, stream=True, **fields)
     with home.client.stream(path, body) as stream:
         first = stream.take(1)[0].data
-        wait_until(lambda: len(home.upstream.asked(w.name)) == 2, "the text is asked for", 30)
+        wait_until(lambda: len(home.upstream.asked(w.name)) == 2, "the text is asked for")
         home.kill()
     assert home.traces(w), "a crash loses nothing"
     home.restart()
@@ -548,7 +548,7 @@ def test_d4_killed_while_it_asks_a_person_it_is_answered_after_the_restart_and_t
         home.restart()
         (run,) = home.asking(w)
         assert home.client.post(f"{RUNS}/{run}/approval", {"choice": choice}).status == 200
-        wait_until(lambda: home.run(run)["status"] == "completed", "it goes on", 30)
+        wait_until(lambda: home.run(run)["status"] == "completed", "it goes on")
         gone(home, w)
     finally:
         home.kill()

@@ -149,7 +149,7 @@ def test_p8_a_reader_that_owns_its_run_and_never_reads_ends_it_after_the_stall_d
         sock.connect(("127.0.0.1", client.port))
         sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         wait_until(lambda: server.health()["runs"]["active"] == 1, "it runs")
-        wait_until(lambda: server.health()["runs"]["active"] == 0, "it is ended", 10.0)
+        wait_until(lambda: server.health()["runs"]["active"] == 0, "it is ended")
         assert upstream.stats()["requests"] <= asked + 4, "it was held up long before its twelfth message"
     wait_until(lambda: server.health()["readers"] == 0, "nobody reads")
 

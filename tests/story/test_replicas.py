@@ -158,7 +158,7 @@ def test_p15_health_says_when_the_database_is_away_and_when_it_is_back(tmp_path:
         server = cluster.serve("one", NINELIVES_STORE_HOLD_S="0.5")
         assert server.anonymous.get("/readyz").status == 200
         own.stop()
-        away = wait_until(lambda: (a := server.anonymous.get("/readyz")).status == 503 and a, "it is not ready", 20)
+        away = wait_until(lambda: (a := server.anonymous.get("/readyz")).status == 503 and a, "it is not ready")
         assert away.json()["status"] == "degraded" and away.json()["reason"] and away.headers["retry-after"]
         assert server.anonymous.get("/livez").status == 200, "whatever the store does"
         health = server.anonymous.get("/health")
@@ -166,8 +166,8 @@ def test_p15_health_says_when_the_database_is_away_and_when_it_is_back(tmp_path:
         detailed = server.anonymous.get("/health/detailed")
         assert detailed.status == 200 and detailed.json()["store"]["reachable"] is False
         own.start()
-        wait_until(lambda: server.anonymous.get("/readyz").status == 200, "it is back", 20)
-        wait_until(lambda: server.health()["status"] == "ok", "all is well", 20)
+        wait_until(lambda: server.anonymous.get("/readyz").status == 200, "it is back")
+        wait_until(lambda: server.health()["status"] == "ok", "all is well")
         assert create(server.client, "hello")["status"] == "completed"
         assert server.stop() == 0
     finally:
@@ -238,10 +238,10 @@ def test_a_replica_that_cannot_keep_its_lease_says_so(cluster: Cluster) -> None:
     server = cluster.serve("one", NINELIVES_STORE_LEASE_S="1")
     rename = "ALTER TABLE replicas RENAME COLUMN {} TO {}"
     asyncio.run(pg.server().run(cluster.url, rename.format("beat_at", "gone")))
-    wait_until(lambda: server.anonymous.get("/health").json()["status"] == "degraded", "health says so", 20)
+    wait_until(lambda: server.anonymous.get("/health").json()["status"] == "degraded", "health says so")
     assert "beat_failed" in server.log()
     asyncio.run(pg.server().run(cluster.url, rename.format("gone", "beat_at")))
-    wait_until(lambda: server.anonymous.get("/health").json()["status"] == "ok", "all is well", 20)
+    wait_until(lambda: server.anonymous.get("/health").json()["status"] == "ok", "all is well")
 
 
 # What is refused at the start

@@ -73,7 +73,7 @@ def test_c3_every_n_while_the_run_goes_on(sdk: openai.OpenAI, client: Client, up
     numbers = [event["sequence_number"] for event in seen]
     with ThreadPoolExecutor(len(numbers) + 1) as readers:
         live = [readers.submit(tail, sdk, shown, n) for n in (None, *numbers)]
-        wait_until(lambda: client.get("/health/detailed").json()["readers"] >= len(live), "all of them read", 30.0)
+        wait_until(lambda: client.get("/health/detailed").json()["readers"] >= len(live), "all of them read")
         assert not any(reader.done() for reader in live), "the run waits for us"
         upstream.post("/_go")
         told = [reader.result(30) for reader in live]

@@ -202,14 +202,14 @@ async def test_b6_a_thousand_abandoned_streams_close_their_upstream_sockets_at_o
         server = await asyncio.to_thread(start_server, tmp_path, up.url)
         try:
             await asyncio.gather(*(abandon(up, server.port, f"warm{n}", chance) for n in range(30)))
-            await asyncio.to_thread(wait_until, lambda: standing(server)["active"] == 0, "warm", 5.0)
+            await asyncio.to_thread(wait_until, lambda: standing(server)["active"] == 0, "warm")
             base, rss = await asyncio.to_thread(standing, server), server.rss_kb()
             left: dict[str, float] = {}
             for wave in range(STREAMS // WAVE):
                 marks = [f"gone{wave}.{n}" for n in range(WAVE)]
                 moments = await asyncio.gather(*(abandon(up, server.port, mark, chance) for mark in marks))
                 left |= dict(zip(marks, moments, strict=True))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while up.marks:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             late = {mark: up.closed[mark] - left[mark] for mark in left if mark in up.closed}
@@ -221,7 +221,7 @@ async def test_b6_a_thousand_abandoned_streams_close_their_upstream_sockets_at_o
                 now = standing(server)
                 return all(now[name] <= base[name] for name in base)
 
-            await asyncio.to_thread(wait_until, back, f"back at {base}", 10.0)
+            await asyncio.to_thread(wait_until, back, f"back at {base}")
             assert server.rss_kb() - rss < ALLOWED_KB / 2
             log = server.log()
             assert "request_failed" not in log and "worker_failed" not in log and "Traceback" not in log

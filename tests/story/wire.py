@@ -27,7 +27,7 @@ class Wire:
         self.raw.send(json.dumps({"type": "response.create", **fields}))
 
     def next(self) -> Json:
-        text = self.raw.recv(timeout=20)
+        text = self.raw.recv(timeout=60)
         assert isinstance(text, str), "frames are texts"
         return dict(json.loads(text))
 
@@ -58,7 +58,7 @@ class Wire:
         """The code with which the server closes."""
         with pytest.raises(ConnectionClosed) as told:
             while True:
-                self.raw.recv(timeout=20)
+                self.raw.recv(timeout=60)
         return told.value.rcvd.code if told.value.rcvd else 1006
 
 

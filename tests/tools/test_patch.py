@@ -168,9 +168,9 @@ async def test_neither_a_growing_file_nor_a_long_search_costs_much(call: Caller,
     output = await call("patch", path="x.txt", edits=[{"search": "x", "replace": "y" * 1000, "all": True}])
     assert output.is_error and "would have more than" in output.text
     (place.workspace / "lines.txt").write_text("".join(f"line number {n} of many\n" for n in range(100_000)))
-    began = time.monotonic()
+    began = time.process_time()
     output = await call("patch", path="lines.txt", search="line nummer x of many\n" * 50, replace="")
-    assert output.is_error and "nearest lines" in output.text and time.monotonic() - began < 5
+    assert output.is_error and "nearest lines" in output.text and time.process_time() - began < 5
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
