@@ -15,13 +15,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ninelives.agents.approval import WHY_UNKNOWN, Approvals
 from ninelives.agents.base import DeltaSink, Turn
-from ninelives.agents.incoming import Incoming
-from ninelives.agents.loop_state import LoopState, offered_tools
+from ninelives.agents.loop_state import Incoming, LoopState, end_of, offered_tools
 from ninelives.agents.steps import IN_MEMORY, UNKNOWN
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path, shortened
@@ -74,21 +73,20 @@ class PreparedCall(Struct):
     """Nothing of the run may be written to the disk (B6)."""
 
 
-class ProgressQueue:
+class ProgressQueue(Struct):
     """What the tools of one group report while they run."""
 
-    def __init__(self) -> None:
-        self._events: list[e.ToolProgressed] = []
-        self._count: dict[str, int] = {}
-        self.filled = asyncio.Event()
+    events: list[e.ToolProgressed] = []
+    count: dict[str, int] = {}
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def reporter(self, call_id: str) -> Callable[[str], None]:
         """The function that the tool of this call gets as `place.progress`."""
 
         def report(text: str) -> None:
-            self._count[call_id] = self._count.get(call_id, 0) + 1
-            if self._count[call_id] <= MAX_PROGRESS:
-                self._events.append(e.ToolProgressed(call_id, text[:PROGRESS_CHARS]))
+            self.count[call_id] = self.count.get(call_id, 0) + 1
+            if self.count[call_id] <= MAX_PROGRESS:
+                self.events.append(e.ToolProgressed(call_id, text[:PROGRESS_CHARS]))
                 self.filled.set()
 
         return report
@@ -96,7 +94,7 @@ class ProgressQueue:
     def drain(self) -> list[e.ToolProgressed]:
         """What was reported since the last call."""
         self.filled.clear()
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
 
@@ -154,7 +152,7 @@ class LoopAgent:
         state = LoopState(turn, self._settings.system_prompt)
         while True:
             calls = state.due_calls()
-            if not calls and (end := state.end(self._settings.max_rounds)):
+            if not calls and (end := end_of(state.facts, self._settings.max_rounds)):
                 yield end
                 return
             async with aclosing(self._execute(state, calls) if calls else self._ask(state)) as steps:
@@ -272,7 +270,14 @@ class LoopAgent:
                     reported = asyncio.ensure_future(progress.filled.wait())
                 for task in [task for task in tasks if task in done]:
                     call_id, began = tasks.pop(task)
-                    yield _finished(call_id, task.result(), began)
+                    output = task.result()
+                    yield e.ToolFinished(
+                        call_id=call_id,
+                        output=output.text,
+                        is_error=output.is_error,
+                        outcome=output.outcome,
+                        duration_ms=int((time.monotonic() - began) * 1000),
+                    )
         finally:
             reported.cancel()
             await _release(prepared, list(tasks))
@@ -309,15 +314,16 @@ class LoopAgent:
             return Output(prepared.refusal, is_error=True)
         execution, prepared.execution = prepared.execution, None
         try:
-            return await self._with_whole_file(prepared, await execution.run())
+            output = await execution.run()
+            return await self._with_whole_file(prepared, output) if is_long(output.text) else output
         except ToolRefused as refused:
             return Output(str(refused), is_error=True)
         except Exception as error:  # the bug of a tool is a result: the model can read it, and the journal keeps it
             return Output(f"The tool failed: {type(error).__name__}: {error}", is_error=True)
 
     async def _with_whole_file(self, prepared: PreparedCall, output: Output) -> Output:
-        """The output. A long one is also written to a file in the workspace, where the model can read all of it."""
-        if not is_long(output.text) or prepared.place is None:
+        """A long output. It is also written to a file in the workspace, where the model can read all of it."""
+        if prepared.place is None:
             return output
         if prepared.in_memory:
             return Output(shortened(output.text), output.is_error, output.outcome)
@@ -348,16 +354,6 @@ def _asked_in(state: LoopState, question: e.ApprovalRequested | None) -> e.Appro
     if question is None or state.spec.kept != "memory":
         return question
     return e.ToolFinished(call_id=question.call.id, output=IN_MEMORY, is_error=True)
-
-
-def _finished(call_id: str, output: Output, began: float) -> e.ToolFinished:
-    return e.ToolFinished(
-        call_id=call_id,
-        output=output.text,
-        is_error=output.is_error,
-        outcome=output.outcome,
-        duration_ms=int((time.monotonic() - began) * 1000),
-    )
 
 
 def _taking(deltas: DeltaSink | None, incoming: Incoming) -> Callable[[list[Part]], bool] | None:

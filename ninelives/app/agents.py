@@ -46,7 +46,7 @@ from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.outside import ToolHoldings
-from ninelives.tools.quota import Quotas
+from ninelives.tools.quota import Quotas, WorkspaceQuota
 from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.docker import DockerOptions
 from ninelives.tools.sandbox.kinds import Sandbox, choose
@@ -258,7 +258,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     def toolbox(self, wanted: tuple[str, ...] | None) -> Toolbox:
         """The tools that a profile names; None: all tools."""
         if wanted is None:
-            return Toolbox(self.tools, [self.mcp])
+            return Toolbox(self.tools, [self.mcp] if self.settings.tables.mcp else [])
         known = {tool.name: tool for tool in self.tools}
         missing = [name for name in wanted if name not in known]
         if missing and not self.settings.tables.mcp:  # else the name may be a tool of an MCP server
@@ -300,7 +300,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
                 timeout_s=limits.tool_timeout_s,
                 output_bytes=limits.tool_output_bytes,
                 home=HERE if homes is None else homes.of(accepted.owner, name),
-                quota=self.quotas.of(folder, accepted.owner),
+                quota=WorkspaceQuota(self.quotas, folder, accepted.owner),
             )
 
         return place

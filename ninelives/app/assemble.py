@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import time
 from collections.abc import Callable
 
@@ -18,7 +17,16 @@ from ninelives.app.extensions import NO_EXTENSIONS, Extensions
 from ninelives.app.keys import ADMIN_OWNER, profile_keys
 from ninelives.app.known_secrets import known_secrets
 from ninelives.app.settings import LoadedSettings, Settings
-from ninelives.app.store import OpenedStore, ProcessRole, ServerStore, now_ms, open_store, total_bytes
+from ninelives.app.store import (
+    OpenedStore,
+    ProcessRole,
+    ServerStore,
+    id_maker,
+    new_code,
+    now_ms,
+    open_store,
+    total_bytes,
+)
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
 from ninelives.engine.base import EngineLimits, EngineParts, Keep
@@ -37,26 +45,6 @@ from ninelives.models.base import Model
 from ninelives.observe.log import Log
 from ninelives.tools.mcp.tools import Status
 from ninelives.tools.registry import SHELL_TOOLS
-
-
-def id_maker() -> Callable[[], str]:
-    """Makes ids of 24 random characters: 96 bits. One system call serves 256 ids, because each call releases the
-    interpreter and waits to get it back. That cost 70 us per id with a busy store, and a request needs three ids."""
-    pool: list[str] = []
-    os.register_at_fork(after_in_child=pool.clear)
-
-    def new_id() -> str:
-        if not pool:
-            fresh = secrets.token_hex(12 * 256)
-            pool.extend(fresh[place : place + 24] for place in range(0, len(fresh), 24))
-        return pool.pop()
-
-    return new_id
-
-
-def new_code() -> str:
-    """An approval code that a person can type: 30 bits, valid for its owner only."""
-    return "".join(secrets.choice("ABCDEFGHJKLMNPQRSTUVWXYZ23456789") for _ in range(6))
 
 
 class Assembled(Struct):

@@ -25,8 +25,11 @@ class ApiStyle(Struct, frozen=True, kw_only=True):
 
 OPENAI = ApiStyle(error=lambda error, _: {"error": error_object(error)})
 ANTHROPIC = ApiStyle(error=error_body, api_key=True, request_ids=(b"x-request-id", b"request-id"))
+STYLES = {"/v1/messages": ANTHROPIC, "/v1/messages/": ANTHROPIC}
+"""By the first STYLE_CHARS characters of a path: the path itself, and all below it. Any other path: OPENAI."""
+STYLE_CHARS = len("/v1/messages/")
 
 
 def style_of(path: str) -> ApiStyle:
     """The style of the API that a path belongs to."""
-    return ANTHROPIC if path == "/v1/messages" or path.startswith("/v1/messages/") else OPENAI
+    return STYLES.get(path[:STYLE_CHARS], OPENAI)

@@ -127,13 +127,12 @@ class _Open(Struct, gc=False):
     named: bool = False
 
 
-class _Calls:
+class _Calls(Struct):
     """Numbers the calls of a message. Some upstreams leave the index out: then a new id or name begins a call. Some
     give all parallel calls the same index: then a new id together with a name does."""
 
-    def __init__(self) -> None:
-        self.opened: list[_Open] = []
-        self._by_index: dict[int, int] = {}
+    opened: list[_Open] = []
+    by_index: dict[int, int] = {}
 
     def piece(self, call: _Call) -> CallPiece | None:
         """The part for one piece; None where it is empty."""
@@ -148,12 +147,12 @@ class _Calls:
         return CallPiece(at, name, arguments) if name or arguments else None
 
     def _place(self, call: _Call, name: str) -> int:
-        at = len(self.opened) - 1 if call.index is None else self._by_index.get(call.index, -1)
+        at = len(self.opened) - 1 if call.index is None else self.by_index.get(call.index, -1)
         if at < 0 or self._opens(self.opened[at], call, name):
             at = len(self.opened)
             self.opened.append(_Open(call.id or ""))
             if call.index is not None:
-                self._by_index[call.index] = at
+                self.by_index[call.index] = at
         return at
 
     @staticmethod
@@ -246,52 +245,49 @@ class AnswerReader:
             parts += filter(None, map(self._calls.piece, delta.tool_calls))
 
 
-def _alone(data: bytes) -> bool:
-    """True for exactly one whole event, as nearly every read has."""
-    return data.find(b"\n") == len(data) - 2 and data.startswith(b"data: {") and data.endswith(b"}\n\n")
-
-
-class EventLines:
+class EventLines(Struct):
     """Reads server-sent events. Each data line is one chunk."""
 
-    def __init__(self, answer: AnswerReader, line_bytes: int) -> None:
-        self._answer = answer
-        self._limit = line_bytes
-        self._tail: list[bytes] = []
-        self._size = 0
+    answer: AnswerReader
+    limit: int
+    """Most bytes of a line."""
+    tail: list[bytes] = []
+    size: int = 0
 
     def feed(self, data: bytes, parts: list[Part]) -> None:
         """Add the parts of the lines that `data` completes; b"" is the end of the body. On a failure `parts` has what
         came before it."""
-        if _alone(data) and not self._size and len(data) < self._limit:
-            self._answer.chunk(data[6:-2], parts)
+        size = len(data)
+        alone = data.find(b"\n") == size - 2 and data.startswith(b"data: {") and data.endswith(b"}\n\n")
+        if alone and not self.size and size < self.limit:  # exactly one whole event, as nearly every read has
+            self.answer.chunk(data[6:-2], parts)
             return
         lines = data.split(b"\n") if data else [b"", b""]
-        self._tail.append(lines[0])
-        self._size += len(lines[0])
-        if self._size > self._limit:
-            raise garbage_error(f"a line of more than {self._limit} bytes")
+        self.tail.append(lines[0])
+        self.size += len(lines[0])
+        if self.size > self.limit:
+            raise garbage_error(f"a line of more than {self.limit} bytes")
         if len(lines) == 1:
             return
-        lines[0] = b"".join(self._tail)
-        self._tail = [lines.pop()]
-        self._size = len(self._tail[0])
+        lines[0] = b"".join(self.tail)
+        self.tail = [lines.pop()]
+        self.size = len(self.tail[0])
         for line in lines:
             if not line:
                 continue
             self._line(line.strip(), parts)
-            if self._answer.done:
+            if self.answer.done:
                 return
         if not data:
-            self._answer.end(parts)
+            self.answer.end(parts)
 
     def _line(self, line: bytes, parts: list[Part]) -> None:
         if line.startswith(b"data:"):
             payload = line[5:].lstrip()
             if payload == b"[DONE]":
-                self._answer.end(parts)
+                self.answer.end(parts)
             elif payload:
-                self._answer.chunk(payload, parts)
+                self.answer.chunk(payload, parts)
         elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
             raise garbage_error("a line that is no event")
 

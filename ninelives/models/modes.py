@@ -40,13 +40,14 @@ class ModeMemory:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._accepted: dict[bool, tuple[AnswerMode, float]] = {}
+        self.accepted_modes: dict[bool, tuple[AnswerMode, float]] = {}
+        """By whether there are tools, with the time until which it counts. Empty: nothing was ever refused."""
 
     def first(self, *, tools: bool) -> AnswerMode:
         """The way to try first."""
-        mode, until = self._accepted.get(tools, ("usage", 0.0))
+        mode, until = self.accepted_modes.get(tools, ("usage", 0.0))
         return mode if self._clock() < until else "usage"
 
     def accepted(self, mode: AnswerMode, *, tools: bool) -> None:
         """The upstream accepted this way, after it had refused another."""
-        self._accepted[tools] = mode, self._clock() + REMEMBER_S
+        self.accepted_modes[tools] = mode, self._clock() + REMEMBER_S

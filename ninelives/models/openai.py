@@ -30,9 +30,11 @@ from ninelives.models.chunks import (
 from ninelives.models.modes import FIELDS, AnswerMode, ModeMemory, simpler
 
 if TYPE_CHECKING:
-    from ninelives.models.feed import Feed, TakeParts
-    from ninelives.models.net.connection import UpstreamConnection
-    from ninelives.models.net.pool import Pool
+    from ninelives.models.net.connection import Pool, UpstreamConnection
+
+TakeParts = Callable[[list[Part]], bool]
+TICK_S = 0.001
+"""The resolution of the loop's clock. A timer may fire this much early."""
 
 EXCERPT_BYTES = 4096
 LIST_BYTES = 1_048_576
@@ -84,14 +86,152 @@ class StreamRefused(UpstreamFailed):
         self.instead = instead
 
 
-class PendingAnswer:
+class Feed:
+    """The body of one answer, as it arrives.
+
+    The generator that asked sleeps in `next()`. When bytes arrive, `news` parses them in the callback of the socket and
+    offers the parts to `take_parts`. Where they are taken, nothing is woken. Only the rest (the end, a failure, no
+    room) wakes the generator, which costs more than parsing. Each read moves the deadline. One timer checks the
+    deadline when it fires, which is cheaper than a timer per read."""
+
+    __slots__ = (
+        "_by",
+        "_connection",
+        "_failure",
+        "_intake",
+        "_kept",
+        "_last_read",
+        "_limit_s",
+        "_stall_s",
+        "_take_parts",
+        "_time",
+        "_timer",
+        "_waiter",
+        "answer",
+        "offered",
+    )
+
+    def __init__(
+        self,
+        connection: UpstreamConnection,
+        intake: EventLines | WholeBody,
+        answer: AnswerReader,
+        take_parts: TakeParts | None,
+    ) -> None:
+        self._time = asyncio.get_running_loop().time
+        self._connection = connection
+        self._intake = intake
+        self.answer = answer
+        self._take_parts = take_parts
+        self._kept: list[Part] = []
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_read = self._by = self._limit_s = self._stall_s = 0.0
+        self.offered = False
+        """True once parts were offered, taken or not. No retry may follow then."""
+
+    @property
+    def patience_s(self) -> float:
+        """The limit of the last wait."""
+        return self._due() - self._last_read
+
+    def _due(self) -> float:
+        """The deadline now. Each read that was taken moves it."""
+        return min(self._last_read + self._limit_s, self._by)
+
+    async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
+        """The parts of one read; empty only at the end. Raises UpstreamFailed, and TimeoutError after `limit_s`. After
+        a read that was taken the limit is `stall_s`. It is never later than `left_s`."""
+        self._last_read = now = self._time()
+        self._limit_s, self._by, self._stall_s = limit_s, now + left_s, stall_s
+        connection = self._connection
+        while True:
+            if self._kept:
+                parts, self._kept = self._kept, []
+                return parts
+            if self._failure is not None:
+                raise self._failure
+            if self.answer.done:
+                return []
+            data = connection.read()
+            if data or connection.ended:
+                self._kept = self._parsed(data)
+            elif connection.failure is not None:
+                raise connection.failure
+            else:
+                await self._wait()
+
+    def close(self) -> None:
+        """Stop the timer. May be called twice."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _parsed(self, data: bytes) -> list[Part]:
+        parts: list[Part] = []
+        try:
+            self._intake.feed(data, parts)
+        except UpstreamFailed as failure:
+            self._failure = failure
+        return parts
+
+    def news(self) -> None:
+        """A read was parsed, or the answer failed or ended. It runs in the socket's callback, so what fails here is
+        raised by `next()`."""
+        waiter, connection, take_parts = self._waiter, self._connection, self._take_parts
+        if waiter is None or waiter.done():
+            return
+        if take_parts is not None and not connection.ended and connection.failure is None:
+            data, parts = connection.read(), list[Part]()
+            if not data:
+                return  # no byte of body came, and b"" would mean its end
+            try:
+                self._intake.feed(data, parts)
+                self.offered = self.offered or bool(parts)
+                if not parts or (not self.answer.done and take_parts(parts)):
+                    self._last_read, self._limit_s = self._time(), self._stall_s
+                    return
+                self._kept = parts
+            except UpstreamFailed as failure:
+                self._kept, self._failure = parts, failure
+            except Exception as error:
+                self._failure = error
+        waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        if self._timer is None or self._timer.when() > self._due():
+            self._start_timer()
+        try:
+            await self._connection.wait(self.news, self._waiter)
+        finally:
+            self._waiter = None
+
+    def _start_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # A read that is taken may bring the deadline nearer, because the first read has a longer limit.
+        check_at = min(self._due(), self._time() + self._stall_s)
+        self._timer = asyncio.get_running_loop().call_at(check_at, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return  # the next wait starts its own timer
+        if self._time() + TICK_S < self._due():
+            self._start_timer()
+        else:
+            waiter.set_exception(TimeoutError())
+
+
+class PendingAnswer(Struct):
     """An answer that streams in. `first_by` is the deadline of the first read, None after it; `by` of the whole."""
 
-    __slots__ = ("by", "connection", "feed", "first_by")
-
-    def __init__(self, connection: UpstreamConnection, feed: Feed, first_by: float, by: float) -> None:
-        self.connection, self.feed, self.by = connection, feed, by
-        self.first_by: float | None = first_by
+    connection: UpstreamConnection
+    feed: Feed
+    first_by: float | None
+    by: float
 
 
 class OpenAIModel:
@@ -115,7 +255,7 @@ class OpenAIModel:
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
         """See Model.stream."""
-        mode = first = self._modes.first(tools=bool(ask.tools))
+        mode = first = self._modes.first(tools=bool(ask.tools)) if self._modes.accepted_modes else "usage"
         by = self._clock() + self._upstream.total_s
         tries = 0
         told = False
@@ -165,10 +305,11 @@ class OpenAIModel:
             await pool.close()
 
     async def _begin(self, body: bytes, by: float, take_parts: TakeParts | None, mode: AnswerMode) -> PendingAnswer:
-        from ninelives.models.feed import Feed
-
         first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
-        connection = await self._post(body, first_by)
+        if not self._head:
+            self._head = self._request("POST", "/chat/completions")
+        request = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
+        connection = await self._answered(request, first_by)
         try:
             answer = AnswerReader(self._upstream.api_key)
             intake = await self._intake(connection, answer, by, mode)
@@ -180,7 +321,7 @@ class OpenAIModel:
     async def _next(self, reading: PendingAnswer) -> list[Part]:
         """The parts of the next read; empty at the end of the answer."""
         upstream, feed = self._upstream, reading.feed
-        while not feed.done:
+        while not feed.answer.done:
             now = self._clock()
             limit = min(upstream.stall_s, reading.by - now) if reading.first_by is None else reading.first_by - now
             try:
@@ -191,13 +332,9 @@ class OpenAIModel:
             if parts:
                 return parts
         feed.close()
-        await self._finish(reading.connection)
+        if not reading.connection.ended:
+            await self._finish(reading.connection)
         return []
-
-    async def _post(self, body: bytes, first_by: float) -> UpstreamConnection:
-        if not self._head:
-            self._head = self._request("POST", "/chat/completions")
-        return await self._answered(b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body), first_by)
 
     async def _answered(self, request: bytes, by: float) -> UpstreamConnection:
         """Send a request. Returns the connection once the head of the answer is there."""
@@ -214,23 +351,21 @@ class OpenAIModel:
         return connection
 
     async def _connect(self, limit_s: float) -> UpstreamConnection:
-        host = _host(self._upstream.url)
         try:
-            return await self._connections().connection(limit_s)
+            return await (self._pool or self._connections()).connection(limit_s)
         except TimeoutError as error:
-            failure = _timed_out(f"at {host} could not be connected to in time")
+            failure = _timed_out(f"at {_host(self._upstream.url)} could not be connected to in time")
             failure.again = True
             raise failure from error
         except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError for some of them
-            raise shortage_of(error) or _unreachable(host, error, again=True) from error
+            raise shortage_of(error) or _unreachable(_host(self._upstream.url), error, again=True) from error
 
     async def _finish(self, connection: UpstreamConnection) -> None:
         """Wait a moment for the end of the body, so that the connection can be used again."""
-        if not connection.ended:
-            try:
-                await connection.more(TAIL_S)
-            except (TimeoutError, UpstreamFailed):
-                return  # the answer is whole: only the connection is lost
+        try:
+            await connection.more(TAIL_S)
+        except (TimeoutError, UpstreamFailed):
+            return  # the answer is whole: only the connection is lost
 
     def _give_back(self, connection: UpstreamConnection) -> None:
         """Keep the connection, or close it where the answer was not read to its end: the upstream can then stop."""
@@ -244,10 +379,10 @@ class OpenAIModel:
     ) -> EventLines | WholeBody:
         if not 200 <= connection.status < 300:
             raise await self._refused(connection, by, mode)
-        kind = (connection.header(b"content-type") or "").partition(";")[0].strip().lower()
-        if kind == "text/html":
+        kind = connection.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind == b"text/html":
             raise garbage_error("an HTML page")
-        if kind == "application/json":
+        if kind == b"application/json":
             return WholeBody(answer, self._upstream.line_bytes)
         return EventLines(answer, self._upstream.line_bytes)
 
@@ -306,14 +441,10 @@ class OpenAIModel:
     def _body(self, ask: Ask, mode: AnswerMode) -> bytes:
         body: dict[str, object] = {**ask.options, "model": self.name, "messages": ask.messages}
         if ask.tools:
-            body["tools"] = self._encoded(ask.tools)
+            if ask.tools != self._tools[0]:  # cached: nearly every request has the same, and they are most of its bytes
+                self._tools = (ask.tools, msgspec.Raw(msgspec.json.encode(ask.tools)))
+            body["tools"] = self._tools[1]
         return msgspec.json.encode({**body, **FIELDS[mode]})
-
-    def _encoded(self, tools: tuple[dict[str, object], ...]) -> msgspec.Raw:
-        """The tools as JSON, cached: nearly every request has the same tools, and they are most of its bytes."""
-        if tools != self._tools[0]:
-            self._tools = (tools, msgspec.Raw(msgspec.json.encode(tools)))
-        return self._tools[1]
 
     def _request(self, method: str, place: str) -> bytes:
         """The head of a request without its empty line."""
@@ -332,7 +463,7 @@ class OpenAIModel:
 
     def _connections(self) -> Pool:
         if self._pool is None:
-            from ninelives.models.net.pool import Origin, Pool
+            from ninelives.models.net.connection import Origin, Pool
 
             try:
                 self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s)

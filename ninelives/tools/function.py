@@ -41,28 +41,27 @@ class FunctionTool(Struct, kw_only=True):
         return _FunctionExecution(self, arguments, place)
 
 
-class _FunctionExecution:
-    def __init__(self, tool: FunctionTool, arguments: dict[str, object], place: Place) -> None:
-        self.process: Process | None = None
-        self._tool = tool
-        self._arguments = arguments
-        self._place = place
+class _FunctionExecution(Struct):
+    tool: FunctionTool
+    arguments: dict[str, object]
+    place: Place
+    process: Process | None = None
 
     async def run(self) -> Output:
         """Call the function, within the time and the bytes of the place."""
-        seconds = self._place.timeout_s
+        seconds = self.place.timeout_s
         try:
             async with asyncio.timeout(seconds) as clock:
-                given = await self._tool.fn(self._arguments, self._place)
+                given = await self.tool.fn(self.arguments, self.place)
         except ToolRefused as refusal:
             return Output(str(refusal), is_error=True)
         except TimeoutError:
             if not clock.expired():
                 raise
-            return Output(f"[{self._tool.late}: it was not done after {seconds:g} s]", is_error=True)
+            return Output(f"[{self.tool.late}: it was not done after {seconds:g} s]", is_error=True)
         output = Output(given) if isinstance(given, str) else given
         data = output.text.encode("utf-8", "replace")
-        return Output(bounded(data, self._place.output_bytes), output.is_error)
+        return Output(bounded(data, self.place.output_bytes), output.is_error)
 
     async def abandon(self) -> None:
         """Nothing was started."""

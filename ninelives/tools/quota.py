@@ -100,10 +100,6 @@ class Quotas:
         self._free = 0
         self._free_at = 0.0
 
-    def of(self, workspace: Path, owner: str = "") -> WorkspaceQuota:
-        """The quota of one workspace."""
-        return WorkspaceQuota(self, workspace, owner)
-
     def is_changed(self, folder: Path) -> bool:
         """Whether a call used it since it was measured, or that was long ago or never."""
         known = self._known.get(folder)
@@ -198,16 +194,15 @@ class Quotas:
         return f"the disk of the server has {free} bytes free, and tools leave {reserve} bytes (store.low_water_bytes)"
 
 
-class WorkspaceQuota:
-    """See tools.base.Quota."""
+class WorkspaceQuota(Struct):
+    """See tools.base.Quota: the quota of one workspace."""
 
-    def __init__(self, quotas: Quotas, workspace: Path, owner: str) -> None:
-        self._quotas = quotas
-        self._workspace = workspace
-        self._owner = owner
+    quotas: Quotas
+    workspace: Path
+    owner: str = ""
 
     async def _bounds(self) -> list[Bound]:
-        return await self._quotas.bounds(self._workspace, self._owner)
+        return await self.quotas.bounds(self.workspace, self.owner)
 
     async def refusal(self) -> str:
         """See Quota.refusal."""
@@ -218,16 +213,16 @@ class WorkspaceQuota:
 
     async def room(self) -> int:
         """See Quota.room."""
-        return await self._quotas.room(self._workspace, await self._bounds())
+        return await self.quotas.room(self.workspace, await self._bounds())
 
     async def exceeded(self) -> str:
         """See Quota.exceeded."""
         bounds = await self._bounds()
         allowed = [max(each.limit, each.used + SLACK_BYTES if each.used >= each.limit else 0) for each in bounds]
-        before = await self._quotas.measured(self._workspace, UNBOUNDED)
-        disk = _ShortDisk(self._quotas, self._workspace, before.bytes)
+        before = await self.quotas.measured(self.workspace, UNBOUNDED)
+        disk = _ShortDisk(self.quotas, self.workspace, before.bytes)
         while True:
-            room = await self._quotas.room(self._workspace, bounds)
+            room = await self.quotas.room(self.workspace, bounds)
             await asyncio.sleep(min(LOOK_S, max(SHORTEST_LOOK_S, room / FASTEST)))
             if short := await disk.reason():
                 return f"[ended: {short}. Write less, or delete files.]"

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from ninelives.tools.arguments import parsed
-from ninelives.tools.base import Execution, Place, Tool, ToolRefused, is_name
+from ninelives.tools.base import HERE, Execution, Place, Tool, ToolRefused, is_name
 from ninelives.tools.builtin.execute import ExecuteCode
 from ninelives.tools.builtin.files import file_tools
 from ninelives.tools.builtin.notes import note_tools
@@ -81,6 +81,8 @@ class Toolbox:
         return self._current().schemas
 
     def _current(self) -> _Set:
+        if not self._providers:
+            return self._set
         offers = [provider.tools() for provider in self._providers]
         if len(offers) != len(self._offers) or any(map(operator.is_not, offers, self._offers)):
             self._offers = offers
@@ -113,7 +115,7 @@ class Toolbox:
         if tool is None:
             known = ", ".join(self.names()) or "none"
             raise ToolRefused(f"There is no tool {name[:64]!r}. Tools: {known}.")
-        if refusal := await place.home.refusal(getattr(tool, "local", "")):
+        if place.home is not HERE and (refusal := await place.home.refusal(getattr(tool, "local", ""))):
             raise ToolRefused(refusal)
         if getattr(tool, "grows", False) and (refusal := await place.quota.refusal()):
             raise ToolRefused(refusal)

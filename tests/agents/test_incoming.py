@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ninelives.agents.incoming import FLOOD, Incoming
+from ninelives.agents.loop_state import FLOOD, Incoming
 from ninelives.core.events import CallBegun, ReasoningDelta, TextDelta, Usage
 from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from ninelives.agents.base import Turn
-from ninelives.agents.loop_state import LoopState
+from ninelives.agents.loop_state import LoopState, end_of
 from ninelives.core import events as e
 from ninelives.core.state import Facts, apply, start
 from ninelives.core.table import DELTAS
@@ -45,9 +45,9 @@ def test_calls_are_due_in_the_order_of_their_message_until_they_have_a_result() 
 def test_C10_the_token_budget_is_over_the_whole_run() -> None:
     pen = Pen(spec_of(max_output_tokens=12)).attempt().settle(A, usage=e.Usage(1, 5))
     loop = LoopState(Turn(pen.start(A).finish(A).state, ()), "")
-    assert loop.options()["max_tokens"] == 7 and loop.end(50) is None
+    assert loop.options()["max_tokens"] == 7 and end_of(loop.facts, 50) is None
     more = e.MessageCompleted("", (B,), e.Usage(1, 7), finish="tool_calls")
     assert loop.end_after(more, 50) is None, "its call comes first"
     for event in (more, e.ToolStarted(call=B), e.ToolFinished(call_id=B.id, output="")):
         loop.add(event)
-    assert loop.end(50) == e.RunInterrupted("max_output_tokens")
+    assert end_of(loop.facts, 50) == e.RunInterrupted("max_output_tokens")

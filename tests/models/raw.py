@@ -11,8 +11,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-from ninelives.models.net.connection import UpstreamConnection
-from ninelives.models.net.pool import Origin, Pool
+from ninelives.models.net.connection import Origin, Pool, UpstreamConnection
 
 DEADLINE = 20.0
 """Seconds for a whole test; only one that hangs comes near."""

@@ -12,8 +12,7 @@ import pytest
 from ninelives.core.errors import AgentError
 from ninelives.models.base import Ask, Finished, Part, Text
 from ninelives.models.chunks import AnswerReader, EventLines, UpstreamFailed, WholeBody
-from ninelives.models.feed import Feed, TakeParts
-from ninelives.models.openai import OpenAIModel, Upstream
+from ninelives.models.openai import Feed, OpenAIModel, TakeParts, Upstream
 from tests.models.raw import DEADLINE, GET, OK, SOON, Peer, answers, idle, pool_to, raw, rest, until, wired
 from tests.tools.conftest import both_loops, open_files
 
@@ -72,7 +71,7 @@ async def fed(intake: type[EventLines] | type[WholeBody], taking: bool, *reads: 
     feed = Feed(line, intake(answer, 1_000_000), answer, take)
 
     async def all_of_it() -> None:
-        while not feed.done:
+        while not feed.answer.done:
             parts.extend(await feed.next(SOON, SOON, SOON))
 
     async with asyncio.timeout(DEADLINE):

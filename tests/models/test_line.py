@@ -243,25 +243,19 @@ async def test_whoever_is_cancelled_when_the_bytes_are_there_loses_none() -> Non
 async def test_whoever_waits_has_news_once_for_a_read_and_for_the_end() -> None:
     line, _ = wired()
 
-    class Hearing:
-        def __init__(self) -> None:
-            self.heard: list[bytes] = []
-
-        def news(self) -> None:
-            self.heard.append(line.read())
-
-    hearing, woken = Hearing(), asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(line.wait(hearing, woken))
+    heard: list[bytes] = []
+    woken = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(line.wait(lambda: heard.append(line.read()), woken))
     await asyncio.sleep(0)
     line.data_received(CHUNKED + b"1\r\na\r\n1\r\nb\r\n")
     line.data_received(b"1\r\nc\r\n")
     line.hang_up()
-    assert hearing.heard == [b"ab", b"c", b""]
+    assert heard == [b"ab", b"c", b""]
     assert line.failure is not None
     woken.set_result(None)
     await waiting
     line.connection_lost(None)
-    assert len(hearing.heard) == 3
+    assert len(heard) == 3
 
 
 # ---- back-pressure and letting go ----

@@ -8,7 +8,7 @@ import pytest
 
 from ninelives.core.errors import AgentError
 from ninelives.models.base import Ask
-from ninelives.models.net.pool import Origin
+from ninelives.models.net.connection import Origin
 from ninelives.models.openai import OpenAIModel, Upstream
 from tests.models.raw import raw
 

@@ -17,9 +17,8 @@ import pytest
 from ninelives.core.errors import AgentError
 from ninelives.models.base import Ask
 from ninelives.models.chunks import UpstreamFailed
-from ninelives.models.net import pool as pools
-from ninelives.models.net.connection import UpstreamConnection
-from ninelives.models.net.pool import Pool
+from ninelives.models.net import connection as pools
+from ninelives.models.net.connection import Pool, UpstreamConnection
 from ninelives.models.openai import OpenAIModel, Upstream
 from tests.models.raw import GET, OK, SOON, Peer, Raw, answers, black_hole, idle, pool_to, raw, rest, until
 from tests.tools.conftest import both_loops, open_files

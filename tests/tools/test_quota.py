@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ninelives.tools import quota
 from ninelives.tools.base import Output, Place, ToolRefused
 from ninelives.tools.output import OutputFiles
-from ninelives.tools.quota import QuotaLimits, Quotas
+from ninelives.tools.quota import QuotaLimits, Quotas, WorkspaceQuota
 from ninelives.tools.registry import Toolbox, builtin_tools
 from ninelives.tools.sandbox.base import Sandbox
 from ninelives.tools.threads import Threads
@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> Place:
 
 def bounded_place(tmp_path: Path, limits: QuotaLimits) -> Place:
     made = place_in(tmp_path)
-    return replace(made, quota=Quotas(limits, Threads(1)).of(made.workspace), timeout_s=60.0)
+    return replace(made, quota=WorkspaceQuota(Quotas(limits, Threads(1)), made.workspace), timeout_s=60.0)
 
 
 def size(place: Place) -> int:

@@ -29,7 +29,7 @@ from ninelives.dialects.shared import (
     hidden,
     released,
 )
-from ninelives.dialects.sse import DONE, data_frame, encode, named_frame
+from ninelives.dialects.sse import DONE, data_frame, encode
 
 FINISH: dict[str, FinishReason] = {
     "max_output_tokens": "length",
@@ -39,6 +39,7 @@ FINISH: dict[str, FinishReason] = {
 
 
 NEVER = 2**62
+_PROGRESS = b"event: hermes.tool.progress\ndata: "
 ROLE = b'{"role":"assistant","content":""}'
 
 
@@ -51,10 +52,14 @@ class Fixed(Struct, frozen=True):
     identity: dict[str, object]
 
 
+_NO_RUN = Fixed(Spec(dialect="chat", model=""), b"", b"", {})
+"""Before RunAccepted, with which a journal begins."""
+
+
 class ChatView(Struct, frozen=True):
     """Where a reader stands."""
 
-    fixed: Fixed | None
+    fixed: Fixed
     after: int
     replaying: bool = True
     begun: bool = False
@@ -89,14 +94,14 @@ class ChatProjection:
 
     def view0(self, after: int) -> ChatView:
         """See Projection.view0."""
-        return ChatView(None, after)
+        return ChatView(_NO_RUN, after)
 
     def live(self, view: ChatView) -> tuple[ChatView, list[bytes]]:
         """See Projection.live."""
         if not view.replaying:
             return view, []
         edge = replace(view, replaying=False, held=None, after=-1, stands=NEVER, drafted=False)
-        return edge, released(view.held)
+        return edge, released(view.held) if view.held is not None else []
 
     def stand(self, view: ChatView, attempt: int) -> ChatView:
         """See Patient.stand."""
@@ -119,7 +124,7 @@ class ChatProjection:
                 return _text(view, entry, text, refusal) if text else (view, [])
             case e.ReasoningDelta(text):
                 return _send_deltas(
-                    replace(view, thinking=True), entry, [_delta("reasoning_content", text)], draft=True
+                    replace(view, thinking=True), entry, [encode({"reasoning_content": text})], draft=True
                 )
             case e.RunAccepted() as accepted:
                 return replace(view, fixed=_fixed(entry, accepted)), []
@@ -152,7 +157,7 @@ class ContinuedChat(Continued, ChatProjection):
 
     def first_view(self, view: ChatView) -> ChatView:
         """See RestOfRun.first_view."""
-        fixed = _known(view)
+        fixed = view.fixed
         identity = {**fixed.identity, "id": self.shown_id}
         fixed = Fixed(fixed.spec, _head(identity), fixed.tail, identity)
         fresh = ChatView(fixed, view.after, replaying=view.replaying, stands=view.stands)
@@ -162,7 +167,7 @@ class ContinuedChat(Continued, ChatProjection):
 def _ask(view: ChatView, entry: e.Entry, asked: e.ApprovalRequested) -> tuple[ChatView, list[bytes]]:
     """The question ends this answer; the run waits."""
     view = replace(view, after=min(view.after, entry.seq - 1))
-    view, frames = _conclude(view, entry, [_delta("content", question(asked, entry.run))], "stop")
+    view, frames = _conclude(view, entry, [encode({"content": question(asked, entry.run)})], "stop")
     return replace(view, over=True), frames
 
 
@@ -183,19 +188,9 @@ def _head(identity: dict[str, object]) -> bytes:
     return b"data: " + encode(identity)[:-1] + b',"choices":[{"index":0,"delta":'
 
 
-def _known(view: ChatView) -> Fixed:
-    if view.fixed is None:
-        raise ValueError("a journal begins with RunAccepted")
-    return view.fixed
-
-
 def _chunk(fixed: Fixed, delta: bytes, finish: bytes, seq: int | None) -> bytes:
     number = b',"sequence_number":%d' % seq if seq is not None else b""
     return fixed.head + delta + b',"finish_reason":' + finish + b"}]" + fixed.tail + number + b"}\n\n"
-
-
-def _delta(field: str, text: str) -> bytes:
-    return encode({field: text})
 
 
 def _send_deltas(
@@ -208,7 +203,7 @@ def _send_deltas(
     last: bool = True,
 ) -> tuple[ChatView, list[bytes]]:
     """Send chunks for one entry: the role first, the number on the last (B6) unless a usage chunk follows."""
-    fixed = _known(view)
+    fixed = view.fixed
     number = entry.seq if fixed.spec.store and last else None
     frames = [_chunk(fixed, delta, b"null", None) for delta in deltas[:-1]]
     frames.append(_chunk(fixed, deltas[-1], finish, number))
@@ -222,7 +217,7 @@ def _begin(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
     if view.begun:
         return view, []
     seen = view.replaying and entry.seq <= view.after
-    return replace(view, begun=True), [] if seen else [_chunk(_known(view), ROLE, b"null", None)]
+    return replace(view, begun=True), [] if seen else [_chunk(view.fixed, ROLE, b"null", None)]
 
 
 def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tuple[ChatView, list[bytes]]:
@@ -240,29 +235,28 @@ def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool) -
 
 def _text(view: ChatView, entry: e.Entry, text: str, refusal: bool) -> tuple[ChatView, list[bytes]]:
     if refusal:
-        view, frames = _send_deltas(view, entry, [_delta("refusal", text)], draft=True)
+        view, frames = _send_deltas(view, entry, [encode({"refusal": text})], draft=True)
         return (replace(view, draft_from=entry.seq) if view.draft_from < 0 else view), frames
     at_once = not view.replaying or (view.drafted and entry.seq > view.after)
     if at_once and view.begun and view.draft_from >= 0:
-        fixed = view.fixed
-        if fixed is not None:  # the hot path: one piece of text in the middle of a message
-            number = entry.seq if fixed.spec.store else None
-            return view, [_chunk(fixed, b'{"content":' + encode(text) + b"}", b"null", number)]
+        fixed = view.fixed  # the hot path: one piece of text in the middle of a message
+        number = entry.seq if fixed.spec.store else None
+        return view, [_chunk(fixed, b'{"content":' + encode(text) + b"}", b"null", number)]
     first = view.draft_from < 0
     if first and view.gap:
         text = "\n\n" + text
-    view, frames = _send_deltas(view, entry, [_delta("content", text)], draft=True)
+    view, frames = _send_deltas(view, entry, [encode({"content": text})], draft=True)
     return (replace(view, draft_from=entry.seq) if first else view), frames
 
 
 def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[ChatView, list[bytes]]:
     deltas: list[bytes] = []
     if said.reasoning and not view.thinking:
-        deltas.append(_delta("reasoning_content", said.reasoning))
+        deltas.append(encode({"reasoning_content": said.reasoning}))
     if said.text and view.draft_from < 0:
-        deltas.append(_delta("content", "\n\n" + said.text if view.gap else said.text))
+        deltas.append(encode({"content": "\n\n" + said.text if view.gap else said.text}))
     if said.refusal and view.draft_from < 0:
-        deltas.append(_delta("refusal", said.refusal))
+        deltas.append(encode({"refusal": said.refusal}))
     view, frames = _send_deltas(view, entry, deltas) if deltas else _send(view, entry, [], draft=False)
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap
@@ -282,8 +276,10 @@ def _restart(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
     return replace(view, over=True), [error_frame("stream_restarted", message)]
 
 
-def _progress(view: ChatView, entry: e.Entry, fields: dict[str, object], description: str) -> bytes:
-    fixed = _known(view)
+def _progress(
+    view: ChatView, entry: e.Entry, fields: dict[str, object], description: str
+) -> tuple[ChatView, list[bytes]]:
+    fixed = view.fixed
     done = fields["status"] == "completed"
     body: dict[str, object] = {}
     if fixed.spec.tool_progress == "compatible":
@@ -293,7 +289,9 @@ def _progress(view: ChatView, entry: e.Entry, fields: dict[str, object], descrip
     body |= fields
     if fixed.spec.store:
         body["sequence_number"] = entry.seq
-    return named_frame(b"hermes.tool.progress", encode(body))
+    view, role = _begin(view, entry)
+    view, frames = _send(view, entry, [_PROGRESS + encode(body) + b"\n\n"], draft=False)
+    return view, role + frames
 
 
 def _tool_fields(started: e.ToolStarted, status: str) -> dict[str, object]:
@@ -314,15 +312,14 @@ def _started(view: ChatView, entry: e.Entry, started: e.ToolStarted) -> tuple[Ch
     if started.call.id in view.calls:
         return view, []
     view = replace(view, calls={**view.calls, started.call.id: started}, preparing="")
-    if hidden(started.call.name) or _known(view).spec.tool_progress == "off":
+    if hidden(started.call.name) or view.fixed.spec.tool_progress == "off":
         return view, []
-    frame = _progress(view, entry, _tool_fields(started, "running"), _status_line(started))
-    return _send_progress(view, entry, frame)
+    return _progress(view, entry, _tool_fields(started, "running"), _status_line(started))
 
 
 def _finished(view: ChatView, entry: e.Entry, finished: e.ToolFinished) -> tuple[ChatView, list[bytes]]:
     started = view.calls.get(finished.call_id)
-    spec = _known(view).spec
+    spec = view.fixed.spec
     if started is None or hidden(started.call.name) or spec.tool_progress == "off":
         return view, []
     output, truncated = bounded(finished.output, spec.output_bound)
@@ -334,25 +331,24 @@ def _finished(view: ChatView, entry: e.Entry, finished: e.ToolFinished) -> tuple
         "durationMs": finished.duration_ms,
         "truncated": truncated,
     }
-    frame = _progress(view, entry, fields, f"{_status_line(started)} · {_outcome_text(finished)}")
-    return _send_progress(view, entry, frame)
+    return _progress(view, entry, fields, f"{_status_line(started)} · {_outcome_text(finished)}")
 
 
 def _begun(view: ChatView, entry: e.Entry, begun: e.CallBegun) -> tuple[ChatView, list[bytes]]:
     """A status line while the model writes a call. It is no tool progress: exactly two of those belong to a call (B3).
     So it comes only where front ends read status lines."""
-    if hidden(begun.name) or _known(view).spec.tool_progress != "compatible":
+    if hidden(begun.name) or view.fixed.spec.tool_progress != "compatible":
         return view, []
     view = replace(view, preparing=f"{begun.emoji} Preparing {begun.name}".strip())
     view, role = _begin(view, entry)
-    seq = entry.seq if _known(view).spec.store else None
+    seq = entry.seq if view.fixed.spec.store else None
     view, frames = _send(view, entry, [_status(view, view.preparing, seq, done=False)], draft=True)
     return view, role + frames
 
 
 def _status(view: ChatView, description: str, seq: int | None, *, done: bool) -> bytes:
     """A chunk without text that carries a status line."""
-    fixed = _known(view)
+    fixed = view.fixed
     body: dict[str, object] = {**fixed.identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
     body |= {"usage": None} if fixed.spec.include_usage else {}
     body["event"] = {"type": "status", "data": {"description": description, "done": done}}
@@ -369,12 +365,6 @@ def _outcome_text(finished: e.ToolFinished) -> str:
     if finished.outcome == "unknown":
         return "outcome unknown"
     return f"failed after {took}" if finished.is_error else took
-
-
-def _send_progress(view: ChatView, entry: e.Entry, frame: bytes) -> tuple[ChatView, list[bytes]]:
-    view, role = _begin(view, entry)
-    view, frames = _send(view, entry, [frame], draft=False)
-    return view, role + frames
 
 
 def _end(view: ChatView, entry: e.Entry, end: e.Terminal) -> tuple[ChatView, list[bytes]]:
@@ -395,7 +385,7 @@ def _end(view: ChatView, entry: e.Entry, end: e.Terminal) -> tuple[ChatView, lis
 
 def _conclude(view: ChatView, entry: e.Entry, deltas: list[bytes], reason: str) -> tuple[ChatView, list[bytes]]:
     """The last chunks of an answer."""
-    fixed = _known(view)
+    fixed = view.fixed
     last = not fixed.spec.include_usage
     closed: list[bytes] = []
     if view.preparing:  # no tool was started after all

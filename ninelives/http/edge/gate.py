@@ -17,7 +17,7 @@ from ninelives.core.errors import ClientError, NinelivesError, store_unavailable
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.asking import is_session_name
 from ninelives.engine.base import Logger
-from ninelives.http.api_style import ApiStyle, style_of
+from ninelives.http.api_style import OPENAI, STYLE_CHARS, STYLES, ApiStyle
 from ninelives.http.body import too_large
 from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
@@ -137,7 +137,7 @@ class Gate:
             await self.inside(scope, receive, send)
             return
         named, scope["path"] = split_path(scope["path"])
-        request_id, style = self._new_id(), style_of(scope["path"])
+        request_id, style = self._new_id(), STYLES.get(scope["path"][:STYLE_CHARS], OPENAI)
         scope.setdefault("state", {}).update(request_id=request_id, key=None, profile=named)
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
         answer = _GatedAnswer(send, style, [*FIXED, *ids])

@@ -1,18 +1,26 @@
-"""One HTTP/1.1 connection to an upstream, and the one answer that is on it. Owns: sending a request, status, headers
-and body of the answer, when an answer is whole, and whether the connection can be used again. Refuses to know: what is
-asked, who reads, and where connections come from (pool.py).
+"""HTTP/1.1 connections to an upstream. Owns: its address, connecting (name lookup, the fastest of several addresses,
+TLS), idle connections, sending a request, status, headers and body of the answer, when an answer is whole, and whether
+the connection can be used again. Refuses to know: what is asked, and who reads.
 
 Theory of operation. httptools (llhttp, the parser of Node) parses; this class keeps what it says. A read is parsed in
-the callback of the socket, which then calls `Waiter.news` once. So a reader can take a token without being woken.
-Bytes that nobody reads are kept up to a bound; past it, reading from the socket stops."""
+the callback of the socket, which then calls the news of whoever waits, once. So a reader can take a token without being
+woken. Bytes that nobody reads are kept up to a bound; past it, reading from the socket stops."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import socket
+import ssl
 from collections.abc import Callable
-from typing import Protocol, cast
+from contextlib import suppress
+from functools import partial
+from typing import Self, cast
+from urllib.parse import quote, unquote, urlsplit
 
 import httptools
+from aiohappyeyeballs import AddrInfoType, start_connection
+from msgspec import Struct
 
 from ninelives.models.chunks import UpstreamFailed, cut_error, garbage_error
 
@@ -23,35 +31,22 @@ PIECES = 4096
 DRY = 65_536
 """Most bytes in a row without a byte of body. Longer headers or trailers are refused."""
 NO_BODY = (204, 304)
+KEEP_S = 15.0
+"""How long an idle connection is kept."""
+NAMES_S = 10.0
+"""How long the addresses of a name are cached."""
+NEXT_ADDRESS_S = 0.25
+"""How long one address is tried alone before the next is tried too (RFC 8305)."""
+SAFE = "/%:@!$&'()*+,;=~"
 
 
-class Waiter(Protocol):
-    """Whoever waits for a connection. See UpstreamConnection.wait."""
-
-    def news(self) -> None:
-        """A read was parsed, or the answer failed or ended. May be called again after the wait is over; must not
-        raise."""
-        ...
+News = Callable[[], None]
+"""A read was parsed, or the answer failed or ended. May be called again after the wait is over; must not raise."""
 
 
-class _TimedWaiter:
-    """Is woken by the first news, with TimeoutError after `limit_s`."""
-
-    __slots__ = ("timer", "woken")
-
-    def __init__(self, limit_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self.woken = loop.create_future()
-        self.timer = loop.call_later(max(limit_s, 0.0), self._expire)
-
-    def news(self) -> None:
-        """See Waiter.news."""
-        if not self.woken.done():
-            self.woken.set_result(None)
-
-    def _expire(self) -> None:
-        if not self.woken.done():
-            self.woken.set_exception(TimeoutError())
+def _wake(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
+    if not waiter.done():
+        waiter.set_result(None) if error is None else waiter.set_exception(error)
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -62,12 +57,12 @@ class UpstreamConnection(asyncio.Protocol):
         "_begun",
         "_dry",
         "_lost",
+        "_news",
         "_parser",
         "_paused",
         "_pieces",
         "_sized",
         "_transport",
-        "_waiter",
         "ended",
         "failure",
         "headers",
@@ -87,7 +82,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.reusable = False
         """True where the answer is whole and another request may follow."""
         self._paused = False
-        self._waiter: Waiter | None = None
+        self._news: News | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -130,24 +125,22 @@ class UpstreamConnection(asyncio.Protocol):
             raise self.failure
         return self.read()
 
-    async def wait(self, waiter: Waiter, woken: asyncio.Future[None]) -> None:
-        """Await `woken`. Until then `waiter.news()` is called at each read and at a failure or end. One at a time."""
-        self._waiter = waiter
+    async def wait(self, news: News, woken: asyncio.Future[None]) -> None:
+        """Await `woken`. Until then `news` is called at each read and at a failure or end. One at a time."""
+        self._news = news
         try:
             await woken
         finally:
-            self._waiter = None
+            self._news = None
 
     async def _wait_until(self, by: float) -> None:
-        waiter = _TimedWaiter(by - asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        timer = loop.call_at(by, _wake, woken, TimeoutError())
         try:
-            await self.wait(waiter, waiter.woken)
+            await self.wait(partial(_wake, woken), woken)
         finally:
-            waiter.timer.cancel()
-
-    def _tell_waiter(self) -> None:
-        if self._waiter is not None:
-            self._waiter.news()
+            timer.cancel()
 
     def header(self, name: bytes) -> str | None:
         """A header by its name in lower case."""
@@ -186,8 +179,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(garbage_error("something that is not HTTP"))
         if self._dry > DRY and not self.ended:
             self._fail(garbage_error(f"more than {DRY} bytes of headers"))
-        if self._waiter is not None:
-            self._waiter.news()
+        if self._news is not None:
+            self._news()
         if self._pieces and not self._paused and self._transport is not None:
             self._paused = len(self._pieces) > PIECES or sum(map(len, self._pieces)) > HELD
             if self._paused:
@@ -202,10 +195,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = self._parser = None  # the parser refers to this object: break the cycle
         self.reusable = False
         if self._begun and not self._sized and self.failure is None and exc is None:
-            self._end()
+            self.ended, self._asked = True, False
         else:
             self._fail(cut_error())
-        self._tell_waiter()
+        if self._news is not None:
+            self._news()
         self._lost(self)
 
     def _fail(self, failure: UpstreamFailed) -> None:
@@ -215,11 +209,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.abort()
         if not self.ended and self.failure is None:
             self.failure = failure
-            self._tell_waiter()
-
-    def _end(self) -> None:
-        self.ended = True
-        self._asked = False
+            if self._news is not None:
+                self._news()
 
     # For the parser
 
@@ -256,4 +247,134 @@ class UpstreamConnection(asyncio.Protocol):
         parser, transport = self._parser, self._transport
         if self._begun and parser is not None and transport is not None:
             self.reusable = parser.should_keep_alive() and not transport.get_write_buffer_size()
-            self._end()
+            self.ended, self._asked = True, False
+
+
+class Origin(Struct, frozen=True):
+    """The address of an upstream."""
+
+    tls: bool
+    host: str
+    port: int
+    authority: str
+    """The value of the Host header."""
+    path: str
+    query: str
+    login: str
+    """Basic credentials from the URL; empty where there are none."""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Parse a URL. Raises ValueError if it is not an HTTP URL."""
+        parts = urlsplit(url.strip())
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host:
+            raise ValueError("not an HTTP URL")
+        tls = parts.scheme == "https"
+        host = host.encode("idna").decode()  # raises where getaddrinfo would
+        shown = f"[{host}]" if ":" in host else host
+        port = parts.port or (443 if tls else 80)
+        authority = shown if parts.port is None else f"{shown}:{port}"
+        path = quote(parts.path.rstrip("/"), SAFE)
+        query = f"?{quote(parts.query, SAFE + '?')}" if parts.query else ""
+        user = unquote(parts.netloc.rpartition("@")[0])
+        login = base64.b64encode((user if ":" in user or not user else f"{user}:").encode()).decode()
+        return cls(tls, host, port, authority, path, query, login)
+
+    def request(self, method: str, place: str, headers: dict[str, str]) -> bytes:
+        """The head of a request without its empty line. Raises ValueError where a header has a line break."""
+        lines = [f"{method} {self.path}{place}{self.query} HTTP/1.1", f"Host: {self.authority}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if self.login and "Authorization" not in headers:
+            lines.append(f"Authorization: Basic {self.login}")
+        if any("\r" in line or "\n" in line or "\0" in line for line in lines):
+            raise ValueError("a header of more than one line")
+        return "".join(f"{line}\r\n" for line in lines).encode()
+
+
+class Pool:
+    """Connections to one origin. Their number has no limit here, because runs are limited."""
+
+    def __init__(self, origin: Origin, connect_s: float) -> None:
+        self.origin = origin
+        self._connect_s = connect_s
+        self._tls = ssl.create_default_context() if origin.tls else None
+        self._open: set[UpstreamConnection] = set()
+        self._idle: list[tuple[UpstreamConnection, float]] = []
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._looking = asyncio.Lock()
+        self._found: list[AddrInfoType] = []
+        self._found_at = 0.0
+
+    async def connection(self, limit_s: float) -> UpstreamConnection:
+        """An idle connection, or a new one. Raises OSError (TimeoutError is one)."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection, since = self._idle.pop()
+            if connection.reusable and now - since < KEEP_S:
+                return connection
+            connection.hang_up()
+        return await self._dial(min(limit_s, self._connect_s))
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for the next request, or close it where it cannot be used again."""
+        if not connection.reusable or connection not in self._open:
+            connection.hang_up()
+            return
+        connection.read()  # unread bytes would stop the socket, and with it the next answer
+        loop = asyncio.get_running_loop()
+        self._idle.append((connection, loop.time()))
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(KEEP_S, self._sweep)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self._open):
+            connection.hang_up()
+        await asyncio.sleep(0)  # the event loop closes sockets in its next turn
+
+    async def _dial(self, limit_s: float) -> UpstreamConnection:
+        async with asyncio.timeout(limit_s):
+            dialled = await start_connection(await self._addresses(), happy_eyeballs_delay=NEXT_ADDRESS_S)
+            connection = await self._greeted(dialled)
+        self._open.add(connection)
+        return connection
+
+    async def _greeted(self, dialled: socket.socket) -> UpstreamConnection:
+        name = self.origin.host.rstrip(".") if self._tls is not None else None
+        connect = asyncio.get_running_loop().create_connection
+        try:
+            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return (
+                await connect(lambda: UpstreamConnection(self._lost), sock=dialled, ssl=self._tls, server_hostname=name)
+            )[1]
+        except BaseException:
+            # The loop owns the socket and closes it. Closing it here would leave its number registered for another.
+            with suppress(OSError):
+                dialled.shutdown(socket.SHUT_RDWR)
+            raise
+
+    async def _addresses(self) -> list[AddrInfoType]:
+        """The addresses of the name. Concurrent callers share one lookup."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            if not self._found or loop.time() - self._found_at > NAMES_S:
+                host, port = self.origin.host, self.origin.port
+                self._found = list(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+                self._found_at = loop.time()
+            return self._found
+
+    def _lost(self, connection: UpstreamConnection) -> None:
+        self._open.discard(connection)
+
+    def _sweep(self) -> None:
+        """Close connections that were idle too long."""
+        loop = asyncio.get_running_loop()
+        old = loop.time() - KEEP_S
+        for connection, since in self._idle:
+            if since <= old:
+                connection.hang_up()
+        self._idle = [(connection, since) for connection, since in self._idle if since > old and connection.reusable]
+        self._sweeping = loop.call_at(self._idle[0][1] + KEEP_S, self._sweep) if self._idle else None
