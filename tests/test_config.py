@@ -143,6 +143,18 @@ def test_a_bad_pattern_of_an_approval_is_refused_in_one_line_that_names_it(patte
     assert len(words) < 400
 
 
+SLOW = ["(a+)+$", "(a|a)*b", "(x+x+)+y", "(a?){40}b", "a?" * 30 + "a" * 30, ".*a.*b.*c.*d", "(?=(a+)+b)"]
+
+
+@pytest.mark.parametrize("pattern", SLOW)
+@pytest.mark.parametrize("table", ["approvals", "clients"])
+def test_a_pattern_that_can_take_minutes_is_refused_in_one_line_that_names_it(pattern: str, table: str) -> None:
+    fields = "tool = 'terminal'\nask = 'always'\nmatch" if table == "approvals" else "name = 'n'\nagent"
+    words = refusal(f"[[{table}]]\n{fields} = '{pattern}'\n")
+    assert f"[[{table}]]" in words and "could take minutes" in words and "given.toml" in words
+    assert "\n" not in words and len(words) < 400
+
+
 @pytest.mark.parametrize(("text", "bound"), [("auto", "auto"), ("0", 0), ("1000000", 1_000_000)])
 def test_total_bytes_is_auto_or_a_number(text: str, bound: object) -> None:
     assert value(given(env={"NINELIVES_STORE_TOTAL_BYTES": text}), "store.total_bytes") == bound

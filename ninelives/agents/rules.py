@@ -3,7 +3,8 @@ never its JSON text, which a model can write in many ways. Refuses to know: what
 
 Theory of operation. A rule that asks may fit too often, and a rule that allows must never fit by chance. So a rule that
 asks is searched in every value, and in a command also without its quotes. A rule that allows must fit one whole value,
-and a command that it allows is a single one: no sign of the shell that begins another, unless the rule spells it."""
+and a command that it allows is a single one: no sign of the shell that begins another, unless the rule spells it. A
+value that is too long for its pattern (`longest` in core/hosts.py) is asked about."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from ninelives.core.hosts import longest
 from ninelives.tools.base import Reach
 
 Mode = Literal["never", "on-write", "always"]
@@ -53,12 +55,16 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return not self.match or reach.command is None or self._found(reach.command)
 
     def _found(self, text: str) -> bool:
+        if len(text) > longest(self.match, search=True):
+            return True
         plain = " ".join(_QUOTES.sub("", text).split())
         return re.search(self.match, text) is not None or re.search(self.match, plain) is not None
 
     def _allows(self, arguments: Mapping[str, object], reach: Reach) -> bool:
         value = arguments.get(self.field) if self.field else reach.command
-        if not isinstance(value, str) or re.fullmatch(self.match, value) is None:
+        if not isinstance(value, str) or len(value) > longest(self.match, search=False):
+            return False
+        if re.fullmatch(self.match, value) is None:
             return False
         return value != reach.command or _is_single(value) or _ESCAPED.sub(r"\1", self.match) == value
 

@@ -24,9 +24,9 @@ from ninelives.app.environment import FILE as SECRET_FILE
 from ninelives.app.environment import secret_files
 from ninelives.app.errors import ConfigError
 from ninelives.app.keys import MAKE_KEY, weakness
-from ninelives.core.hosts import is_loopback
+from ninelives.core.hosts import LEAST, is_loopback, longest
 from ninelives.core.spec import ToolProgress
-from ninelives.dialects.clients import Client
+from ninelives.dialects.clients import MATCHED_CHARS, Client
 
 StoreFalse = Literal["journal", "memory"]
 ToolItemStyle = Literal["auto", "function_call", "mcp_call"]
@@ -483,17 +483,23 @@ def _read_tables(found: dict[str, Any], origin: str) -> Tables:
 
 
 def _check_patterns(tables: Tables, origin: str) -> None:
-    """Refuse what is not a regular expression. Raises ConfigError."""
-    asked = [(f"[[approvals]] tool {rule.tool}: match", rule.match) for rule in tables.approvals]
+    """Refuse what is not a regular expression, or can take too long. Raises ConfigError."""
+    asked = [(f"[[approvals]] tool {each.tool}: match", each.match, LEAST) for each in tables.approvals]
     named = [(row.name, each) for row in tables.clients for each in (row.agent, *row.headers.values())]
-    known = [(f"[[clients]] {name}:", each) for name, each in named]
-    for where, pattern in (*asked, *known):
+    known = [(f"[[clients]] {name}:", each, MATCHED_CHARS) for name, each in named]
+    for where, pattern, least in (*asked, *known):
+        shown = repr(pattern if len(pattern) <= 80 else f"{pattern[:79]}…")
         try:
             re.compile(pattern)
+            most = longest(pattern, search=True)
         except (re.error, OverflowError, RecursionError) as error:
-            shown = repr(pattern if len(pattern) <= 80 else f"{pattern[:79]}…")
             words = f"{where} {shown} is not a regular expression: {error}"
             raise ConfigError(f"{words} (from {origin}).") from error
+        if most < least:
+            raise ConfigError(
+                f"{where} {shown} could take minutes on a text of {least} characters. Begin it with \\A, write fewer "
+                f"repeats, and no repeat inside a repeat unless it is possessive, as in (a++)+ (from {origin})."
+            )
 
 
 def _warned(loaded: LoadedSettings) -> LoadedSettings:

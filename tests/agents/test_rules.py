@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
 import pytest
 
 from ninelives.agents.rules import Mode, Rule
-from ninelives.core.hosts import host_fits, hosts_in
+from ninelives.core.hosts import LEAST, host_fits, hosts_in, longest
 from ninelives.tools.base import Reach
 
 
@@ -78,3 +80,39 @@ def test_a_pattern_allows_one_host_or_all_below_one() -> None:
     assert host_fits("Docs.example", "docs.example") and not host_fits("docs.example", "a.docs.example")
     assert host_fits("*.docs.example", "a.b.docs.example") and not host_fits("*.docs.example", "docs.example")
     assert not host_fits("*.docs.example", "evildocs.example") and host_fits("*", "any.example")
+
+
+USUAL = [
+    r"rm\s+-rf",
+    r".*secret.*",
+    r"\brm\b",
+    r"git (status|log).*",
+    r"(foo|bar)*x",
+    r"^rm .*",
+    r"secret.*key",
+    r"(.*)\1",
+    r"[A-Za-z0-9]{20,}",
+    r"(?i)drop\s+table",
+    r"(rm|dd|mkfs)\b.*",
+    r"(?:a++b)*c",
+]
+
+
+@pytest.mark.parametrize("pattern", USUAL)
+def test_a_pattern_is_bounded_by_the_length_of_the_text(pattern: str) -> None:
+    """20 million steps are some 50 ms; a pattern that is worse than it looks would take hours."""
+    most = min(longest(pattern, search=True), 1_000_000)
+    assert most >= LEAST
+    for fill in ("a", "x", "secretkey", "abc", " ", "ab", "foo", "rm ", "\n"):
+        text = (fill * (most // len(fill) + 1))[: most - 1] + "!"
+        began = time.process_time()
+        re.search(pattern, text)
+        assert time.process_time() - began < 3.0, fill
+
+
+def test_a_value_that_is_too_long_for_its_pattern_is_asked_about() -> None:
+    long = "git log " + "a" * 5_000
+    asks = Rule(tool="terminal", ask="always", match="secret.*key")
+    allows = Rule(tool="terminal", ask="never", match="git.*log.*a.*")
+    assert fits(asks, "terminal", command=long) and not fits(asks, "terminal", command="git log a")
+    assert not fits(allows, "terminal", command=long) and fits(allows, "terminal", command="git log a")
