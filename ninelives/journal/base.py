@@ -113,7 +113,8 @@ class Catalog(Protocol):
 
     async def turns(self, owner: str, resolved: Resolved) -> list[bytes]:
         """The cached turns before a run, from its chain or its session. Raises Damaged if one of a chain is missing. A
-        session with fewer turns than the run counted was deleted since: it gives none."""
+        session with fewer turns than the run counted was deleted since: it gives none. Raises Damaged where there is a
+        gap between its turns: a deletion leaves none."""
         ...
 
     async def asking(self, owner: str, code: str) -> str | None:

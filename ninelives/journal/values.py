@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ninelives.core.admission import Asked
+from ninelives.core.errors import Damaged
 from ninelives.core.holding import Holding
 from ninelives.core.spec import Resolved
 
@@ -398,3 +399,15 @@ class Report(Struct):
     bytes: int = 0
     schema: int = 0
     problems: list[str] = []
+
+
+def turns_of_session(resolved: Resolved, rows: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    """The turns that a run counted in its session, from what is found with their numbers, which begin at 1. See
+    Catalog.turns."""
+    for place, (number, _) in enumerate(rows, 1):
+        if number != place:
+            raise Damaged(
+                f"turn {place} of session {resolved.session!r} is missing from the store. Restore a backup "
+                "(ninelives store restore), or delete the session to go on without its history"
+            )
+    return [turn for _, turn in rows] if len(rows) == resolved.session_turns else []

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
+from ninelives.core.errors import Damaged
 from ninelives.core.sessions import SessionTurn
 from ninelives.core.spec import Resolved
 from ninelives.journal import queries
@@ -328,3 +329,15 @@ async def test_runs_to_forget_and_questions_are_found_by_an_index(pair: Pair) ->
         finally:
             await connection.close()
         assert index in plan and "Seq Scan" not in plan, plan
+
+
+@pytest.mark.parametrize("lost", ["1", "2", "1, 2"])
+async def test_p14_a_session_with_a_gap_is_damaged_and_a_deleted_one_is_empty(pair: Pair, lost: str) -> None:
+    for run in ("a", "b", "c"):
+        await pair.a.finished(run, session="s")
+    await pair.sql(f"DELETE FROM session_turns WHERE n IN ({lost})")
+    for counted in (2, 3):
+        with pytest.raises(Damaged, match=r"missing from the store\. Restore a backup"):
+            await pair.b.store.turns("ann", Resolved(session="s", session_turns=counted))
+    await pair.a.store.sessions.forget("ann", "s")
+    assert await pair.b.store.turns("ann", Resolved(session="s", session_turns=3)) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ninelives.core.errors import Damaged
+from ninelives.core.spec import Resolved
 from ninelives.journal.segments import link, pack, unpack
 from ninelives.journal.sqlite.store import SqliteStore
 from ninelives.journal.values import Record
@@ -193,3 +194,20 @@ def test_a_segment_holds_any_bytes() -> None:
     assert crc != 77
     with pytest.raises(Damaged):
         unpack(blob, 78, "r1")
+
+
+@pytest.mark.parametrize("lost", ["1", "2", "1, 2"])
+async def test_p14_a_session_with_a_gap_is_damaged_and_a_deleted_one_is_empty(
+    open_store: Open, tmp_path: Path, lost: str
+) -> None:
+    one = await open_store(upkeep=False)
+    for run in ("a", "b", "c"):
+        await one.ann.finished(run, session="s")
+    await one.close()
+    edit(tmp_path / "journal.db", f"DELETE FROM session_turns WHERE n IN ({lost})")
+    one = await open_store(upkeep=False)
+    for counted in (2, 3):
+        with pytest.raises(Damaged, match=r"missing from the store\. Restore a backup"):
+            await one.store.turns("ann", Resolved(session="s", session_turns=counted))
+    await one.store.sessions.forget("ann", "s")
+    assert await one.store.turns("ann", Resolved(session="s", session_turns=3)) == []

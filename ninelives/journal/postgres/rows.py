@@ -9,6 +9,7 @@ from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
 from ninelives.journal import queries
 from ninelives.journal.postgres.connections import Connection
+from ninelives.journal.values import turns_of_session
 
 
 def _expanded(found: dict[str, str]) -> dict[str, str]:
@@ -70,7 +71,7 @@ async def turns_before(connection: Connection, owner: str, resolved: Resolved) -
     """See Catalog.turns."""
     if resolved.session_turns is not None:
         rows = await connection.fetch(SQL["session"], owner, resolved.session, resolved.session_turns)
-        return [row["turn"] for row in rows] if len(rows) == resolved.session_turns else []
+        return turns_of_session(resolved, [(row["n"], row["turn"]) for row in rows])
     chain: list[Any] = await connection.fetch(SQL["chain"], owner, resolved.previous, resolved.conversation)
     if not chain or chain[0]["previous"] is not None or any(row["turn"] is None for row in chain):
         raise Damaged("an earlier turn of this chain is missing from the store")

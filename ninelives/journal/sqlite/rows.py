@@ -32,6 +32,7 @@ from ninelives.journal.values import (
     Signal,
     Slice,
     Verdict,
+    turns_of_session,
 )
 
 SQL = queries.load("sqlite", "store")
@@ -364,9 +365,8 @@ def _visible_ancestor(db: apsw.Connection, owner: str, run: apsw.SQLiteValue) ->
 def turns(db: apsw.Connection, owner: str, resolved: Resolved) -> list[bytes]:
     """Catalog.turns."""
     if resolved.session_turns is not None:
-        rows = db.execute(SQL["session"], (owner, resolved.session, resolved.session_turns))
-        kept = [turn for (turn,) in rows if isinstance(turn, bytes)]
-        return kept if len(kept) == resolved.session_turns else []
+        rows: list[Any] = db.execute(SQL["session"], (owner, resolved.session, resolved.session_turns)).fetchall()
+        return turns_of_session(resolved, rows)
     if resolved.previous is None:
         return []
     line: list[Any] = db.execute(SQL["chain"], (owner, resolved.previous, resolved.conversation)).fetchall()

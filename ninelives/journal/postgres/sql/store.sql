@@ -277,7 +277,7 @@ ORDER BY depth DESC;
 
 -- name: session
 -- The first turns of a session, oldest first.
-SELECT turn FROM session_turns WHERE owner = $1 AND session = $2 ORDER BY n LIMIT $3;
+SELECT n, turn FROM session_turns WHERE owner = $1 AND session = $2 ORDER BY n LIMIT $3;
 
 -- name: add_turn
 -- Adds a turn to a session. Of two at once, one fails on the primary key and is retried.

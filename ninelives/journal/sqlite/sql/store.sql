@@ -193,7 +193,7 @@ ORDER BY depth DESC;
 
 -- name: session
 -- The first turns of a session, oldest first.
-SELECT turn FROM session_turns WHERE owner = ? AND session = ? ORDER BY n LIMIT ?;
+SELECT n, turn FROM session_turns WHERE owner = ? AND session = ? ORDER BY n LIMIT ?;
 
 -- name: annotate
 -- Replace the metadata of a run.
