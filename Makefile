@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -120,6 +120,17 @@ chromium:
 # Pictures of what was seen: tests/openwebui/out
 test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
 	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
+
+# The gateway client of hermes-webui, from a checkout that you name, against the server: a table, route by route.
+HERMES := .venv-hermes
+WEBUI_GATEWAY ?=
+$(HERMES)/.installed:
+	$(PYTHON) -m venv $(HERMES)
+	$(HERMES)/bin/python $(PIP) pyyaml cryptography
+	touch $@
+
+test-hermes: $(STAMP) $(HERMES)/.installed
+	$(BIN)/python -m tests.hermes.run "$(WEBUI_GATEWAY)" $(HERMES)/bin/python
 
 # The web page in a headless Chromium. Pictures of what was seen: tests/ui/out
 test-ui: $(BROWSER_STAMP)

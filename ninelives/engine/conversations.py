@@ -28,6 +28,7 @@ from ninelives.journal.values import (
     NewSession,
     Opening,
     Removal,
+    RunRow,
     SessionHit,
     SessionQuery,
     SessionRow,
@@ -157,16 +158,31 @@ class SessionBook:
             before = earlier
         return turns[::-1]
 
+    async def keeps_turns(self, owner: str, session: str) -> bool:
+        """Does it keep its turns itself? Then a caller that names it gets them as history."""
+        return bool(await self._rows.turns(owner, session))
+
+    async def newest(self, owner: str, session: str) -> RunRow | None:
+        """Its newest run that is not deleted."""
+        runs = await self._rows.runs(owner, session)
+        return runs[-1] if runs else None
+
     async def messages(self, owner: str, session: str) -> list[tuple[int, Message]]:
         """The messages of a session, each with the time of its turn."""
         return [(turn.at, said) for turn in await self.turns(owner, session) for said in decoded_turn(turn.turn)]
 
     async def change(
-        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+        self,
+        owner: str,
+        session: str,
+        *,
+        title: str | None = None,
+        end_reason: str | None = None,
+        model: str | None = None,
     ) -> None:
-        """Set the title, or why it ended; None leaves it."""
+        """See Sessions.change."""
         self._engine.refuse_if_unable(stored=True)
-        await _stored(self._rows.change(owner, session, title=title, end_reason=end_reason))
+        await _stored(self._rows.change(owner, session, title=title, end_reason=end_reason, model=model))
 
     async def make(self, new: NewSession) -> SessionRow:
         """Create a session. 409 if there is one with this id."""

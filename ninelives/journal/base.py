@@ -231,9 +231,15 @@ class Sessions(Protocol):
         ...
 
     async def change(
-        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+        self,
+        owner: str,
+        session: str,
+        *,
+        title: str | None = None,
+        end_reason: str | None = None,
+        model: str | None = None,
     ) -> None:
-        """Set the title, or why it ended; None leaves it."""
+        """Set the title, why it ended, or the model that it was last asked with; None leaves it."""
         ...
 
     async def make(self, new: NewSession) -> bool:

@@ -18,7 +18,7 @@ from ninelives.dialects.hermes import capabilities
 from ninelives.dialects.hermes.approval import ApprovalAnswer
 from ninelives.dialects.hermes.body import completion
 from ninelives.dialects.hermes.frames import SessionProjection
-from ninelives.dialects.hermes.requests import parse
+from ninelives.dialects.hermes.requests import SessionPlace, parse
 from tests.dialects.transcript import follow, replay
 from tests.journals import AT, Pen, journals, quick, spec_of
 
@@ -69,17 +69,18 @@ def test_a3_a_flag_is_true_only_where_its_route_is_served() -> None:
     }
 
 
-def asked(**fields: object) -> Any:
-    return parse(msgspec.json.encode(fields), CONTEXT, "s1", fields.pop("of_session", None), 100)  # type: ignore[arg-type]
+PLACE = SessionPlace("s1", "s1", "")
+
+
+def asked(place: SessionPlace = PLACE, **fields: object) -> Any:
+    sent = Context("alice", {"x-hermes-session-id": "another"}, CONTEXT.profile, b"secret", CONTEXT.others)
+    return parse(msgspec.json.encode(fields), sent, place, 100)
 
 
 def test_a_chat_in_a_session_is_a_run_there() -> None:
     found = asked(message="hi", system_message="Be brief.", model="default")
-    assert (found.spec.dialect, found.spec.model, found.spec.input) == (
-        "runs",
-        "hermes-agent",
-        ({"role": "user", "content": "hi"},),
-    )
+    assert (found.spec.dialect, found.spec.model) == ("runs", "hermes-agent")
+    assert found.spec.input == ({"role": "user", "content": "hi"},)
     assert (found.spec.instructions, found.asked.session, found.asked.history_given) == ("Be brief.", "s1", False)
     assert asked(input="hi", instructions="Be brief.").asked.session == "s1"
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
@@ -91,11 +92,18 @@ def test_a_chat_in_a_session_is_a_run_there() -> None:
         assert (refused.value.status, refused.value.code) == (400, "missing_message")
 
 
+def test_a_chat_in_a_session_that_keeps_no_turns_brings_what_was_said_along() -> None:
+    said = ({"role": "user", "content": "My name is Ada."}, {"role": "assistant", "content": "Hello."})
+    found = asked(SessionPlace("auto-1~2", "auto-1", "", history=said), message="What is my name?")
+    assert (found.spec.history, found.asked.session, found.asked.derived_session) == (said, None, "auto-1")
+    chained = asked(SessionPlace("auto-1", "auto-1", "", "run_0123456789ab"), message="And then?")
+    assert (chained.asked.previous, chained.asked.session, chained.spec.history) == ("0123456789ab", None, ())
+
+
 def test_the_model_of_a_session_answers_where_the_request_names_none() -> None:
-    raw = msgspec.json.encode({"message": "hi"})
-    assert parse(raw, CONTEXT, "s1", "coder", 100).spec.model == "coder"
-    raw = msgspec.json.encode({"message": "hi", "model": "hermes-agent"})
-    assert parse(raw, CONTEXT, "s1", "coder", 100).spec.model == "hermes-agent"
+    place = SessionPlace("s1", "s1", "coder")
+    assert asked(place, message="hi").spec.model == "coder"
+    assert asked(place, message="hi", model="hermes-agent").spec.model == "hermes-agent"
 
 
 def told(frames: list[bytes]) -> list[tuple[str, dict[str, Any]]]:

@@ -193,9 +193,13 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", SESSIONS + "/{id:path}/messages"): by_id(SESSIONS + "/ID/messages", "private"),
     ("GET", SESSIONS + "/{id:path}/export"): by_id(SESSIONS + "/ID/export", "private"),
     ("POST", SESSIONS + "/{id:path}/fork"): by_id(SESSIONS + "/ID/fork", "private", body={"id": "mine"}),
-    ("POST", SESSIONS + "/{id:path}/chat"): by_id(SESSIONS + "/ID/chat", "session", body={"message": "hi"}),
+    ("POST", SESSIONS): [Probe(SESSIONS, {"id": "{session}", "title": "bob's"})],
+    ("POST", SESSIONS + "/{id:path}/model"): by_id(
+        SESSIONS + "/ID/model", "private", body={"model": "hermes-agent"}
+    ),
+    ("POST", SESSIONS + "/{id:path}/chat"): by_id(SESSIONS + "/ID/chat", "private", body={"message": "hi"}),
     ("POST", SESSIONS + "/{id:path}/chat/stream"): by_id(
-        SESSIONS + "/ID/chat/stream", "session", body={"message": "hi"}
+        SESSIONS + "/ID/chat/stream", "private", body={"message": "hi"}
     ),
 }
 LISTS = (CHAT, RUNS)

@@ -157,7 +157,11 @@ def test_a_run_is_stopped(client: Client) -> None:
     ends(client, run, "cancelled")
 
 
-def test_a_chat_in_a_session_goes_on_with_its_history(client: Client, upstream: Upstream, mark: str) -> None:
+def test_a_session_is_created_and_chatted_in(client: Client, upstream: Upstream, mark: str) -> None:
+    made = client.post(SESSIONS, {"title": "A talk", "model": "default", "id": f"talk-{mark}"})
+    assert made.status == 201 and made.json()["session"]["title"] == "A talk"
+    assert client.post(SESSIONS, {"id": f"talk-{mark}"}).error()["code"] == "session_exists"
+    assert f"talk-{mark}" in {row["id"] for row in client.get(f"{SESSIONS}?limit=200").json()["data"]}
     where = f"{SESSIONS}/talk-{mark}/chat"
     first = client.post(where, {"message": f"{mark} one"}, {"x-hermes-session-key": "memory-1"})
     assert first.status == 200 and first.headers["x-hermes-session-id"] == f"talk-{mark}"
@@ -174,14 +178,48 @@ def test_a_chat_in_a_session_goes_on_with_its_history(client: Client, upstream: 
     asked = upstream.asked(f"{mark} two")[0]["messages"]
     assert f"{mark} one" in str(asked) and "Be brief." in str(asked[0])
     assert client.get(f"{RUNS}/{frames[0].data['run_id']}").json()["session_id"] == f"talk-{mark}"
+    shown = client.get(f"{SESSIONS}/talk-{mark}").json()
+    assert (shown["turns"], shown["model"]) == (2, "hermes-agent")
+
+
+def test_a_chat_goes_on_in_a_session_that_nobody_named(client: Client, upstream: Upstream, mark: str) -> None:
+    """A chain, and a chat of a front end that resends its history."""
+    first = client.post("/v1/responses", {"input": f"{mark} chained"}).json()
+    client.post("/v1/responses", {"input": f"{mark} again", "previous_response_id": first["id"]})
+    client.post(CHAT, {"messages": [{"role": "user", "content": f"{mark} plain"}]})
+    for word in ("again", "plain"):
+        rows = client.get(f"{SESSIONS}?search={mark}").json()["data"]
+        found = [row["id"] for row in rows if word in str(client.get(f"{SESSIONS}/{row['id']}/messages").json())]
+        assert len(found) == 1, (word, rows)
+        answer = client.post(f"{SESSIONS}/{found[0]}/chat", {"message": f"{mark} more after {word}"})
+        assert answer.status == 200, answer.body
+        (asked,) = upstream.asked(f"more after {word}")
+        said = [m["content"] for m in asked["messages"] if m["role"] == "user"]
+        assert f"{mark} {word}" in said and said[-1] == f"{mark} more after {word}"
+        after = client.get(f"{SESSIONS}/{found[0]}/messages").json()["data"]
+        assert [m["content"] for m in after if m["role"] == "user"] == said, "one session, and nothing twice"
+
+
+def test_a_session_keeps_the_model_that_was_chosen(client: Client) -> None:
+    made = client.post(SESSIONS, {}).json()["id"]
+    lock = client.post(f"{SESSIONS}/{made}/model", {"model": "careful"})
+    assert (lock.status, lock.json()["object"]) == (200, "hermes.session.model_lock")
+    for _ in range(2):
+        assert client.post(f"{SESSIONS}/{made}/chat", {"message": "hi"}).json()["model"] == "careful"
+    unknown = client.post(f"{SESSIONS}/{made}/model", {"model": "gpt-4o"})
+    assert (unknown.status, unknown.error()["code"]) == (404, "model_not_found")
 
 
 def test_a_chat_in_a_session_tells_a_failure_and_refuses_nothing_to_say(client: Client) -> None:
-    refused = client.post(f"{SESSIONS}/talk-bad/chat", {})
+    made = client.post(SESSIONS, {}).json()["id"]
+    refused = client.post(f"{SESSIONS}/{made}/chat", {})
     assert (refused.status, refused.error()["code"]) == (400, "missing_message")
-    with client.stream(f"{SESSIONS}/talk-bad/chat/stream", {"message": "[[status=400]]"}) as stream:
+    with client.stream(f"{SESSIONS}/{made}/chat/stream", {"message": "[[status=400]]"}) as stream:
         assert [frame.name for frame in stream][-2:] == ["error", "done"]
-    assert client.post(f"{SESSIONS}/talk-bad/chat", {"message": "[[status=400]]"}).status in (400, 502)
+    assert client.post(f"{SESSIONS}/{made}/chat", {"message": "[[status=400]]"}).status in (400, 502)
+    for path in ("chat", "chat/stream", "model"):
+        unknown = client.post(f"{SESSIONS}/nobody-has-it/{path}", {"message": "hi", "model": "careful"})
+        assert (unknown.status, unknown.error()["code"]) == (404, "session_not_found")
 
 
 def test_a_key_of_hermes_webui_is_the_key_of_the_server(server: Server) -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
+from ninelives.core.spec import Message
 from ninelives.dialects import fields as f
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
@@ -42,9 +43,22 @@ class SessionModelRequest(Struct):
     model: str | None = None
 
 
-def parse(raw: bytes, context: Context, session: str, model: str | None, max_parts: int) -> ParsedRequest:
-    """A chat in the session, whose own model is `model`. The run goes on when the caller leaves, unless the caller said
-    otherwise (C4)."""
+class SessionPlace(Struct, frozen=True):
+    """The session that a chat goes on in."""
+
+    id: str
+    key: str
+    """The session of its runs."""
+    model: str
+    """The model that it was last asked with."""
+    previous: str = ""
+    """The run that the chat follows, by its id on the wire."""
+    history: tuple[Message, ...] | None = None
+    """What was said so far. Without it and `previous`, the session keeps its turns itself, and gets the new one."""
+
+
+def parse(raw: bytes, context: Context, place: SessionPlace, max_parts: int) -> ParsedRequest:
+    """A chat in a session. The run goes on when the caller leaves, unless the caller said otherwise (C4)."""
     request = f.decode(raw, SessionChatRequest)
     said = request.message or request.input
     if not said:
@@ -52,8 +66,15 @@ def parse(raw: bytes, context: Context, session: str, model: str | None, max_par
     asked = RunsRequest(
         input=said if isinstance(said, str) else [{"role": "user", "content": said}],
         instructions=request.system_message or request.instructions,
-        session_id=session,
-        model=request.model or model,
+        session_id=None if place.previous or place.history is not None else place.id,
+        previous_response_id=place.previous or None,
+        conversation_history=None if place.history is None else list(place.history),
+        model=request.model or place.model or None,
     )
-    parsed = parse_request(asked, context, max_parts)
-    return replace(parsed, spec=replace(parsed.spec, on_disconnect=context.on_disconnect("stored")))
+    headers = {name: value for name, value in context.headers.items() if name != "x-hermes-session-id"}
+    parsed = parse_request(asked, replace(context, headers=headers), max_parts)
+    return replace(
+        parsed,
+        spec=replace(parsed.spec, on_disconnect=context.on_disconnect("stored")),
+        asked=replace(parsed.asked, derived_session=place.key),
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ninelives.dialects.fields import Count, Json, Seconds
+from ninelives.dialects.fields import Count, Seconds
 from ninelives.dialects.responses.shapes import ResponseUsage
 from ninelives.dialects.runs.shapes import RunStatus
 
@@ -73,8 +73,9 @@ class SessionCompletion(Struct, frozen=True, kw_only=True):
     created_at: Seconds
 
 
-class SessionMade(Struct, frozen=True):
-    """A session, as hermes-agent wraps it."""
+class SessionModel(Struct, frozen=True):
+    """The model that answers in a session from now on."""
 
-    object: Literal["hermes.session"]
-    session: Json
+    object: Literal["hermes.session.model_lock"]
+    session_id: str
+    runtime: dict[str, str]

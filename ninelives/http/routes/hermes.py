@@ -12,7 +12,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ninelives import __version__
+from ninelives.core.errors import not_found
+from ninelives.core.ids import wire_id
+from ninelives.core.sessions import storable
 from ninelives.core.state import RunState
+from ninelives.dialects import fields
+from ninelives.dialects.asking import unknown_model
 from ninelives.dialects.hermes import body, frames, requests, shapes
 from ninelives.dialects.hermes.status import ServerState, status_fields
 from ninelives.dialects.shared import refusal
@@ -20,9 +25,11 @@ from ninelives.engine.base import Order
 from ninelives.http import answering
 from ninelives.http.answering import Answering, RouteParts
 from ninelives.http.describe.operations import CREATE_ERRORS, KEY, SESSION_KEY, Endpoint, Operation
-from ninelives.http.describe.shapes import Listing, StoredItem
+from ninelives.http.describe.shapes import Listing, OneSession, StoredItem
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.routes.base import Routes
+from ninelives.http.routes.sessions import TITLE_CHARS, one_session
+from ninelives.journal.values import NewSession, SessionRow
 
 PROVIDER = "ninelives"
 """The one provider of models: this server."""
@@ -47,13 +54,13 @@ class HermesServerRoutes(Routes):
 
     async def status(self, request: Request) -> Response:
         """How the server is. Without a key, and without a pid unless an admin asks."""
-        fields = status_fields(self._state())
+        told = status_fields(self._state())
         shown = shapes.GatewayStatus(
             version=__version__,
             gateway_running=True,
-            gateway_platforms=fields["platforms"],  # type: ignore[arg-type]
+            gateway_platforms=told["platforms"],  # type: ignore[arg-type]
             pid=os.getpid() if is_admin(request) else UNSET,
-            **fields,  # type: ignore[arg-type]
+            **told,  # type: ignore[arg-type]
         )
         return answering.answer(shown)
 
@@ -78,7 +85,7 @@ class HermesServerRoutes(Routes):
 
 
 class HermesSessionRoutes(Routes):
-    """Chats in a session: POST /api/sessions/{id}/chat and /chat/stream."""
+    """POST /api/sessions, and below /api/sessions/{id}: /chat, /chat/stream and /model."""
 
     tag = "Sessions"
     base = "/api/sessions"
@@ -90,9 +97,43 @@ class HermesSessionRoutes(Routes):
     def endpoints(self) -> list[Endpoint]:
         """See Routes.endpoints."""
         return [
+            Endpoint("POST", "", self.create, CREATE),
             Endpoint("POST", "/{id:path}/chat/stream", self.stream, STREAM),
             Endpoint("POST", "/{id:path}/chat", self.chat, CHAT),
+            Endpoint("POST", "/{id:path}/model", self.choose_model, MODEL),
         ]
+
+    async def create(self, request: Request) -> Response:
+        """POST: an empty session."""
+        parts, context = self._parts, answering.context_of(request, self._parts)
+        given = fields.decode(await answering.optional_body_of(request, parts), requests.NewSessionRequest)
+        named = given.id or given.session_id or f"api-{parts.engine.new_id()}"
+        chosen = context.under(given.model)
+        new = NewSession(
+            owner=chosen.owner,
+            session=answering.checked_session_id(named),
+            at=parts.engine.now_ms(),
+            title=storable((given.title or "").strip()[:TITLE_CHARS]),
+            source="api_server",
+            model=chosen.profile.name,
+        )
+        return answering.answer(one_session(await parts.sessions.make(new)), 201)
+
+    async def choose_model(self, request: Request) -> Response:
+        """POST the model that answers from now on where a chat names none."""
+        context = answering.context_of(request, self._parts)
+        row = await self._find(request)
+        raw = await answering.body_of(request, self._parts)
+        wanted = fields.required(fields.decode(raw, requests.SessionModelRequest).model, "model")
+        names = answering.reach_of(request, self._parts).names()
+        if wanted not in names:
+            raise unknown_model(wanted, names)
+        chosen = context.under(wanted)
+        if chosen.owner != context.owner:
+            raise unknown_model(wanted, names)  # a session stays with its owner
+        await self._parts.sessions.change(context.owner, row.session, model=wanted)
+        runtime = {"model": wanted, "provider": PROVIDER}
+        return answering.answer(shapes.SessionModel("hermes.session.model_lock", row.session, runtime))
 
     async def chat(self, request: Request) -> ASGIApp:
         """POST a message; the answer when the run has ended."""
@@ -104,12 +145,33 @@ class HermesSessionRoutes(Routes):
 
     async def _answer(self, request: Request, *, stream: bool) -> ASGIApp:
         parts, context = self._parts, answering.context_of(request, self._parts)
-        session = answering.checked_session_id(request.path_params["id"])
+        place = await self._place(request)
         raw = await answering.body_of(request, parts)
-        parsed = await parts.aside.run(len(raw), requests.parse, raw, context, session, None, parts.max_parts)
-        asked = answering.act_for(request, context, parsed.asked.owner).waiting(parsed.asked)
+        parsed = await parts.aside.run(len(raw), requests.parse, raw, context, place, parts.max_parts)
+        if parsed.asked.owner != context.owner:
+            raise not_found("session", place.id)  # a session stays with its owner
+        asked = context.waiting(parsed.asked)
         ticket = await parts.engine.submit(Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(raw)))
         return await answering.answer_run(request, parts, ticket, self._how, stream=stream)
+
+    async def _find(self, request: Request) -> SessionRow:
+        shown = request.path_params["id"]
+        row = await self._parts.sessions.find(answering.owner_of(request), shown)
+        if row is None:
+            raise not_found("session", shown)
+        return row
+
+    async def _place(self, request: Request) -> requests.SessionPlace:
+        """Where the chat goes on. A session that keeps no turns itself is a chain of runs, or a chat that sends along
+        what was said in it."""
+        row, owner, book = await self._find(request), answering.owner_of(request), self._parts.sessions
+        if row.made or await book.keeps_turns(owner, row.session):
+            return requests.SessionPlace(row.session, row.key, row.model)
+        last = await book.newest(owner, row.session)
+        if last is not None and last.kept == "stored" and last.status == "completed":
+            return requests.SessionPlace(row.session, row.key, row.model, wire_id("runs", last.run))
+        said = tuple(message for _, message in await book.messages(owner, row.session))
+        return requests.SessionPlace(row.session, row.key, row.model, history=said)
 
 
 def _completion(state: RunState, metadata: dict[str, str] | None) -> shapes.SessionCompletion:
@@ -130,6 +192,23 @@ STATUS = Operation(
 )
 OPTIONS = Operation(summary="The models of a picker", answers={200: shapes.ModelOptions})
 SKILLS = Operation(summary="List skills", doc="There are none.", answers={200: Listing[StoredItem]})
+CREATE = Operation(
+    summary="Create a session",
+    doc="It is empty, and listed at once.",
+    body=requests.NewSessionRequest,
+    body_optional=True,
+    answers={201: OneSession},
+    errors=(409,),
+    example={"title": "Trip to Ulm"},
+)
+MODEL = Operation(
+    summary="Choose the model of a session",
+    doc="It answers chats in the session that name none.",
+    body=requests.SessionModelRequest,
+    required=("model",),
+    answers={200: shapes.SessionModel},
+    example={"model": "hermes-agent"},
+)
 CHAT = Operation(
     summary="Chat in a session",
     doc="The session gives the history and takes the finished turn. The run goes on when the caller leaves.",

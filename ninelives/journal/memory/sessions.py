@@ -126,12 +126,20 @@ class MemorySessions:
         return [StoredTurn(each.at, each.run, each.turn) for each in self._tables.sessions.get((owner, session), [])]
 
     async def change(
-        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+        self,
+        owner: str,
+        session: str,
+        *,
+        title: str | None = None,
+        end_reason: str | None = None,
+        model: str | None = None,
     ) -> None:
         """See Sessions.change."""
         found = self._entries.get((owner, session))
         if found is None:
             return
+        if model is not None:
+            found.row = replace(found.row, model=model)
         if end_reason is not None:
             found.row = replace(found.row, end_reason=end_reason)
         if title is not None:

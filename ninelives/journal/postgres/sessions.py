@@ -67,12 +67,18 @@ class PostgresSessions:
         return [StoredTurn(*row) for row in rows]
 
     async def change(
-        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+        self,
+        owner: str,
+        session: str,
+        *,
+        title: str | None = None,
+        end_reason: str | None = None,
+        model: str | None = None,
     ) -> None:
         """See Sessions.change."""
 
         async def work(connection: Connection) -> None:
-            found = await connection.fetch(SQL["change"], owner, session, title, end_reason)
+            found = await connection.fetch(SQL["change"], owner, session, title, end_reason, model)
             if found and title is not None:
                 await connection.execute(SQL["forget_text"], owner, session, "")
                 if title:

@@ -180,12 +180,19 @@ class SqliteSessions:
         return [StoredTurn(*row) for row in await self._database.select(SESSIONS["turns"], (owner, session))]
 
     async def change(
-        self, owner: str, session: str, *, title: str | None = None, end_reason: str | None = None
+        self,
+        owner: str,
+        session: str,
+        *,
+        title: str | None = None,
+        end_reason: str | None = None,
+        model: str | None = None,
     ) -> None:
         """See Sessions.change."""
+        values = (owner, session, title, end_reason, model)
 
         def write(db: apsw.Connection) -> None:
-            if db.execute(SESSIONS["change"], (owner, session, title, end_reason)).fetchall() and title is not None:
+            if db.execute(SESSIONS["change"], values).fetchall() and title is not None:
                 db.execute(SESSIONS["forget_text"], (owner, session, ""))
                 if title:
                     db.execute(SESSIONS["add_text"], (owner, session, "", "", "", title))

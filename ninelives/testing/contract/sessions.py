@@ -210,6 +210,9 @@ class SessionContract:
         for title in ("Zebra", "Giraffe"):
             await backend.store.sessions.change("ann", DERIVED, title=title)
         assert await lister.found("giraffe") == [DERIVED] and await lister.found("zebra") == []
+        await backend.store.sessions.change("ann", DERIVED, model="another")
+        changed = await backend.store.sessions.find("ann", DERIVED)
+        assert changed is not None and changed.model == "another"
         await backend.store.sessions.change("ann", DERIVED, end_reason="done")
         assert ((await lister.row(DERIVED)).title, (await lister.row(DERIVED)).end_reason) == ("Giraffe", "done")
         await backend.store.sessions.change("ann", DERIVED, title="")

@@ -124,8 +124,9 @@ SELECT owner, id AS run, dialect, model, status, ended, created_at, updated_at, 
 SELECT at, run, turn FROM session_turns WHERE owner = $1 AND session = $2 ORDER BY n;
 
 -- name: change
--- Set the title, or why a session ended.
-UPDATE sessions SET title = COALESCE($3::text, title), end_reason = COALESCE($4::text, end_reason) WHERE owner = $1 AND id = $2
+-- Set the title, why a session ended, or its model.
+UPDATE sessions SET title = COALESCE($3::text, title), end_reason = COALESCE($4::text, end_reason),
+  model = COALESCE($5::text, model) WHERE owner = $1 AND id = $2
 RETURNING title;
 
 -- name: make

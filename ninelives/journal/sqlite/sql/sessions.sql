@@ -121,8 +121,9 @@ SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session
 SELECT at, run, turn FROM session_turns WHERE owner = ? AND session = ? ORDER BY n;
 
 -- name: change
--- Set the title, or why a session ended.
-UPDATE sessions SET title = COALESCE(?3, title), end_reason = COALESCE(?4, end_reason) WHERE owner = ?1 AND id = ?2
+-- Set the title, why a session ended, or its model.
+UPDATE sessions SET title = COALESCE(?3, title), end_reason = COALESCE(?4, end_reason), model = COALESCE(?5, model)
+WHERE owner = ?1 AND id = ?2
 RETURNING title;
 
 -- name: make

@@ -1,0 +1,1 @@
+"""hermes-webui's own gateway client against a server of ours."""
