@@ -37,7 +37,7 @@ def searxng() -> Iterator[str]:
 
 
 def tools(client: Client) -> dict[str, dict[str, object]]:
-    return {tool["name"]: tool for tool in client.get("/v1/toolsets").json()["data"][0]["tools"]}
+    return {tool["name"]: tool for tool in client.get("/v1/toolsets").json()["data"][0]["details"]}
 
 
 def test_e2_without_a_search_engine_there_is_no_web_search(client: Client) -> None:
