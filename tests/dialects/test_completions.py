@@ -20,7 +20,8 @@ from tests.journals import Pen, spec_of
 
 
 def parsed(**fields: Any) -> ParsedRequest:
-    caller = Context("ann", fields.pop("headers", {}), Profile("hermes-agent"), b"secret")
+    profile = fields.pop("profile", Profile("hermes-agent"))
+    caller = Context("ann", fields.pop("headers", {}), profile, b"secret")
     return parse(msgspec.json.encode({"prompt": "Hi", **fields}), caller, 10)
 
 
@@ -59,6 +60,13 @@ def test_what_an_agent_cannot_honour_is_refused_by_name(fields: dict[str, Any], 
     with pytest.raises(ClientError) as caught:
         parsed(**fields)
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, code, param)
+
+
+def test_g4_the_fingerprint_has_the_profile_that_answers() -> None:
+    def known(model: str) -> str:
+        return parsed(model=model, profile=Profile("hermes-agent", unknown_model="default")).asked.fingerprint
+
+    assert known("gpt-4o") == known("default") == known("hermes-agent")
 
 
 def test_an_answer_to_a_question_is_a_prompt_like_any_other() -> None:
