@@ -138,13 +138,14 @@ class SessionBook:
         return await self._rows.find(owner, session)
 
     async def turns(self, owner: str, session: str) -> list[StoredTurn]:
-        """What was said in a session, oldest first: its own turns if it keeps them, else those up to its newest run. A
-        chat that resends its history is one turn with all of it."""
+        """What was said in a session, oldest first: its own turns if it keeps them, else those up to its newest run. So
+        it is too where a chain went on after its own turns. A chat that resends its history is one turn with all of
+        it."""
         await self._engine.lister.catch_up(owner)
         kept = await self._rows.turns(owner, session)
-        if kept:
-            return kept
         runs = await self._rows.runs(owner, session)
+        if kept and not (runs and runs[-1].previous and runs[-1].created_at > kept[-1].at):
+            return kept
         state = await self._engine.look(owner, runs[-1].run) if runs else None
         if state is None:
             return []

@@ -105,6 +105,8 @@ def test_f2_chains_conversations_and_sessions_of_the_old_store_go_on(
         create(client, f"goes on {legacy}", previous_response_id=FIRST)
         told = [message["content"] for message in upstream.asked(f"goes on {legacy}")[-1]["messages"]]
         assert "answer 0" in told and "file-0.txt" in told and "answer 1" not in told
+        shown = client.get(f"/api/sessions/{SESSION}/messages").json()["data"]
+        assert f"goes on {legacy}" in [message["content"] for message in shown], "the newest branch is shown"
         create(client, f"talks on {legacy}", conversation="my-talk")
         told = [message["content"] for message in upstream.asked(f"talks on {legacy}")[-1]["messages"]]
         assert "answer 0" in told and "answer 1" in told
