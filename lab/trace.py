@@ -28,9 +28,9 @@ from typing import Any, TextIO
 
 ROUNDS = (
     *("WorkFinder.run", "Lease.beat", "Lease.watch", "Retainer.run", "Retainer.run_forgetting", "Readers.tick"),
-    *("SqliteDatabase.keep_up", "watch_space"),
+    *("SqliteDatabase.keep_up", "watch_space", "Space.shortage", "SessionLister.run"),
 )
-"""Roots that go round whether or not there is a request."""
+"""Roots that go round beside the requests."""
 LOOP = ("asyncio/runners.py", "asyncio/events.py", "asyncio/base_events.py")
 """Files of the event loop: what calls a task or a callback."""
 SPAWN = "Tasks._guard"
@@ -40,6 +40,7 @@ KEY = "trace-key-0123456789abcdef"
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 CHAT = '[[tools=read_file:{"path":"a.txt"}]]'
 SEEN = "seen: "
+RECORDING = "recording"
 START_S = 60.0
 AFTERWARDS_S = 1.5
 """How long after an answer calls still belong to its request: its delivery is noted and its run is packed."""
@@ -109,6 +110,8 @@ def serve_traced(package: str, commands: TextIO, out: TextIO) -> None:
                 out.flush()
             else:
                 tracer.record()
+                out.write(f"{RECORDING}\n")
+                out.flush()
 
     threading.Thread(target=obey, daemon=True).start()
     if span := os.environ.get("TRACE_SPAN"):
@@ -136,16 +139,19 @@ class TracedServer:
         )
         self.port = int(_line_with(self._process, "listening on").rpartition(":")[2])
 
-    def tell(self, command: str) -> None:
-        """Send a command to the tracer."""
+    def _ask_tracer(self, command: str, answer: str) -> str:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
+        return _line_with(self._process, answer)
+
+    def record(self) -> None:
+        """Record from now on."""
+        self._ask_tracer("record", RECORDING)
 
     def seen(self) -> dict[str, list[Place]]:
-        """What was called since the last command to record, by root."""
-        self.tell("show")
-        found: dict[str, list[Place]] = json.loads(_line_with(self._process, SEEN).removeprefix(SEEN))
+        """What was called since then, by root."""
+        found: dict[str, list[Place]] = json.loads(self._ask_tracer("show", SEEN).removeprefix(SEEN))
         return found
 
     def ask(self, text: str) -> HTTPConnection:
@@ -193,7 +199,7 @@ def trace_chat(folder: Path, upstream: int, package: str) -> dict[str, list[Plac
     try:
         server.chat(CHAT)
         time.sleep(AFTERWARDS_S)
-        server.tell("record")
+        server.record()
         server.chat(CHAT)
         time.sleep(AFTERWARDS_S)
         return server.seen()

@@ -66,7 +66,7 @@ def judge(run: str, records: Iterable[Record]) -> None:
     """Raise Damaged where the records of a run are not a valid journal."""
     from ninelives.core.errors import Damaged, IllegalEvent
     from ninelives.core.state import fold
-    from ninelives.engine.work import entry_of
+    from ninelives.engine.replay import entry_of
 
     try:
         fold(entry_of(run, record) for record in records)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ninelives.core.context import shown_to_model
-from ninelives.core.events import Call, MessageCompleted, ToolFinished
+from ninelives.core.events import MessageCompleted, ToolFinished
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
 
@@ -19,23 +19,19 @@ def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, To
     messages: list[Message] = []
     for said in spoken:
         settled = [call for call in said.calls if call.client or call.id in results]
-        if said.spoken or settled:
-            messages.append(_assistant(said, settled))
+        if (words := said.spoken) or settled:
+            message: Message = {"role": "assistant", "content": words or None}
+            if settled:
+                message["tool_calls"] = [
+                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in settled
+                ]
+            messages.append(message)
         for call in settled:
             if call.id in results:
                 shown = shown_to_model(call.id, results[call.id].output)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
     return messages
-
-
-def _assistant(said: MessageCompleted, settled: list[Call]) -> Message:
-    message: Message = {"role": "assistant", "content": said.spoken or None}
-    if settled:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in settled
-        ]
-    return message
 
 
 def turn_messages(state: RunState) -> list[Message]:
@@ -112,12 +108,12 @@ def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) ->
     """The messages before those of the run itself: prompts, earlier turns, the new input."""
     layers = [layer for layer in (profile_prompt, spec.instructions) if layer]
     messages = [*earlier, *spec.history, *spec.input]
-    begins = next((n for n, message in enumerate(messages) if not _is_prompt(message)), len(messages))
+    begins = 0
+    while begins < len(messages) and messages[begins].get("role") in SYSTEM_ROLES:
+        if not isinstance(messages[begins].get("content"), str):
+            break
+        begins += 1
     # Leading prompts become one message: the templates of many models take a system message at the start only.
     layers += [text for message in messages[:begins] if (text := text_of(message["content"]))]
     prompt: list[Message] = [{"role": "system", "content": "\n\n".join(layers)}] if layers else []
     return prompt + messages[begins:]
-
-
-def _is_prompt(message: Message) -> bool:
-    return message.get("role") in SYSTEM_ROLES and isinstance(message.get("content"), str)

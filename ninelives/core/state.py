@@ -1,5 +1,5 @@
-"""The state of a run: the fold of its journal. Owns: RunState and the pure functions `apply` and `fold`. Refuses to
-know: time, ids, stores, and how any of this looks on the wire.
+"""The state of a run: the fold of its journal. Owns: RunState and the pure functions `apply` and `fold`; Writing, the
+state of a run while text streams in. Refuses to know: time, ids, stores, and how any of this looks on the wire.
 
 Theory of operation. Deltas are provisional, completions are facts. So a RunState has two halves. `facts` is replaced
 only when a fact arrives. The draft (a rope of text and one of reasoning) grows by one piece per delta, in constant
@@ -8,7 +8,12 @@ reader may keep an old state.
 
 A crash becomes visible at AttemptStarted. The draft is dropped, the facts stay. Calls that were started and not
 finished stay due, with the attempt that started them. TABLE decides which event may come when. The few rules that need
-more than the phase (which call is open, whether a text equals its deltas) are in the function of that event."""
+more than the phase (which call is open, whether a text equals its deltas) are in the function of that event.
+
+Once a text has begun, a further delta changes two fields of a RunState: its number and the length of its rope, whose
+list all these states share. So Writing keeps one state and counts the deltas since. The state at any point is built on
+demand, and it equals what `apply` gives (a test compares them). A delta that changes more (after reasoning, of a
+refusal, with a full list) goes through `apply`."""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from msgspec.structs import replace
 
 from ninelives.core import events as e
 from ninelives.core.errors import Damaged, IllegalEvent
-from ninelives.core.rope import Rope, grow, join
+from ninelives.core.rope import FULL, Rope, grow, join
 from ninelives.core.table import FIRST_END, STATUS, TABLE, Next, Phase, Status
 
 
@@ -272,13 +277,12 @@ def _message(state: RunState, entry: e.Entry, event: e.MessageCompleted, cell: N
     return RunState(facts, Phase.ACTING if due else Phase.READY, entry.seq)
 
 
-def _standing(event: e.MessageCompleted) -> Literal["whole", "cut"]:
-    return "cut" if event.finish in ("length", "content_filter") else "whole"
+_CUT: dict[str, Literal["whole", "cut"]] = {"length": "cut", "content_filter": "cut"}
 
 
 def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tuple[Item, ...]:
     """The reasoning and the text of a message as items: those that its deltas began, else new ones at `seq`."""
-    standing = _standing(event)
+    standing = _CUT.get(event.finish, "whole")
     pieces = _pieces(state, standing, kept=True)
     thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
     texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]
@@ -303,7 +307,7 @@ def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Pha
         attempt=entry.attempt,
         strikes=strikes,
         fresh=False,
-        items=facts.items + _pieces(state, "dropped", kept=False),
+        items=facts.items + _pieces(state, "dropped", kept=False) if state.drafting else facts.items,
         usage_incomplete=facts.usage_incomplete or cut,
         dropped=(*facts.dropped, (_draft_start(state), state.seq)) if state.drafting else facts.dropped,
         updated_at=entry.at,
@@ -325,7 +329,7 @@ def _started(state: RunState, entry: e.Entry, event: e.ToolStarted, cell: Phase)
     calls = facts.calls + (known is None)
     used = {key: given for key, given in facts.approvals.items() if key != call.id}
     facts = replace(facts, due=due, items=items, calls=calls, approvals=used, updated_at=entry.at)
-    return _with(state, entry, cell, facts)
+    return replace(state, facts=facts, phase=cell, seq=entry.seq)
 
 
 def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phase | Next) -> RunState:
@@ -348,7 +352,7 @@ def _finished(state: RunState, entry: e.Entry, event: e.ToolFinished, cell: Phas
     )
     if isinstance(cell, Next):
         cell = Phase.ACTING if due else Phase.READY
-    return _with(state, entry, cell, facts)
+    return replace(state, facts=facts, phase=cell, seq=entry.seq)
 
 
 def _progressed(state: RunState, entry: e.Entry, event: e.ToolProgressed, cell: Phase) -> RunState:
@@ -364,7 +368,7 @@ def _asked(state: RunState, entry: e.Entry, event: e.ApprovalRequested, cell: Ph
     due = facts.due if call.id in facts.due else {**facts.due, call.id: Due(call)}  # an agent may make calls by itself
     calls = facts.calls + (call.id not in facts.due)
     facts = replace(facts, asked=event, due=due, calls=calls, fresh=True, updated_at=entry.at)
-    return _with(state, entry, cell, facts)
+    return replace(state, facts=facts, phase=cell, seq=entry.seq)
 
 
 def _given(state: RunState, entry: e.Entry, event: e.ApprovalGiven, cell: Phase) -> RunState:
@@ -372,22 +376,18 @@ def _given(state: RunState, entry: e.Entry, event: e.ApprovalGiven, cell: Phase)
     if facts.asked is None or facts.asked.call.id != event.call_id:
         raise IllegalEvent(f"nobody asked about call {event.call_id}")
     approvals = {**facts.approvals, event.call_id: event}
-    return _with(state, entry, cell, replace(facts, asked=None, approvals=approvals, fresh=True, updated_at=entry.at))
+    facts = replace(facts, asked=None, approvals=approvals, fresh=True, updated_at=entry.at)
+    return replace(state, facts=facts, phase=cell, seq=entry.seq)
 
 
 def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunState:
-    return _with(state, entry, cell, replace(state.facts, updated_at=entry.at))
+    return replace(state, facts=replace(state.facts, updated_at=entry.at), phase=cell, seq=entry.seq)
 
 
 def _end(state: RunState, entry: e.Entry, event: e.Terminal, cell: Phase) -> RunState:
-    items = state.facts.items + _pieces(state, "cut", kept=True)
+    items = state.facts.items + _pieces(state, "cut", kept=True) if state.drafting else state.facts.items
     facts = replace(state.facts, items=items, end=event, due={}, asked=None, approvals={}, updated_at=entry.at)
     return RunState(facts, cell, entry.seq)
-
-
-def _with(state: RunState, entry: e.Entry, phase: Phase, facts: Facts) -> RunState:
-    """The state with the same draft and new facts."""
-    return replace(state, facts=facts, phase=phase, seq=entry.seq)
 
 
 _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = {
@@ -407,3 +407,65 @@ _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = 
     e.RunCancelled: _end,
     e.RunInterrupted: _end,
 }
+
+
+Place = tuple[RunState, int]
+"""A state, and how many text deltas came after it."""
+
+
+def at(place: Place) -> RunState:
+    """The state at a place."""
+    state, later = place
+    if not later:
+        return state
+    rope = state.text
+    assert rope is not None  # only Writing makes a place with later deltas
+    text = Rope(rope.rest, rope.pieces, rope.count + later)
+    return RunState(state.facts, state.phase, state.seq + later, text, state.text_seq, None, -1, state.thoughts)
+
+
+class Writing:
+    """A run at its newest event."""
+
+    __slots__ = ("_base", "_length", "_pieces", "drafting", "seq")
+
+    def __init__(self, state: RunState) -> None:
+        self._base = state
+        self.seq = state.seq
+        self.drafting = state.drafting
+        """True while a message is provisional."""
+        self._pieces: list[str] | None = None
+        rope = state.text
+        if rope is None or state.refusal is not None or state.thought_seq >= 0 or len(rope.pieces) != rope.count:
+            return
+        if TABLE[state.phase].get(e.TextDelta) is state.phase:
+            self._pieces, self._length = rope.pieces, rope.count
+
+    @property
+    def state(self) -> RunState:
+        """The newest state."""
+        if self.seq != self._base.seq:
+            self._base = at(self.place)
+        return self._base
+
+    @property
+    def place(self) -> Place:
+        """The newest place."""
+        return self._base, self.seq - self._base.seq
+
+    def add(self, entry: e.Entry) -> Writing:
+        """The run with one entry more; this one is not used any more. Raises IllegalEvent where the table has no cell
+        for it."""
+        event, pieces = entry.event, self._pieces
+        if (
+            pieces is not None
+            and type(event) is e.TextDelta
+            and entry.seq == self.seq + 1
+            and len(pieces) == self._length < FULL  # else the list is shared and longer, or it is full
+            and not event.refusal
+        ):
+            pieces.append(event.text)
+            self._length += 1
+            self.seq += 1
+            return self
+        return Writing(apply(self.state, entry))

@@ -105,7 +105,7 @@ class Admission:
         except BaseException:
             self._finder.release()
             raise
-        return self._drive_opened(opened, order, span)
+        return self._begin(opened, order, span)
 
     async def _abandon_opened(self, order: Order, opened: Opened, span: LeaseSpan, pending: PendingOpening) -> None:
         """A caller left before its run was in the store."""
@@ -113,7 +113,7 @@ class Admission:
             await pending.opened()
         except NinelivesError:
             return self._finder.release()
-        await self._abandon(order.owner, self._drive_opened(opened, order, span))
+        await self._abandon(order.owner, self._begin(opened, order, span))
 
     async def _give_way(self) -> None:
         """Delay a new run while the writer is late, so that running streams do not stutter. The delay is at most 40
@@ -158,20 +158,38 @@ class Admission:
                 self._finder.seek()
             return await self._ticket(order.owner, opened)
         if place is None:
-            return self._drive_opened(opened, order, span)
+            return self._begin(opened, order, span)
         self._finder.opened(opened.run, place)
         if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
             self._finder.seek()
-        return Ticket(opened.run, opened.resolved.session or "", waited=bool(order.asked.credential))
+        session, waited = opened.resolved.session or "", bool(order.asked.credential)
+        return Ticket(opened.run, session, waited=waited, in_memory=in_memory)
 
-    def _drive_opened(self, opened: Opened, order: Order, span: LeaseSpan) -> Ticket:
-        """Drive a run that was opened with a slot."""
-        if span.held() and not self._finder.takes(opened.run):
-            self._tasks.spawn(self._drive(self._start(opened, order, span)))
+    def _begin(self, opened: Opened, order: Order, span: LeaseSpan) -> Ticket:
+        """Drive a run that was opened with a slot, or as a chore, with two records. Its first event is made again from
+        the order, because to decode it would take as long as to parse the request."""
+        name, in_memory, session = opened.run, order.spec.kept == "memory", opened.resolved.session or ""
+        if span.held() and not self._finder.takes(name):
+            accepted = RunAccepted(spec=order.spec, resolved=opened.resolved, owner=order.owner)
+            at = opened.records[0].at
+            first, second = Entry(name, 0, at, 0, accepted), Entry(name, 1, at, 1, _STARTED)
+            state = apply(start(first), second)
+            run = ClaimedRun(state, 1, ClaimPhase.OPENED, span, opened_with=(first, second))
+            self._workers.start(run)
+            self._tasks.spawn(self._drive(run, chore=order.spec.chore))
         else:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
-            self._writers[order.spec.kept == "memory"].give_back(opened.run, 1, None)
+            self._writers[in_memory].give_back(name, 1, None)
             self._finder.release()
-        return Ticket(opened.run, opened.resolved.session or "", waited=bool(order.asked.credential))
+        return Ticket(name, session, waited=bool(order.asked.credential), in_memory=in_memory)
+
+    async def _drive(self, run: ClaimedRun, *, chore: bool) -> None:
+        try:
+            await self._workers.drive(run)
+        finally:
+            if chore:
+                self.chores -= 1
+            else:
+                self._finder.release()
 
     def _place_in_queue(self, order: Order) -> QueuePlace | None:
         """A place, before the store is asked; None where the queue is full. Raises at once where the order can be
@@ -180,23 +198,6 @@ class Admission:
         if place is None and order.asked.key is None and not order.asked.match:
             raise self._too_many()
         return place
-
-    def _start(self, opened: Opened, order: Order, span: LeaseSpan) -> ClaimedRun:
-        """The run that was just opened, with two records. Its first event is made again from the order, because to
-        decode it would take as long as to parse the request."""
-        accepted = RunAccepted(spec=order.spec, resolved=opened.resolved, owner=order.owner)
-        first, second = opened.records
-        began = Entry(opened.run, first.seq, first.at, first.attempt, accepted)
-        claimed = Entry(opened.run, second.seq, second.at, second.attempt, _STARTED)
-        run = ClaimedRun(apply(start(began), claimed), 1, ClaimPhase.OPENED, span, opened_with=(began, claimed))
-        self._workers.start(run)
-        return run
-
-    async def _drive(self, run: ClaimedRun) -> None:
-        try:
-            await self._workers.drive(run)
-        finally:
-            self._finder.release()
 
     async def _chore(self, order: Order) -> Ticket:
         """A front end's errand: beside the slots, with a small limit of its own (B7)."""
@@ -210,14 +211,7 @@ class Admission:
             raise
         if not isinstance(opened, Opened):
             raise TypeError("a chore has no idempotency key")
-        self._tasks.spawn(self._do_chore(self._start(opened, order, LeaseSpan())))
-        return Ticket(opened.run, opened.resolved.session or "")
-
-    async def _do_chore(self, run: ClaimedRun) -> None:
-        try:
-            await self._workers.drive(run)
-        finally:
-            self.chores -= 1
+        return self._begin(opened, order, LeaseSpan())
 
     def _return(self, slot: bool, place: QueuePlace | None) -> None:
         if slot:

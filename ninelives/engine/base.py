@@ -115,6 +115,8 @@ class Ticket(Struct, frozen=True):
     """The caller has answered the run's question, and is given the rest of the run (G11)."""
     watches: bool = False
     """A reader of a run that others asked for. Its leaving is no leave of the caller (B6)."""
+    in_memory: bool = False
+    """Nobody but the caller can read the run: it ends with the request."""
 
 
 class Chunk(Struct, frozen=True, weakref=True):

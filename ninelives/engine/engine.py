@@ -16,14 +16,14 @@ from ninelives.core.errors import Damaged
 from ninelives.core.events import Choice, Entry
 from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission
-from ninelives.engine.base import RETRY_S, EngineParts, Order, Projection, Tasks, Ticket, patiently
+from ninelives.engine.base import RETRY_S, EngineParts, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.earlier import SessionLister
 from ninelives.engine.lease import Lease
-from ninelives.engine.readers import DeliveryTracker, Readers, Waiters
+from ninelives.engine.readers import DeliveryTracker, Readers
+from ninelives.engine.replay import entries_of
 from ninelives.engine.retention import Retainer
-from ninelives.engine.subscription import Subscription
-from ninelives.engine.work import WorkFinder, entry_of, read_kept, read_state
+from ninelives.engine.work import WorkFinder
 from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
 from ninelives.engine.writer import Writer
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
@@ -46,7 +46,7 @@ class Engine:
             False: Writer(parts, parts.durable, self.lease, self),
             True: Writer(parts, parts.memory, None, self),
         }
-        self.lister = SessionLister(parts, self.look)
+        self.lister = SessionLister(parts, readers.look)
         self._workers = workers = Workers(parts, readers, writers, self.lease, tasks, self.lister)
         self._finder = WorkFinder(parts, holder, workers)
         self._deliveries = DeliveryTracker(parts, tasks)
@@ -54,7 +54,9 @@ class Engine:
         self._admission = Admission(
             parts, holder, workers, self._finder, self._deliveries, partial(self.close, whole=False)
         )
-        self._waiters = Waiters(readers, self.look)
+        # The doors of its parts, as its own: see Admission and Readers.
+        self.submit, self.refuse_if_unable = self._admission.submit, self._admission.refuse_if_unable
+        self.attach, self.look, self.wait = readers.subscribe, readers.look, readers.wait
         self._undriven: set[tuple[str, int]] = set()
         self._main: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
@@ -106,12 +108,7 @@ class Engine:
         self._finder.stop()
         self._deliveries.stop()
         await self._workers.drain(seconds)
-        self.cut()
-
-    def cut(self) -> None:
-        """Break off every stream and every wait."""
-        self.readers.cut_all()
-        self._waiters.cut()
+        self.readers.cut()
 
     async def stop(self) -> None:
         """End all tasks."""
@@ -129,7 +126,7 @@ class Engine:
         """See Notices.store_broke."""
         self._finder.give_up_writing()
         self.lease.resign()
-        self.cut()
+        self.readers.cut()
 
     async def beaten(self) -> None:
         """See Notices.beaten. A claim that nobody drives, seen at two beats, is given back: the answer to an opening or
@@ -150,44 +147,22 @@ class Engine:
         """What the store knows of a run that is driven here, and no notification told."""
         if held.wished:
             self._workers.signalled(held.run)
-        if held.left_ms > self.limits.leave_grace_s * 1000 and not self._is_read(held.run):
+        if held.left_ms > self.limits.leave_grace_s * 1000 and not self.readers.is_read(held.run):
             self._workers.leave_first_attempt(held.run)
 
     # requests
-
-    async def submit(self, order: Order) -> Ticket:
-        """See Admission.submit. Call close() when the request is over."""
-        return await self._admission.submit(order)
-
-    def refuse_if_unable(self, *, stored: bool) -> None:
-        """See Admission.refuse_if_unable."""
-        self._admission.refuse_if_unable(stored=stored)
-
-    def attach(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
-        """A new reader of a run."""
-        return self.readers.subscribe(owner, run, projection, after)
 
     async def find(self, owner: str, run: str) -> RunRow | None:
         """The catalog's row of a journaled run."""
         self.retainer.used(owner, run)
         return await self.durable.find(owner, run)
 
-    async def look(self, owner: str, run: str) -> RunState | None:
-        """The committed state of a run now."""
-        live = self.readers.lives.get(run)
-        if live is not None and not live.gone:  # what was lost goes on elsewhere, or is gone
-            return live.committed if live.owner == owner else None
-        store = self._parts.store_of(run)
-        if store is self.durable:
-            return await read_kept(store, self.readers.kept, owner, run)
-        return await read_state(store, owner, run)
-
     async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
         """The committed entries of a journaled run."""
         after = -1
         while records := await self.durable.read(owner, run, after):
-            for record in records:
-                yield entry_of(run, record)
+            for entry in entries_of(run, records):
+                yield entry
             after = records[-1].seq
             await asyncio.sleep(0)
 
@@ -197,10 +172,6 @@ class Engine:
         state = await self.look(owner, run) if run is not None else None
         asked = state.facts.asked if state is not None else None
         return state if asked is not None and asked.code == code else None
-
-    async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
-        """See Waiters.wait."""
-        return await self._waiters.wait(owner, run, answered)
 
     async def cancel(self, owner: str, run: str) -> RunState | None:
         """Ask the holder to stop, wait (bounded) until it has; the state then. None: no such run."""
@@ -258,7 +229,7 @@ class Engine:
         """A caller's request is over. `whole`: all that there is was handed to its connection, and that did not break.
         What follows for the run was settled when it was accepted (Spec.kept and Spec.on_disconnect): it goes on, is
         cancelled, or is parked until the same request comes again (B6, C4)."""
-        if self._parts.memory.has(ticket.run):
+        if ticket.in_memory:
             await self._abandon_in_memory(owner, ticket.run)
         elif ticket.waited and whole:
             self._deliveries.answered(owner, ticket.run)
@@ -292,14 +263,11 @@ class Engine:
             return
         self._tasks.spawn(self._stop_unread(owner, run, state.facts.accepted.spec.on_disconnect == "cancel"))
 
-    def _is_read(self, run: str) -> bool:
-        return self.readers.count(run) > 0 or self._waiters.wait_for(run)
-
     async def _stop_unread(self, owner: str, run: str, cancels: bool) -> None:
         """After a grace, unless somebody came meanwhile. A run that another process drives is parked by that one, at
         its next beat (Notices.beaten)."""
         await asyncio.sleep(self.limits.leave_grace_s)
-        while not self._is_read(run) and not self.draining:
+        while not self.readers.is_read(run) and not self.draining:
             if not cancels:
                 return self._workers.leave(run)
             try:

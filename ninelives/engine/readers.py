@@ -1,6 +1,6 @@
 """Who reads, who waits, and whether answers reached them. Owns: the runs that this process drives, the open
 subscriptions, one keepalive ticker for all of them (a timer per event and reader would cost more than the event),
-callers that wait for the end of a run without a stream (Waiters), and telling the store which answers were delivered
+callers that wait for the end of a run without a stream, and telling the store which answers were delivered
 (DeliveryTracker). Refuses to know: what is in a frame, connections, and what follows for a run.
 
 Theory of operation of deliveries. An answer is delivered when its last byte was handed to the transport. A connection
@@ -19,11 +19,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable
 from functools import partial
-from typing import Protocol
 
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection, Tasks
-from ninelives.engine.replay import EndedRuns, SharedReading
+from ninelives.engine.replay import EndedRuns, SharedReading, read_kept, read_state
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.subscription import ReadRequest, Subscription
 from ninelives.journal.base import Notifier, Store
@@ -48,11 +47,13 @@ class Readers:
         """The runs that workers of this process drive."""
         self._subscriptions: dict[Subscription, float] = {}
         self._by_run: Counter[str] = Counter()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiting: Counter[str] = Counter()
         self._read = asyncio.Event()
         """Set while there are readers."""
 
     def store_of(self, run: str) -> Store:
-        """See Source.store_of."""
+        """The store that has it."""
         return self._parts.store_of(run)
 
     def remove(self, live: ClaimedRun) -> None:
@@ -65,7 +66,7 @@ class Readers:
             live.dismiss()
         self.notifier.ring([live.run])
 
-    def subscribe(self, owner: str, run: str, projection: Projection, after: int) -> Subscription:
+    def subscribe(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
         """A new reader; `after` is -1 for all."""
         reading = ReadRequest(projection, after)
         subscription = Subscription(self, owner, run, reading, self._limits.subscriber_bytes)
@@ -75,11 +76,21 @@ class Readers:
         return subscription
 
     def forget(self, subscription: Subscription) -> None:
-        """See Source.forget."""
+        """It is closed."""
         if self._subscriptions.pop(subscription, None) is not None:
             self._by_run[subscription.run] -= 1
             if not self._by_run[subscription.run]:
                 del self._by_run[subscription.run]
+
+    async def look(self, owner: str, run: str) -> RunState | None:
+        """The committed state of a run now."""
+        live = self.lives.get(run)
+        if live is not None and not live.gone:  # what was lost goes on elsewhere, or is gone
+            return live.committed if live.owner == owner else None
+        store = self._parts.store_of(run)
+        if store is self._parts.memory:
+            return await read_state(store, owner, run)
+        return await read_kept(store, self.kept, owner, run)
 
     def count(self, run: str | None = None) -> int:
         """How many subscriptions are open, in all or of one run."""
@@ -95,10 +106,13 @@ class Readers:
             if subscription.run == run:
                 subscription.vanish(reason)
 
-    def cut_all(self) -> None:
-        """Break off every stream, without an end."""
+    def cut(self) -> None:
+        """Break off every stream and every wait, without an end."""
         for subscription in list(self._subscriptions):
             subscription.cut()
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_exception(CutOff())
 
     async def tick(self) -> None:
         """Let idle readers say that they are alive, until cancelled."""
@@ -118,35 +132,13 @@ class Readers:
                     self._subscriptions[subscription] = now
                     subscription.tick()
 
+    # those who wait for the end of a run without a stream
 
-class Look(Protocol):
-    """How the state of a run is found."""
+    def is_read(self, run: str) -> bool:
+        """Does anybody read a run, or wait for its end? Such a caller has not left (C4)."""
+        return self._by_run[run] > 0 or self._waiting[run] > 0
 
-    def __call__(self, owner: str, run: str) -> Awaitable[RunState | None]:
-        """The state now."""
-        ...
-
-
-class Waiters:
-    """Callers that wait for the end of a run without a stream."""
-
-    def __init__(self, readers: Readers, look: Look) -> None:
-        self._readers = readers
-        self._look = look
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._waiting: Counter[str] = Counter()
-
-    def wait_for(self, run: str) -> bool:
-        """Does anybody wait for the end of a run? Such a caller has not left (C4)."""
-        return self._waiting[run] > 0
-
-    def cut(self) -> None:
-        """The server stops."""
-        for waiter in list(self._waiters):
-            if not waiter.done():
-                waiter.set_exception(CutOff())
-
-    async def wait(self, owner: str, run: str, answered: str) -> RunState | None:
+    async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
         """The state of a run once it has ended or waits for a person (with a question other than the one just
         `answered`); None where the owner has none. CutOff when the server stops."""
         self._waiting[run] += 1
@@ -160,7 +152,7 @@ class Waiters:
     async def _wait(self, owner: str, run: str, answered: str) -> RunState | None:
         seen = 0
         while True:
-            live = self._readers.lives.get(run)
+            live = self.lives.get(run)
             if live is None or live.gone:  # what was lost goes on elsewhere, or is gone
                 settled, seen, state = await self._find(owner, run, answered, seen)
                 if settled:
@@ -182,14 +174,14 @@ class Waiters:
         for; the last entry that was looked at; the state. Only the row is read until it is beyond `seen`: it grows with
         a claim, a question and an end. So a run that waits for a slot takes no memory here."""
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        unlisten = self._readers.notifier.listen(run, partial(_done, heard))
+        unlisten = self.notifier.listen(run, partial(_done, heard))
         self._waiters.add(heard)
         try:
             patience = LOOK_AGAIN_S
             try:
-                row = await self._readers.store_of(run).find(owner, run)
+                row = await self.store_of(run).find(owner, run)
                 if row is None or row.last_seq > seen:
-                    state = await self._look(owner, run)
+                    state = await self.look(owner, run)
                     seen = row.last_seq if row is not None else seen
                     if state is None or state.ended or _asks_anew(state, answered):
                         return True, seen, state

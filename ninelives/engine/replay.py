@@ -1,6 +1,6 @@
-"""Runs that are read from the journal. Owns: rendering pages of a journal in bulk, what readers of the same run share
-while they read it, and what is kept of ended runs so that reading them again is cheap. Refuses to know: sockets, and
-who reads.
+"""Runs that are read from the journal. Owns: reading the state of a run, rendering pages of a journal in bulk, what
+readers of the same run share while they read it, and what is kept of ended runs so that reading them again is cheap.
+Refuses to know: sockets, and who reads.
 
 What is big is shared: a page with a big record, what it decodes to, the bytes of a big frame, and the view with its
 texts. Each is there once for all readers who stand at the same place, and only while one of them needs it (R13).
@@ -19,7 +19,8 @@ from weakref import WeakValueDictionary
 from ninelives.core import codec
 from ninelives.core.events import Entry
 from ninelives.core.rope import BIG, BigFrame, Frame
-from ninelives.core.state import RunState
+from ninelives.core.state import RunState, apply
+from ninelives.core.state import start as start_state
 from ninelives.engine.base import BoundedCache, Chunk, Projection
 from ninelives.journal.base import Store
 from ninelives.journal.values import Record, RunRow
@@ -257,3 +258,32 @@ def weight(state: RunState) -> int:
     called = sum(len(call.arguments) for message in facts.messages for call in message.calls)
     given = len(codec.encode(facts.accepted))
     return 2 * (said + called + given + sum(len(result.output) for result in facts.results.values())) + 4096
+
+
+def entry_of(run: str, record: Record) -> Entry:
+    """A record with its meaning."""
+    return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
+
+
+async def read_state(store: Store, owner: str, run: str) -> RunState | None:
+    """Fold a run from the store, letting others run in between; None where the owner has no such run."""
+    state: RunState | None = None
+    after = -1
+    while records := await store.read(owner, run, after):
+        after = records[-1].seq
+        for first in range(0, len(records), SLICE):
+            for entry in entries_of(run, records[first : first + SLICE]):
+                state = start_state(entry) if state is None else apply(state, entry)
+            if len(records) > SLICE:
+                await asyncio.sleep(0)
+    return state
+
+
+async def read_kept(store: Store, kept: EndedRuns, owner: str, run: str) -> RunState | None:
+    """The same for a run that may have been folded before; the store says whether it is still there."""
+    if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
+        return state
+    state = await read_state(store, owner, run)
+    if state is not None:
+        kept.note(state)
+    return state

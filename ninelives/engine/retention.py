@@ -13,7 +13,7 @@ from ninelives.core.errors import ClientError, Damaged
 from ninelives.core.holding import Holding, evictable_room, fixed_limit
 from ninelives.engine.base import EngineParts
 from ninelives.engine.readers import Readers
-from ninelives.engine.work import read_state
+from ninelives.engine.replay import read_state
 from ninelives.journal.values import MAX_GRANTS, ROW_BYTES, Gone, Grant, Retention, StoreUnavailable
 
 USES = 100_000

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,12 +21,15 @@ from ninelives.core.errors import NinelivesError, store_not_asked
 from ninelives.core.events import AnyEvent, ApprovalRequested, Entry
 from ninelives.core.history import turn_messages
 from ninelives.core.rope import Frame, packed
-from ninelives.core.state import RunState, chainable, waiting
-from ninelives.core.writing import Place, Writing, at
+from ninelives.core.state import Place, RunState, Writing, at, chainable, waiting
 from ninelives.engine.base import Projection
 from ninelives.engine.claim import LIFE, ClaimEvent, ClaimPhase, IllegalStep
 from ninelives.engine.lease import LeaseSpan
-from ninelives.journal.values import Mark, Opening, Record, Slice
+from ninelives.journal.values import Mark, Record, Slice
+
+if TYPE_CHECKING:
+    from ninelives.engine.subscription import Subscription
+    from ninelives.engine.work import QuarantineTurn
 
 LAPSED, LOST = ClaimPhase.LAPSED, ClaimPhase.LOST
 _HALTS = frozenset({ClaimEvent.ASK, ClaimEvent.CANCEL, ClaimEvent.FAIL, ClaimEvent.LAPSE, ClaimEvent.FENCE})
@@ -37,45 +40,12 @@ class ClaimLost(Exception):
     """Another holder has the run: stop at once, write nothing."""
 
 
-class Turnstile(Protocol):
-    """The time that a run has alone, because it may be the one that kills the server (work.py)."""
-
-    def over(self) -> None:
-        """The next one may begin. Only the first call counts."""
-        ...
-
-
-class LiveReader(Protocol):
-    """What an audience needs of a subscription."""
-
-    def push(self, parts: Sequence[Frame], size: int, *, last: bool = False) -> bool:
-        """Take all these frames, or none: False when the buffer is full. `last`: the run ends with them, so finish()
-        follows."""
-        ...
-
-    def detach(self, view: Any, seq: int) -> None:
-        """Leave the audience: read on from the journal, after `seq`, with this view."""
-        ...
-
-    def finish(self) -> None:
-        """The run has ended and everything was pushed."""
-        ...
-
-    def backlog(self) -> int:
-        """Bytes that wait to be sent."""
-        ...
-
-    def vanish(self, reason: str) -> None:
-        """There is nothing left that could be read."""
-        ...
-
-
 class Audience(msgspec.Struct, eq=False):
     """All live readers of one run in one dialect."""
 
     projection: Projection
     view: Any
-    readers: list[LiveReader] = []
+    readers: list[Subscription] = []
 
     def tell(self, entries: list[Entry], *, last: bool = False) -> None:
         """Render once, push to all. `last`: the run ends with these."""
@@ -94,7 +64,7 @@ class Audience(msgspec.Struct, eq=False):
             return
         parts = packed(frames)
         size = sum(map(len, parts))
-        full: list[LiveReader] = []
+        full: list[Subscription] = []
         for reader in self.readers:
             if not reader.push(parts, size, last=last):
                 full.append(reader)
@@ -106,47 +76,45 @@ class Audience(msgspec.Struct, eq=False):
                 reader.finish()
 
 
-class PendingOpening:
+class PendingOpening(msgspec.Struct, eq=False):
     """A run on its way into the store, with its first records. Nobody but its caller knows of it."""
 
-    def __init__(self, opening: Opening, records: list[Record]) -> None:
-        self.run = opening.run
-        self.gone = False
-        """The store did not take it: it never was."""
-        self.queued = False
-        """It is in the writer's next batch."""
-        self._part = Slice(opening.run, 1, records, None, opening)
-        self._refusal: NinelivesError | None = None
-        self._opened = False
-        self._waiter: asyncio.Future[None] | None = None
+    run: str
+    part: Slice
+    queued: bool = False
+    """It is in the writer's next batch."""
+    is_open: bool = False
+    gone: bool = False
+    """The store did not take it: it never was."""
+    refusal: NinelivesError | None = None
+    """What its caller is told then."""
+    waiter: asyncio.Future[None] | None = None
 
     def take(self) -> tuple[Slice, list[Entry], Any]:
         """What the writer writes."""
         self.queued = False
-        return self._part, [], None
+        return self.part, [], None
 
     def tell(self, entries: list[Entry], after: object) -> None:
         """The run is in the store."""
-        self._opened = True
-        self._wake()
+        self.is_open = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     def lose(self, answer: NinelivesError | None = None) -> None:
         """The store did not take the run. `answer`: what its caller is told."""
-        self._refusal, self.gone = answer or store_not_asked("the run was not stored"), True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.gone, self.refusal = True, answer or store_not_asked("the run was not stored")
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     async def opened(self) -> None:
         """Wait until the store has the run. Raises the answer for its caller where the store does not take it. If a
         caller is cancelled here, another may wait."""
-        while not self._opened:
-            if self._refusal is not None:
-                raise self._refusal
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+        while not self.is_open:
+            if self.refusal is not None:
+                raise self.refusal
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
 
 
 class ClaimedRun:
@@ -158,9 +126,10 @@ class ClaimedRun:
         attempt: int,
         phase: ClaimPhase,
         lease: LeaseSpan,
-        alone: Turnstile | None = None,
+        alone: QuarantineTurn | None = None,
         opened_with: Sequence[Entry] = (),
     ) -> None:
+        """`alone`: the time that the run has alone, because it may be the one that kills the server (work.py)."""
         self.owner = state.facts.accepted.owner
         self.run = state.facts.run
         self.attempt = attempt
@@ -245,10 +214,9 @@ class ClaimedRun:
 
     def stage(self, event: AnyEvent, data: bytes, at: int) -> None:
         """Add an event; IllegalEvent where the table has no cell for it."""
-        staging, attempt = self.staging, self.attempt
-        seq = staging.seq + 1
+        attempt, seq = self.attempt, self.staging.seq + 1
         entry = Entry(self.run, seq, at, attempt, event)
-        staging.add(entry)
+        self.staging = self.staging.add(entry)
         self._entries.append(entry)
         self._records.append(Record(seq, attempt, at, data))
         self.pending_bytes += len(data)
@@ -284,7 +252,8 @@ class ClaimedRun:
             for audience in self.audiences.values():
                 for reader in audience.readers:
                     reader.finish()
-            self._tell_watchers()
+            if self._watchers:
+                self._tell_watchers()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -319,14 +288,15 @@ class ClaimedRun:
         while self.committed.seq < seq:
             if self.gone:
                 raise ClaimLost(self.run)
-            await self.news()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
     async def news(self) -> None:
         """Wait for the next commit, loss or drained reader. One waiter: the run's own worker."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def join(self, projection: Projection, view: Any, reader: LiveReader) -> Audience:
+    def join(self, projection: Projection, view: Any, reader: Subscription) -> Audience:
         """A reader that has caught up to the committed state goes live."""
         audience = self.audiences.get(projection.name)
         if audience is None:
@@ -334,7 +304,7 @@ class ClaimedRun:
         audience.readers.append(reader)
         return audience
 
-    def leave(self, projection: Projection, reader: LiveReader) -> None:
+    def leave(self, projection: Projection, reader: Subscription) -> None:
         """A reader goes; an empty audience goes with it."""
         audience = self.audiences.get(projection.name)
         if audience is not None and reader in audience.readers:

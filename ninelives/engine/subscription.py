@@ -133,9 +133,10 @@ class Subscription:
     # the audience's side
 
     def push(self, parts: Sequence[Frame], size: int, *, last: bool = False) -> bool:
-        """See LiveReader.push. A buffer that is empty takes anything: one frame may be larger than the bound. The one
-        reader of a run in memory is never let go: its worker waits for it (Worker._reader_drained). The last frames are
-        left to the reader, who must wake for the end anyway and then sends both in one go."""
+        """Take all these frames, or none: False when the buffer is full. One that is empty takes anything: a frame may
+        be larger than the bound. The one reader of a run in memory is never let go: its worker waits for it
+        (Worker._reader_drained). The last frames are left to the reader, who must wake for the end anyway and then
+        sends both in one go."""
         if self._size and self._size + size > self._bound and not self._owns():
             return False
         if self._line is not None and not last and self._waiting():
@@ -155,17 +156,17 @@ class Subscription:
         return self._waiter is not None and not self._waiter.done()
 
     def detach(self, view: Any, seq: int) -> None:
-        """See LiveReader.detach."""
+        """Leave the audience: read on from the journal, after `seq`, with this view."""
         self._joined, self._view, self._seq = None, view, seq
         self._wake()
 
     def finish(self) -> None:
-        """See LiveReader.finish."""
+        """The run has ended and everything was pushed."""
         self._ended = True
         self._wake()
 
     def backlog(self) -> int:
-        """See LiveReader.backlog."""
+        """Bytes that wait to be sent."""
         return self._size
 
     # the engine's side

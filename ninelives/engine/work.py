@@ -1,6 +1,6 @@
 """Finds runs that nobody drives, claims them and has them driven. Owns: slots, when the store is asked for work and for
 how much, a claim and the strikes rule (WorkFinder); how many wait, and whether one more may (Queue); whose turn it is
-among the runs that may have killed the server (Quarantine); reading the state of a run. Refuses to know: how a run is
+among the runs that may have killed the server (Quarantine). Refuses to know: how a run is
 driven.
 
 Theory of operation. Nothing waits in a process: a run that was taken in without a slot, was parked or lost its holder
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
 
@@ -36,17 +36,17 @@ from msgspec import Struct
 
 from ninelives.core import codec
 from ninelives.core.errors import ClientError, Damaged
-from ninelives.core.events import AttemptStarted, Entry, RunFailed
-from ninelives.core.state import RunState, apply, start
+from ninelives.core.events import AttemptStarted, RunFailed
+from ninelives.core.state import RunState, apply
 from ninelives.engine.base import WORK, CutOff, EngineLimits, EngineParts
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
 from ninelives.engine.lease import LeaseSpan
-from ninelives.engine.replay import EndedRuns, entries_of
-from ninelives.engine.run import ClaimedRun, ClaimLost, Turnstile
+from ninelives.engine.replay import entries_of, read_state
+from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.workers import Claimed, Workers
 from ninelives.engine.writer import Writer
 from ninelives.journal.base import Store
-from ninelives.journal.values import Claim, Record, StoreUnavailable
+from ninelives.journal.values import Gone, StoreUnavailable
 
 POLL_S = 0.7
 URGENT_ROUNDS = 4
@@ -61,42 +61,6 @@ ALL_S = 20.0
 """Within this time every suspect has had its turn: well below the 30 s of P4."""
 
 
-def entry_of(run: str, record: Record) -> Entry:
-    """A record with its meaning."""
-    return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
-
-
-async def read_state(store: Store, owner: str, run: str) -> RunState | None:
-    """Fold a run from the store, letting others run in between; None where the owner has no such run."""
-    state: RunState | None = None
-    after = -1
-    while records := await store.read(owner, run, after):
-        after = records[-1].seq
-        for first in range(0, len(records), 512):
-            for entry in entries_of(run, records[first : first + 512]):
-                state = start(entry) if state is None else apply(state, entry)
-            if len(records) > 512:
-                await asyncio.sleep(0)
-    return state
-
-
-async def read_kept(store: Store, kept: EndedRuns, owner: str, run: str) -> RunState | None:
-    """The same for a run that may have been folded before; the store says whether it is still there."""
-    if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
-        return state
-    state = await read_state(store, owner, run)
-    if state is not None:
-        kept.note(state)
-    return state
-
-
-async def _after_claim(store: Store, owner: str, state: RunState, claim: Claim) -> RunState | None:
-    """The state with the claim; None where the run is gone."""
-    if claim.record.seq == state.seq + 1:
-        return apply(state, entry_of(claim.run, claim.record))
-    return await read_state(store, owner, claim.run)
-
-
 class WorkFinder:
     """Gives the slots of one process to runs that wait for one."""
 
@@ -107,10 +71,11 @@ class WorkFinder:
         self._now_ms = parts.clock()
         self._holder = holder
         self._workers = workers
-        self._quarantine = Quarantine()
+        self._unread: set[str] = set()
+        """Runs that are about to be looked at and may turn out to be suspects."""
+        self._quarantine = Quarantine(self._unread)
         self._kick = asyncio.Event()
         self._urgent = True
-        self._rests: dict[str, float] = {}
         self._taken: set[str] = set()
         self._count_at = 0.0
         self.active = 0
@@ -138,19 +103,15 @@ class WorkFinder:
         """How many runs wait to be claimed, as far as is known."""
         return len(self.queue)
 
-    @property
-    def free(self) -> int:
-        """Slots that nobody uses."""
-        return self._limits.concurrent_runs - self.active
-
     def takes(self, run: str) -> bool:
         """Is it being claimed, or driven?"""
-        return run in self._taken or self._workers.drives(run)
+        return run in self._taken or run in self._workers.by_run
 
     def take_slot(self, *, in_memory: bool) -> bool:
         """Take a slot for a run that is about to be opened; False where it must wait: others came before it, or it is
         not for us to drive it."""
-        taken = self.free > 0 and not self.backlog and not self.stopping and (in_memory or self._claims())
+        free = self.active < self._limits.concurrent_runs and not self.backlog and not self.stopping
+        taken = free and (in_memory or self._claims())
         self.active += taken
         return taken
 
@@ -170,7 +131,7 @@ class WorkFinder:
     def release(self) -> None:
         """A slot is free."""
         self.active -= 1
-        if self.backlog or self.queued:
+        if self.backlog or self.queue.waiting:
             self._kick.set()
 
     def opened(self, run: str, place: QueuePlace) -> None:
@@ -196,8 +157,10 @@ class WorkFinder:
                 urgent = self._urgent or rounds % URGENT_ROUNDS == 0
                 self._urgent = False
                 rounds += 1
+                if (short := self._parts.durable.upkeep.short()) != self.shortage:
+                    self._note_shortage(short)
                 try:
-                    await self._round(urgent)
+                    await self._look(urgent)
                 except CutOff:  # the engine ends: the next start finds what is left
                     return
                 except StoreUnavailable as error:
@@ -210,28 +173,8 @@ class WorkFinder:
         finally:
             unlisten()
 
-    async def _round(self, urgent: bool) -> None:
-        self._check_room()
-        if not self.stopping:
-            await self._look(urgent)
-        now = asyncio.get_running_loop().time()
-        if now >= self._count_at:
-            self._count_at = now + POLL_S
-            await self._count_waiting()
-
-    async def _count_waiting(self) -> None:
-        """Ask the stores what waits: one more than may, and the number of all where there are more."""
-        self.queue.ask()
-        most, now, parts = self._limits.queue + 1, self._now_ms(), self._parts
-        found = [*await parts.memory.claimable(most, now), *await parts.durable.claimable(most, now)]
-        total = len(found)
-        if total >= most:
-            total = max(total, await parts.memory.peers.queued() + await parts.durable.peers.queued())
-        self.queue.answer(found, total)
-
-    def _check_room(self) -> None:
+    def _note_shortage(self, short: str | None) -> None:
         """Park what runs while room on the disk is short. The rounds that follow go on with it when there is room."""
-        short = self._parts.durable.upkeep.short()
         if short is not None and self.shortage is None:
             self._log.error("storage_short", reason=short)
             self._workers.park()
@@ -240,81 +183,91 @@ class WorkFinder:
         self.shortage = short
 
     async def _look(self, urgent: bool) -> None:
-        free, now = max(0, self.free), asyncio.get_running_loop().time()
-        self._rests |= self._workers.take_rests()
-        self._rests = {run: until for run, until in self._rests.items() if until > now}
-        if not free and not urgent:
+        """Ask the stores what waits: as much as could be begun here, and now and then all that may wait, to count it.
+        What is in memory is ours; what is in the durable store may not be for us to drive."""
+        now, parts, queue = asyncio.get_running_loop().time(), self._parts, self._limits.queue
+        most = self._most(urgent, now)
+        counts, left, ours, found = now >= self._count_at, 0, 0, list[Gone]()
+        if counts:
+            self._count_at = now + POLL_S
+            self.queue.ask()
+        elif not most:
             self.backlog = self.queued > 0
             return
-        most = min(MOST, free + (URGENT if urgent else 0) + len(self._rests))
-        found = await self._claimable(most)
-        left = 0
+        for store in (parts.memory, parts.durable):
+            some = await store.claimable(max(most, queue + 1 if counts else 0), self._now_ms())
+            found += some
+            if store is parts.memory or self._claims():
+                ours += len(some)
+                left += await self._begin(store, some[:most], urgent)
+        self.backlog = left > 0 or (
+            ours >= most and self.active >= self._limits.concurrent_runs if most else self.queued > 0
+        )
+        if counts:
+            more = len(found) > queue
+            total = await parts.memory.peers.queued() + await parts.durable.peers.queued() if more else 0
+            self.queue.answer(found, max(total, len(found)))
+
+    def _most(self, urgent: bool, now: float) -> int:
+        """How many runs the stores are asked for, to begin them."""
+        rests, free = self._workers.rests, max(0, self._limits.concurrent_runs - self.active)
+        for run in [run for run, until in rests.items() if until <= now]:
+            del rests[run]
+        if self.stopping or not (free or urgent):
+            return 0
+        return min(MOST, free + (URGENT if urgent else 0) + len(rests))
+
+    async def _begin(self, store: Store, found: list[Gone], urgent: bool) -> int:
+        """Take runs that were found; how many must wait for a slot. A run with a signal waits for none."""
+        left, busy = 0, (self._workers.rests, self._taken, self._workers.by_run)
         for owner, run in found:
-            if not (run in self._rests or self.takes(run)):
-                left += not await self._begin(owner, run, urgent)
-        self.backlog = left > 0 or (len(found) == most and self.free <= 0)
+            if any(run in each for each in busy):
+                continue
+            if self.active >= self._limits.concurrent_runs and not (urgent and await store.signals(run)):
+                left += 1
+            elif not self.stopping and not any(run in each for each in busy):
+                self.active += 1
+                self.queue.begin(run)
+                self._taken.add(run)
+                self._unread.add(run)
+                self._workers.tasks.spawn(self._take(store, owner, run))
+        return left
 
-    async def _claimable(self, most: int) -> list[tuple[str, str]]:
-        """What could be claimed here: in memory all that waits, in the durable store what is for us to drive."""
-        now = self._now_ms()
-        found = await self._parts.memory.claimable(most, now)
-        if self._claims():
-            found += await self._parts.durable.claimable(most, now)
-        return found
+    # one run
 
-    async def _begin(self, owner: str, run: str, urgent: bool) -> bool:
-        """Take a run that was found; False where it must wait for a slot."""
-        if self.free <= 0 and not (urgent and await self._parts.store_of(run).signals(run)):
-            return False
-        if not self.stopping and not self.takes(run):
-            self.active += 1
-            self.queue.begin(run)
-            self._taken.add(run)
-            self._quarantine.expect()
-            self._workers.tasks.spawn(self._take(owner, run))
-        return True
-
-    async def _take(self, owner: str, run: str) -> None:
+    async def _take(self, store: Store, owner: str, run: str) -> None:
+        """Claim and drive a run that was found."""
+        turn: QuarantineTurn | None = None
         try:
-            await self._recover(owner, run)
+            try:
+                state = await read_state(store, owner, run)
+            finally:
+                self._unread.discard(run)
+                self._quarantine.known()
+            if state is None or state.ended:
+                return
+            # The claim below counts the death of the last attempt. With one strike in the journal it is the second.
+            if state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1:
+                turn = await self._quarantine.turn(state.facts.updated_at)
+            if turn is None or not self.stopping:
+                await self._claim_and_drive(store, owner, state, turn)
         except StoreUnavailable as error:  # the next round finds it again
             self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.passing)
         except Damaged as error:
             self._log.error("run_not_recovered", run=run, reason=str(error))
-            self._rests[run] = asyncio.get_running_loop().time() + UNREADABLE_S
+            self._workers.rests[run] = asyncio.get_running_loop().time() + UNREADABLE_S
         finally:
+            if turn is not None:
+                turn.over()
             self._taken.discard(run)
             self.release()
 
-    # one run
-
-    async def _recover(self, owner: str, run: str) -> None:
-        """Claim and drive a run for which Quarantine.expect was called. Raises StoreUnavailable and Damaged."""
-        store = self._parts.store_of(run)
-        try:
-            state = await read_state(store, owner, run)
-        finally:
-            self._quarantine.known()
-        if state is None or state.ended:
-            return
-        # The claim below counts the death of the last attempt. With one strike in the journal it is the second.
-        if state.facts.attempt > 0 and not state.facts.fresh and state.facts.strikes >= 1:
-            turn = await self._quarantine.turn(state.facts.updated_at)
-            try:
-                if not self.stopping:
-                    await self._claim_and_drive(store, owner, state, turn)
-            finally:
-                turn.over()
-        else:
-            await self._claim_and_drive(store, owner, state)
-
-    async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: Turnstile | None = None) -> None:
+    async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: QuarantineTurn | None) -> None:
         in_memory = store is self._parts.memory
-        writer = self._workers.writers[in_memory]
+        writer, clean = self._workers.writers[in_memory], True
         span = LeaseSpan() if in_memory else self._workers.lease.span()
         if not span.held():  # the finder looked a while ago: nothing is begun without a lease
             return
-        clean = True
 
         def first(attempt: int, was_clean: bool) -> bytes:
             nonlocal clean
@@ -324,14 +277,17 @@ class WorkFinder:
         claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
         if claim is None:
             return
+        record, known = claim.record, None
         try:
-            known = await _after_claim(store, owner, state, claim)
+            if record.seq == state.seq + 1:
+                known = apply(state, *entries_of(claim.run, [record]))
+            else:
+                known = await read_state(store, owner, claim.run)
         except BaseException:  # nobody drives it, and our beats would keep it from all others (P4)
             writer.give_back(claim.run, claim.attempt, None)
             raise
         if known is None or not span.held():
-            writer.give_back(claim.run, claim.attempt, known)
-            return
+            return writer.give_back(claim.run, claim.attempt, known)
         run = ClaimedRun(known, claim.attempt, ClaimPhase.CLAIMED, span, alone)
         self._count(run, clean=clean)
         if known.facts.strikes >= self._limits.strikes:
@@ -340,8 +296,7 @@ class WorkFinder:
             await self._workers.drive(run, Claimed(clean=clean, overdue=claim.overdue))
 
     def _count(self, run: ClaimedRun, *, clean: bool) -> None:
-        parked_here = self._workers.parked.get(run.run) is not None
-        self._workers.parked.drop(run.run)
+        parked_here = self._workers.parked.pop(run.run, False)
         self.taken_over += not clean
         if run.attempt > 1:
             self.restarted += clean and not parked_here
@@ -380,19 +335,15 @@ class QuarantineTurn:
 class Quarantine:
     """Suspects in the order of their turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Collection[str]) -> None:
+        """`unread`: runs that may turn out to be suspects. Nobody begins before they are known."""
         self._waiting: list[tuple[int, int, asyncio.Future[QuarantineTurn]]] = []
         self._entered = 0
-        self._unknown = 0
+        self._unread = unread
         self._busy = False
 
-    def expect(self) -> None:
-        """A run is about to be looked at and may turn out to be a suspect: nobody begins before `known()`."""
-        self._unknown += 1
-
     def known(self) -> None:
-        """That run was looked at; if it is a suspect it asks for its turn now."""
-        self._unknown -= 1
+        """One of `unread` was looked at; if it is a suspect it asks for its turn now."""
         asyncio.get_running_loop().call_soon(self._next)
 
     async def turn(self, claimed_at: int) -> QuarantineTurn:
@@ -409,7 +360,7 @@ class Quarantine:
         self._next()
 
     def _next(self) -> None:
-        while self._waiting and not self._busy and not self._unknown:
+        while self._waiting and not self._busy and not self._unread:
             share = ALL_S / len(self._waiting)
             _, _, future = heappop(self._waiting)
             if not future.done():
@@ -431,7 +382,7 @@ class Queue:
     def __init__(self, limits: EngineLimits) -> None:
         self._limits = limits
         self._opening: set[QueuePlace] = set()
-        self._waiting: dict[str, QueuePlace] = {}
+        self.waiting: dict[str, QueuePlace] = {}
         self._opened: dict[str, QueuePlace] = {}
         """Opened since the store was last asked."""
         self._begun: set[str] = set()
@@ -440,7 +391,7 @@ class Queue:
         """How many more the store has than it listed."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + self._more
+        return len(self.waiting) + self._more
 
     def take(self, owner: str, size: int) -> QueuePlace | None:
         """A place for a run that is about to be opened; None: the queue is full. Call opened() or leave()."""
@@ -455,7 +406,7 @@ class Queue:
         limits, count = self._limits, len(self) + len(self._opening)
         if count >= limits.queue:
             return True
-        sizes = [(place.owner == owner, place.size) for place in (*self._waiting.values(), *self._opening)]
+        sizes = [(place.owner == owner, place.size) for place in (*self.waiting.values(), *self._opening)]
         own = [taken for mine, taken in sizes if mine]
         share, total = limits.queue_share, sum(taken for _, taken in sizes)
         return (
@@ -467,7 +418,7 @@ class Queue:
     def opened(self, run: str, place: QueuePlace) -> None:
         """The run of this place is in its store, and waits."""
         self._opening.discard(place)
-        self._waiting[run] = self._opened[run] = place
+        self.waiting[run] = self._opened[run] = place
 
     def leave(self, place: QueuePlace) -> None:
         """No run was opened."""
@@ -475,7 +426,7 @@ class Queue:
 
     def begin(self, run: str) -> None:
         """The run has a slot, or waits no more."""
-        self._waiting.pop(run, None)
+        self.waiting.pop(run, None)
         self._opened.pop(run, None)
         self._begun.add(run)
 
@@ -486,9 +437,9 @@ class Queue:
 
     def answer(self, found: Iterable[tuple[str, str]], total: int) -> None:
         """What the store said: owners and runs, and how many there are in all."""
-        listed = {run: self._waiting.get(run) or QueuePlace(owner, 0) for owner, run in found}
+        listed = {run: self.waiting.get(run) or QueuePlace(owner, 0) for owner, run in found}
         self._more = max(0, total - len(listed))
-        self._waiting = {run: place for run, place in (listed | self._opened).items() if run not in self._begun}
+        self.waiting = {run: place for run, place in (listed | self._opened).items() if run not in self._begun}
 
     def refusal(self, active: int) -> ClientError:
         """The error for a run that finds no place."""

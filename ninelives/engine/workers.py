@@ -45,7 +45,7 @@ from ninelives.core.events import (
 from ninelives.core.history import paired
 from ninelives.core.spec import Message
 from ninelives.core.state import RunState, between_steps, in_flight, stopping, waiting
-from ninelives.engine.base import BoundedCache, CutOff, EngineParts, Tasks, patiently
+from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.earlier import Earlier, SessionLister
 from ninelives.engine.lease import Lease
@@ -148,17 +148,9 @@ class Worker:
         run.advance(ClaimEvent.DRIVE)
         if run.attempt > 1:
             await self._end_leftovers()
-        failure = await self._pumped(claimed)
-        try:
-            await self._settle(failure)
-        except ClaimLost:
-            self._log.warning("claim_lost", run=run.run, attempt=run.attempt)
-
-    async def _pumped(self, claimed: Claimed) -> BaseException | None:
-        """The pump, until it has ended, stopped or not; what it failed with."""
         self._pumping = task = asyncio.current_task()
         assert task is not None
-        self.run.halt.add_done_callback(self._stop_pump)
+        run.halt.add_done_callback(self._stop_pump)
         failure: BaseException | None = None
         try:
             await self._pump(claimed)
@@ -170,7 +162,10 @@ class Worker:
             task.uncancel()
         if task.cancelling():  # somebody else wants us to end too
             raise asyncio.CancelledError
-        return failure
+        try:
+            await self._settle(failure)
+        except ClaimLost:
+            self._log.warning("claim_lost", run=run.run, attempt=run.attempt)
 
     def _stop_pump(self, halt: asyncio.Future[None]) -> None:
         if self._pumping is not None:
@@ -374,14 +369,15 @@ class Workers:
         self.tasks = tasks
         self.earlier = Earlier(parts.durable)
         self._lister = lister
-        self._workers: dict[str, Worker] = {}
+        self.by_run: dict[str, Worker] = {}
+        """All of them."""
         self.cancelling: Counter[str] = Counter()
         """Runs that somebody here is cancelling: a signal can be stored before a worker is there to hear of it."""
-        self.parked: BoundedCache[str, bool] = BoundedCache(PARKED)
+        self.parked: dict[str, bool] = {}
         """Runs that this process has parked, not the one before it: for counting."""
         self._listening: dict[str, Unlisten] = {}
-        self._rests: dict[str, float] = {}
-        """Runs that were parked by a shortage, and until when nobody tries them again here."""
+        self.rests: dict[str, float] = {}
+        """Runs that a shortage parked, or that cannot be read, and until when nobody tries them again here."""
         self._quiet = asyncio.Event()
         """Set when the last worker lets go."""
         self._draining = False
@@ -393,10 +389,10 @@ class Workers:
         begun: it may be somebody else's, and if not it is given back (P11)."""
         parts, name = self._parts, run.run
         self._readers.lives[name] = run
-        agent = agent_for(parts.agent, run.committed)
+        agent = agent_for(parts.agent, run.staged)
         writer = self.writers[run.in_memory]
         worker = Worker(run, agent, writer, self.earlier, parts)
-        self._workers[name] = worker
+        self.by_run[name] = worker
         if not run.in_memory:
             self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))
         if self._draining:
@@ -410,7 +406,7 @@ class Workers:
     async def drive(self, run: ClaimedRun, claimed: Claimed = OPENED) -> None:
         """Drive a run until this process lets go of it. Where this process held it before and lost it, that attempt is
         over first, with its tools."""
-        while (before := self._workers.get(run.run)) is not None and before.run is not run:
+        while (before := self.by_run.get(run.run)) is not None and before.run is not run:
             before.run.advance(ClaimEvent.FENCE)
             await before.over.wait()
         worker = before or self.start(run)
@@ -427,95 +423,88 @@ class Workers:
 
     def _let_go(self, worker: Worker) -> None:
         run = worker.run
-        del self._workers[run.run]
+        del self.by_run[run.run]
         if (unlisten := self._listening.pop(run.run, None)) is not None:
             unlisten()
         worker.over.set()
         if worker.short:
-            self._rests[run.run] = asyncio.get_running_loop().time() + SHORT_S
-        if not self._workers:
+            self.rests[run.run] = asyncio.get_running_loop().time() + SHORT_S
+        if not self.by_run:
             self._quiet.set()
         if run.phase is ClaimPhase.RELEASED and not run.committed.ended:
-            self.parked.put(run.run, True, 1)
+            self.parked[run.run] = True
+            if len(self.parked) > PARKED:
+                del self.parked[next(iter(self.parked))]
         if run.phase is ClaimPhase.LAPSED:
             self.writers[run.in_memory].give_back(run.run, run.attempt, run.committed)
         self._readers.remove(run)
-        if run.committed.facts.accepted.resolved.previous is not None:
-            self.earlier.ended(run.committed)
+        if run.committed.ended:
             self._lister.ended(run.committed)
+            if run.committed.facts.accepted.resolved.previous is not None:
+                self.earlier.ended(run.committed)
 
     async def _with_signals(self, worker: Worker, claimed: Claimed) -> Claimed:
         """What was said while nobody held the run."""
         run = worker.run
-        signals = await self._signals(run.run)
-        answer = answer_to(run.staged, signals, overdue=claimed.overdue)
+        signals = await (self._parts.memory if run.in_memory else self._parts.durable).signals(run.run)
+        if run.staged.facts.asked is not None:
+            answer = answer_to(run.staged, signals, overdue=claimed.overdue)
+            claimed = msgspec.structs.replace(claimed, answer=answer)
         for signal in signals:
             event = SIGNALS[signal.kind].get(run.phase)
             if event is ClaimEvent.CANCEL:
                 worker.cancel()
-            elif event is ClaimEvent.ANSWERED and answer is not None:
+            elif event is ClaimEvent.ANSWERED and claimed.answer is not None:
                 run.advance(event)
-        return msgspec.structs.replace(claimed, answer=answer)
-
-    async def _signals(self, run: str) -> list[Signal]:
-        return await patiently(lambda: self._parts.store_of(run).signals(run))
+        return claimed
 
     # signals
 
     def signalled(self, run: str) -> None:
         """Somebody, somewhere, left a signal for a run that is driven here."""
-        if self.drives(run):
+        if run in self.by_run:
             with suppress(CutOff):  # at the end of this process nothing is begun: the run is let go in any case
                 self.tasks.spawn(self._hear(run))
 
     async def _hear(self, run: str) -> None:
-        kinds = {signal.kind for signal in await self._signals(run)}
-        worker = self._workers.get(run)
+        kinds = {signal.kind for signal in await patiently(lambda: self._parts.store_of(run).signals(run))}
+        worker = self.by_run.get(run)
         if worker is not None and SIGNALS["cancel"].get(worker.run.phase) and "cancel" in kinds:
             worker.cancel()
 
     def cancel(self, run: str) -> None:
         """Cancel a run that is driven here."""
-        if (worker := self._workers.get(run)) is not None:
+        if (worker := self.by_run.get(run)) is not None:
             worker.cancel()
 
     def leave(self, run: str) -> None:
         """The caller of a run that is driven here has left."""
-        if (worker := self._workers.get(run)) is not None:
+        if (worker := self.by_run.get(run)) is not None:
             worker.leave()
 
     def leave_first_attempt(self, run: str) -> None:
         """The store says that the caller of a run is gone. It does not say whether the caller left or its server died,
         which is no leave (B6). A run in its first attempt has met no death. A detached one goes on in any case."""
-        worker = self._workers.get(run)
+        worker = self.by_run.get(run)
         if worker is not None and worker.run.attempt == 1 and not worker.run.detached:
             worker.leave()
 
     # all runs
 
-    def drives(self, run: str) -> bool:
-        """Is there a worker for it?"""
-        return run in self._workers
-
-    def take_rests(self) -> dict[str, float]:
-        """The runs that were parked by a shortage since the last call, each with the time until which it rests."""
-        rests, self._rests = self._rests, {}
-        return rests
-
     def held(self) -> int:
         """How many journaled runs are driven here."""
-        return sum(not worker.run.in_memory for worker in self._workers.values())
+        return sum(not worker.run.in_memory for worker in self.by_run.values())
 
     def lapse(self) -> None:
         """The lease is over: journaled runs may be somebody else's. Their workers end with their tools, nothing that
         was staged is written, and what is still ours then is given back."""
-        for worker in list(self._workers.values()):
+        for worker in list(self.by_run.values()):
             if not worker.run.in_memory:
                 worker.run.advance(ClaimEvent.LAPSE)
 
     def park(self) -> None:
         """Ask every journaled run to give its claim back at its next safe point."""
-        for worker in list(self._workers.values()):
+        for worker in list(self.by_run.values()):
             worker.drain()
 
     async def drain(self, seconds: float) -> None:
@@ -523,7 +512,7 @@ class Workers:
         self._draining = True
         self.park()
         await self._none_left(seconds)
-        for worker in list(self._workers.values()):
+        for worker in list(self.by_run.values()):
             worker.cut()
         await self._none_left(FLUSH_S)
         for writer in self.writers.values():
@@ -533,7 +522,7 @@ class Workers:
     async def _none_left(self, seconds: float) -> None:
         """Wait, bounded, until every worker has let go."""
         self._quiet.clear()
-        if self._workers:
+        if self.by_run:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._quiet.wait(), seconds)
 

@@ -92,7 +92,7 @@ class Writer:
 
     def open(self, opening: Opening, records: list[Record]) -> PendingOpening:
         """Add the opening of a run to the next batch."""
-        pending = PendingOpening(opening, records)
+        pending = PendingOpening(opening.run, Slice(opening.run, 1, records, None, opening))
         self._enqueue(pending, True)
         return pending
 

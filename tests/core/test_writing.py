@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from ninelives.core import events as e
 from ninelives.core.errors import IllegalEvent
 from ninelives.core.rope import FULL
-from ninelives.core.state import RunState, apply
-from ninelives.core.writing import Place, Writing, at
+from ninelives.core.state import Place, RunState, Writing, apply, at
 from tests.journals import AT, RUN, Pen
 
 EVENTS = st.one_of(
@@ -47,12 +46,12 @@ def test_every_place_is_the_state_that_apply_makes(steps: list[object], before: 
         except IllegalEvent:
             refused = False
             try:
-                writing.add(entry)
+                writing = writing.add(entry)
             except IllegalEvent:
                 refused = True
             assert refused
             continue
-        writing.add(entry)
+        writing = writing.add(entry)
         assert (writing.seq, writing.drafting) == (state.seq, state.drafting)
         known.append((writing.place, state))
     assert writing.state == state
@@ -61,8 +60,9 @@ def test_every_place_is_the_state_that_apply_makes(steps: list[object], before: 
 
 def test_whoever_goes_on_from_the_same_state_writes_beside_it() -> None:
     state = begun(2)
-    one, other = Writing(state), Writing(state)
-    for text, writing in (("a", one), ("b", other), ("c", one), ("d", other)):
-        writing.add(e.Entry(RUN, writing.seq + 1, AT, 1, e.TextDelta(text)))
-    texts = [writing.state.draft_items[0].text for writing in (one, other)]  # type: ignore[union-attr]
+    both = [Writing(state), Writing(state)]
+    for n, text in enumerate("abcd"):
+        writing = both[n % 2]
+        both[n % 2] = writing.add(e.Entry(RUN, writing.seq + 1, AT, 1, e.TextDelta(text)))
+    texts = [writing.state.draft_items[0].text for writing in both]  # type: ignore[union-attr]
     assert texts == ["xxac", "xxbd"]

@@ -254,3 +254,24 @@ async def test_P11_what_was_committed_is_not_told_where_the_lease_was_over_when_
         await at.writer.flushed()
         assert live.committed.seq == 1 and live.gone
         assert len(await at.store.read("o", "a", -1)) == 3, "it is in the journal"
+
+
+class LapsingLease:
+    """A lease that is over when it is looked at."""
+
+    def __init__(self, run: ClaimedRun) -> None:
+        self._run = run
+
+    def check(self) -> None:
+        self._run.advance(ClaimEvent.LAPSE)
+
+
+async def test_p11_what_was_committed_while_the_lease_ended_is_told_to_nobody() -> None:
+    async with desk(0.0) as at:
+        live = await at.live("a")
+        reader, _ = await at.reader(live)
+        at.writer._lease = LapsingLease(live)  # type: ignore[assignment]
+        at.writer.delta(live, TextDelta("x"))
+        await at.writer.flushed()
+        assert live.phase is ClaimPhase.LAPSED and live.committed.seq == 1
+        assert not reader.backlog(), "the journal has it, and whoever holds the run now tells it"

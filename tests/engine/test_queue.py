@@ -127,7 +127,7 @@ def test_what_was_opened_or_begun_while_the_store_was_asked_counts_as_it_is_know
     line.opened("new", place)
     line.begin("ann10-0")
     line.answer([("ann", "ann10-0"), ("ann", "ann10-1"), ("bob", "other")], 3)
-    assert sorted(line._waiting) == ["ann10-1", "new", "other"], "ann10-2 was deleted"
+    assert sorted(line.waiting) == ["ann10-1", "new", "other"], "ann10-2 was deleted"
     assert len(line) == 3
 
 

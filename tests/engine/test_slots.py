@@ -44,7 +44,7 @@ async def test_P3_a_stop_that_comes_before_the_run_waits_for_its_slot_waits_for_
         answer = await through(work, *args, **named)
         if work.__name__ == "open":
             stops.append(stop := asyncio.create_task(engine.cancel(OWNER, answer.run)))
-            await until(lambda: stop.done() or engine._waiters.wait_for(answer.run), "somebody stops it")
+            await until(lambda: stop.done() or engine.readers.is_read(answer.run), "somebody stops it")
         return answer
 
     valve.through = late  # type: ignore[method-assign]
@@ -71,7 +71,7 @@ async def test_a_run_that_is_deleted_while_nobody_can_stop_it_answers_those_who_
     monkeypatch.setattr("ninelives.engine.engine.CANCEL_WAIT_S", 0.1)
     ticket = await engine.submit(order("second"))
     waiter = asyncio.create_task(engine.wait(OWNER, ticket.run))
-    await until(lambda: engine._waiters.wait_for(ticket.run), "somebody waits")
+    await until(lambda: engine.readers.is_read(ticket.run), "somebody waits")
     assert await engine.delete(OWNER, ticket.run)
     assert await asyncio.wait_for(waiter, 60) is None
 
@@ -86,7 +86,7 @@ async def test_a_run_that_begins_gives_way_while_deltas_are_told_late_and_not_fo
     assert not begun.done()
     writer.late_s = 0.0
     await begun
-    await until(lambda: writer.late_s == 0.0 and not engine._workers.drives(begun.result().run), "its end")
+    await until(lambda: writer.late_s == 0.0 and begun.result().run not in engine._workers.by_run, "its end")
     writer.late_s = 1.0
     began = asyncio.get_running_loop().time()
     await engine.submit(order("second"))

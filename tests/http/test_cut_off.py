@@ -53,7 +53,7 @@ async def test_G13_a_caller_that_a_draining_replica_cuts_off_is_noted_before_its
     ticket = await first.submit(order("hi", **FIRST))
     how = Answering(projection=ChatProjection(), body=lambda *_: {}, refusal=lambda _: None, eager=False)
     waiting = asyncio.create_task(answer_run(posted(), parts_of(first), ticket, how, stream=stream))
-    await until(lambda: first.readers.count(ticket.run) or first._waiters.wait_for(ticket.run), "somebody waits")
+    await until(lambda: first.readers.is_read(ticket.run), "somebody waits")
     draining = asyncio.create_task(first.drain(0.1))
     assert isinstance(await asyncio.wait_for(waiting, 60), Broke), "no answer: the caller comes back"
     again = await second.submit(order("hi", **RETRY))

@@ -22,13 +22,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 import apsw
 from msgspec import Struct
 
-from ninelives.journal.sqlite.database_thread import DatabaseThread, unchanged
+from ninelives.journal.sqlite.database_thread import DatabaseThread
 from ninelives.journal.sqlite.fences import Fences
 from ninelives.journal.sqlite.load import (
     BUSY_MS,
@@ -154,14 +155,14 @@ class SqliteDatabase:
     def write(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]: ...
 
     def write(
-        self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], Any] = unchanged
+        self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], Any] | None = None
     ) -> asyncio.Future[Any]:
         """Run a job in the writer's next transaction. `then` updates memory after the commit, on the loop."""
 
         def committed(result: Any) -> Any:
             self._dirty.set()
             self._written.set()
-            return then(result)
+            return result if then is None else then(result)
 
         return self.writer.ask(job, committed)
 
@@ -312,7 +313,7 @@ class SqliteDatabase:
         """Delete the rows of the hot table that no tail needs, in slices."""
         floor = self.tails.needed_from()
         while floor > self._trimmed:
-            if await self.writer.ask(lambda db: trim_rows(db, floor)) < TRIM_ROWS:
+            if await self.writer.ask(partial(trim_rows, floor)) < TRIM_ROWS:
                 self._trimmed = floor
 
     def checkpoint(self, db: apsw.Connection) -> None:

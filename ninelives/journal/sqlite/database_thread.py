@@ -25,7 +25,7 @@ from ninelives.journal.values import StoreUnavailable
 
 R = TypeVar("R")
 T = TypeVar("T")
-Then = Callable[[Any], Any]
+Then = Callable[[Any], Any] | None
 Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", BaseException | None, Any, Then]
 BATCH = 256
@@ -40,11 +40,6 @@ JOB_ERRORS = (
     apsw.TooBigError,
 )
 """SQLite errors that blame the job, not the store."""
-
-
-def unchanged(value: Any) -> Any:
-    """The `then` of a job that changes nothing in memory."""
-    return value
 
 
 class DatabaseThread:
@@ -83,7 +78,7 @@ class DatabaseThread:
     @overload
     def ask(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]: ...
 
-    def ask(self, job: Callable[[apsw.Connection], Any], then: Then = unchanged) -> asyncio.Future[Any]:
+    def ask(self, job: Callable[[apsw.Connection], Any], then: Then = None) -> asyncio.Future[Any]:
         """Queue a job. The future completes after the commit, with what `then` makes of the job's result."""
         if self._closing:
             raise StoreUnavailable("the store is closed", passing=False)
@@ -110,16 +105,19 @@ class DatabaseThread:
         try:
             connection = self._connect()
         except BaseException as error:  # ready() raises it: the thread has no other caller
-            self._post([(self._ready, translate(error), None, unchanged), (self._ended, None, None, unchanged)])
+            self._post([(self._ready, translate(error), None, None), (self._ended, None, None, None)])
             return
-        self._post([(self._ready, None, None, unchanged)])
+        self._post([(self._ready, None, None, None)])
         open_for_work = True
         while open_for_work:
             batch, open_for_work = self._next_batch()
             if batch:
-                self._post(self._refused(batch) or self._commit(connection, batch))
+                if self.broken is None:
+                    self._post(self._commit(connection, batch))
+                else:
+                    self._post([(future, self.broken, None, None) for _, _, future in batch])
         connection.close()
-        self._post([(self._ended, None, None, unchanged)])
+        self._post([(self._ended, None, None, None)])
 
     def _next_batch(self) -> tuple[list[Job], bool]:
         batch: list[Job] = []
@@ -134,9 +132,6 @@ class DatabaseThread:
                 return batch, True
         return batch, False
 
-    def _refused(self, batch: list[Job]) -> list[Outcome]:
-        return [(future, self.broken, None, unchanged) for _, _, future in batch if self.broken is not None]
-
     def _commit(self, connection: apsw.Connection, batch: list[Job]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
@@ -146,7 +141,7 @@ class DatabaseThread:
                 try:
                     outcomes.append((future, None, job(connection), then))
                 except (NinelivesError, Damaged) as refusal:
-                    outcomes.append((future, refusal, None, unchanged))
+                    outcomes.append((future, refusal, None, None))
                 except Exception as mistake:
                     if isinstance(mistake, apsw.Error) and not isinstance(mistake, JOB_ERRORS):
                         raise
@@ -177,7 +172,7 @@ class DatabaseThread:
                 connection.execute("ROLLBACK")
         except apsw.Error as worse:  # report it: the next BEGIN fails too, and a dead thread would report nothing
             error = worse
-        return [(future, translate(error), None, unchanged) for _, _, future in batch]
+        return [(future, translate(error), None, None) for _, _, future in batch]
 
     def _post(self, outcomes: list[Outcome]) -> None:
         if not self._loop.is_closed():
@@ -187,7 +182,7 @@ class DatabaseThread:
 def _complete_futures(outcomes: list[Outcome]) -> None:
     for future, error, value, then in outcomes:
         try:
-            answer = then(value) if error is None else None
+            answer = value if then is None or error is not None else then(value)
         except Exception as bug:  # for its own caller: the other jobs of the batch must not hang
             error = bug
         if future.cancelled():

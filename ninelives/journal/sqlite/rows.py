@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 import apsw
 import msgspec
@@ -17,7 +18,7 @@ from ninelives.core import admission
 from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
 from ninelives.journal import queries
-from ninelives.journal.segments import link, origin
+from ninelives.journal.segments import origin
 from ninelives.journal.sqlite.fences import Fence, Fences
 from ninelives.journal.sqlite.tails import Written
 from ninelives.journal.values import (
@@ -165,8 +166,9 @@ def _insert_run(db: apsw.Connection, fences: Fences, opening: Opening, resolved:
 def _chain(n: int, crc: int, records: Sequence[Record], values: list[apsw.SQLiteValue]) -> int:
     """Add a row of six values for each record to `values`. Returns the checksum after the last."""
     for record in records:
-        crc = link(crc, record)
-        values += (n, record.seq, record.attempt, record.at, crc, record.data)
+        seq, attempt, at, data = record.seq, record.attempt, record.at, record.data
+        crc = crc32(data, (crc + seq * 31 + attempt * 1_000_003 + at) & 0xFFFFFFFF)  # journal.segments.link, inlined
+        values += (n, seq, attempt, at, crc, data)
     return crc
 
 
@@ -190,7 +192,12 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
     opened: dict[str, int] = {}
     is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
     for part in slices:
-        fence = _opened_with(db, fences, part) if part.opening else fences.get(part.run)
+        opening = part.opening
+        if opening is None or opening.foregone is None:
+            fence = fences.get(part.run)
+        else:
+            fence = _insert_run(db, fences, opening, opening.foregone, len(part.records) - 1)
+            opened[part.run] = fence.n
         if (
             fence is None
             or fence.holder is None
@@ -208,20 +215,10 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
             marks.append((part.run, fence, after, part.mark))
         fences.put(part.run, after)
         verdicts.append(is_written)
-        if part.opening:
-            opened[part.run] = fence.n
     first = _insert(db, fences, values)
     for run, fence, after, mark in marks:
         _mark(db, run, fence, after, mark)
     return Written(verdicts, first, opened)
-
-
-def _opened_with(db: apsw.Connection, fences: Fences, part: Slice) -> Fence | None:
-    """The fence of a run that a slice opens."""
-    opening = part.opening
-    if opening is None or opening.foregone is None:
-        return None
-    return _insert_run(db, fences, opening, opening.foregone, len(part.records) - 1)
 
 
 def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark: Mark) -> None:

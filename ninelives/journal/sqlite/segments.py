@@ -60,7 +60,7 @@ def store_segments(db: apsw.Connection, n: int, segments: list[Segment]) -> None
     db.execute(SQL["seal_run"], (n, end.last, end.crc_after, sum(len(segment.blob) for segment in segments)))
 
 
-def trim_rows(db: apsw.Connection, floor: int) -> int:
+def trim_rows(floor: int, db: apsw.Connection) -> int:
     """Delete up to TRIM_ROWS rows below `floor` from the hot table. Returns how many."""
     db.execute(SQL["trim"], (floor,))
     return db.changes()

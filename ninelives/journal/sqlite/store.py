@@ -4,6 +4,7 @@ Refuses to know: threads, files and sealing (database.py), and what an event mea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -19,7 +20,6 @@ from ninelives.journal.sqlite.database import Durability, SqliteDatabase
 from ninelives.journal.sqlite.rows import SQL
 from ninelives.journal.sqlite.segments import read_segment
 from ninelives.journal.sqlite.space import Space
-from ninelives.journal.sqlite.tails import Written
 from ninelives.journal.sqlite.upkeep import SqliteUpkeep
 from ninelives.journal.values import (
     MAX_GRANTS,
@@ -83,12 +83,9 @@ class SqliteStore:
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
         """See Journal.append."""
-
-        def appended(written: Written) -> list[Verdict]:
-            self._tails.add_appended(slices, written)
-            return written.verdicts
-
-        return await self.database.write(lambda db: run_rows.append(db, self._fences, slices), appended)
+        return await self.database.write(
+            lambda db: run_rows.append(db, self._fences, slices), partial(self._tails.add_appended, slices)
+        )
 
     async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
         """See Journal.claim."""

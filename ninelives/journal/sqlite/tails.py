@@ -118,6 +118,11 @@ class Tail(Struct):
         self.first_id = first_id
 
 
+def _new_tail(opening: Opening, n: int, first_id: int) -> Tail:
+    brief = opening.asked.kept == "delivery"
+    return Tail(opening.asked.owner, n, [], origin(opening.run), first_id, brief=brief, opened_id=first_id)
+
+
 class Tails:
     """The tails of all runs that have records in the hot table. Used on the event loop only."""
 
@@ -135,7 +140,7 @@ class Tails:
 
     def add_opened(self, opening: Opening, records: list[Record], n: int, first_id: int) -> None:
         """A run was opened as number `n`; its first record is at row `first_id`."""
-        tail = self._add(opening, n, first_id)
+        tail = self.by_run[opening.run] = _new_tail(opening, n, first_id)
         tail.ended = opening.ended is not None
         tail.add(records, first_id)
         waits = opening.holder is None and tail.size > QUEUED_BYTES
@@ -143,26 +148,23 @@ class Tails:
             self.to_seal.append(opening.run)
         self.end_id = max(self.end_id, first_id + len(records))
 
-    def _add(self, opening: Opening, n: int, first_id: int) -> Tail:
-        tail = Tail(opening.asked.owner, n, [], origin(opening.run), first_id, opened_id=first_id)
-        tail.brief = opening.asked.kept == "delivery"
-        self.by_run[opening.run] = tail
-        return tail
-
-    def add_appended(self, slices: Sequence[Slice], written: Written) -> None:
-        """Slices were appended."""
+    def add_appended(self, slices: Sequence[Slice], written: Written) -> list[Verdict]:
+        """Slices were appended. Returns their verdicts."""
         place, fenced = written.first_id, Verdict.FENCED
         for part, verdict in zip(slices, written.verdicts, strict=True):
             if verdict is fenced:
                 continue
-            tail = self._add(part.opening, written.opened[part.run], place) if part.opening else self.by_run[part.run]
+            if part.opening is not None:
+                self.by_run[part.run] = _new_tail(part.opening, written.opened[part.run], place)
+            tail = self.by_run[part.run]
             tail.add(part.records, place)
             place += len(part.records)
             if part.mark or tail.size > SPILL_BYTES:
                 tail.ended = bool(part.mark and part.mark.ended)
-                if not tail.ended or tail.must_be_sealed:
+                if not (tail.ended and tail.brief):
                     self.to_seal.append(part.run)
         self.end_id = max(self.end_id, place)
+        return written.verdicts
 
     def add_claimed(self, run: str, record: Record, row_id: int) -> None:
         """A claim wrote its record at row `row_id`."""
