@@ -116,7 +116,7 @@ class Approvals:
         except ToolRefused:
             return None  # nothing will run: Toolbox.prepare refuses the call with the same words
         reach = reach_of(tool, arguments)
-        rule = self._rule(call.name, arguments, reach)
+        rule = next((rule for rule in self.policy.rules if rule.fits(call.name, arguments, reach)), None)
         mode = self.policy.mode if rule is None else rule.ask
         if mode == "never" or (mode == "on-write" and self._is_harmless(reach, named)):
             return None
@@ -136,13 +136,11 @@ class Approvals:
             arguments = parsed(call.arguments, tool.schema)
         except ToolRefused:
             return lambda host: False
-        rule = self._rule(call.name, arguments, reach_of(tool, arguments))
+        reach = reach_of(tool, arguments)
+        rule = next((rule for rule in self.policy.rules if rule.fits(call.name, arguments, reach)), None)
         if self.policy.mode == "never" if rule is None else rule.ask == "never" and not rule.match:
             return lambda host: True
         return lambda host: self._may_visit(host, named)
-
-    def _rule(self, name: str, arguments: dict[str, object], reach: Reach) -> Rule | None:
-        return next((rule for rule in self.policy.rules if rule.fits(name, arguments, reach)), None)
 
     def _is_harmless(self, reach: Reach, named: Callable[[str], bool]) -> bool:
         """Whether on-write lets the call pass."""

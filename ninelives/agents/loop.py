@@ -151,7 +151,7 @@ class LoopAgent:
         """See Agent.run."""
         state = LoopState(turn, self._settings.system_prompt)
         while True:
-            calls = state.due_calls()
+            calls = [due.call for due in state.facts.due.values()]  # in the order of the message
             if not calls and (end := end_of(state.facts, self._settings.max_rounds)):
                 yield end
                 return
@@ -247,7 +247,8 @@ class LoopAgent:
         tool = self._toolbox.get(call.name)
         if tool is None:
             return None
-        return _asked_in(state, await self._approvals.question(state.run_state, call, tool, state.names_host))
+        question = await self._approvals.question(state.run_state, call, tool, state.names_host)
+        return None if question is None else _asked_in(state, question)
 
     async def _execute_group(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
         """Start each call, run all, report each as it is done."""
@@ -349,9 +350,9 @@ def _laid(state: RunState) -> list[str]:
     return [call_id for call_id, result in results.items() if is_long(result.output)]
 
 
-def _asked_in(state: LoopState, question: e.ApprovalRequested | None) -> e.ApprovalRequested | e.ToolFinished | None:
+def _asked_in(state: LoopState, question: e.ApprovalRequested) -> e.ApprovalRequested | e.ToolFinished:
     """The question, or a refusal: a run in memory survives nothing, so it cannot wait for a person (B6)."""
-    if question is None or state.spec.kept != "memory":
+    if state.spec.kept != "memory":
         return question
     return e.ToolFinished(call_id=question.call.id, output=IN_MEMORY, is_error=True)
 

@@ -72,10 +72,6 @@ class LoopState:
         state, facts = self.run_state, self.facts
         return apply(state, e.Entry(facts.run, state.seq + 1, facts.updated_at, facts.attempt, fact))
 
-    def due_calls(self) -> list[e.Call]:
-        """The calls that this server must execute and that have no result yet, in the order of the message."""
-        return [due.call for due in self.facts.due.values()]
-
     def messages(self) -> tuple[Message, ...]:
         """What the model is told."""
         return (*self._before, *output_messages(self.facts.messages, self.facts.results))

@@ -155,9 +155,9 @@ async def _cut_off(parts: RouteParts, owner: str, ticket: Ticket) -> ASGIApp:
 
 async def answer_run(request: Request, parts: RouteParts, ticket: Ticket, how: Answering, *, stream: bool) -> ASGIApp:
     """Answer a submitted run: as a stream, or as a body when it has ended."""
-    owner = owner_of(request)
     if stream:
         return await stream_run(request, parts, ticket, how, after=-1)
+    owner = owner_of(request)
     try:
         state = await unless_gone(request.scope, request.receive, _wait_for_end(parts, owner, ticket.run, how))
     except (Left, CutOff):

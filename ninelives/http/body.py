@@ -165,7 +165,8 @@ def check_object(body: bytes, limits: BodyLimits) -> None:
     except msgspec.DecodeError as error:
         raise _invalid(_reason(body, str(error))) from error
     opened = body.count(b"[") + body.count(b"{")
-    if opened + body.count(b",") < limits.values and _is_flat(body, opened, limits.depth):
+    flat = opened <= limits.depth or _is_flat(body, opened, limits.depth)
+    if flat and opened + body.count(b",") < limits.values:
         return  # most bodies: no need to tell what is inside of a text
     marks = _marks(body, limits.values)
     if marks is None or marks.count(b",") + marks.count(b"[") + marks.count(b"{") > limits.values:

@@ -156,7 +156,10 @@ class Feed:
                 return []
             data = connection.read()
             if data or connection.ended:
-                self._kept = self._parsed(data)
+                try:
+                    self._intake.feed(data, self._kept)
+                except UpstreamFailed as failure:
+                    self._failure = failure
             elif connection.failure is not None:
                 raise connection.failure
             else:
@@ -166,14 +169,6 @@ class Feed:
         """Stop the timer. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _parsed(self, data: bytes) -> list[Part]:
-        parts: list[Part] = []
-        try:
-            self._intake.feed(data, parts)
-        except UpstreamFailed as failure:
-            self._failure = failure
-        return parts
 
     def news(self) -> None:
         """A read was parsed, or the answer failed or ended. It runs in the socket's callback, so what fails here is

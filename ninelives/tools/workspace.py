@@ -13,6 +13,7 @@ import secrets
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,6 +26,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+@lru_cache(1024)
 def workspace_name(owner: str) -> str:
     """The name of a workspace's folder: a readable part, and a hash that makes it unique."""
     slug = _NOT_PLAIN.sub("-", owner.lower())[:32].strip("-") or "owner"

@@ -36,10 +36,10 @@ def test_the_facts_are_those_of_the_journal_after_every_event(entries: list[e.En
 
 def test_calls_are_due_in_the_order_of_their_message_until_they_have_a_result() -> None:
     loop = LoopState(Turn(Pen().attempt().settle(A, B).state, ()), "")
-    assert loop.due_calls() == [A, B]
+    assert [due.call for due in loop.facts.due.values()] == [A, B]
     for event in (e.ToolStarted(call=B), e.ToolStarted(call=A), e.ToolFinished(call_id=A.id, output="")):
         loop.add(event)
-    assert loop.due_calls() == [B]
+    assert [due.call for due in loop.facts.due.values()] == [B]
 
 
 def test_C10_the_token_budget_is_over_the_whole_run() -> None:

@@ -352,7 +352,8 @@ def _status(view: ChatView, description: str, seq: int | None, *, done: bool) ->
     body: dict[str, object] = {**fixed.identity, "choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
     body |= {"usage": None} if fixed.spec.include_usage else {}
     body["event"] = {"type": "status", "data": {"description": description, "done": done}}
-    return data_frame(body if seq is None else {**body, "sequence_number": seq})
+    body |= {} if seq is None else {"sequence_number": seq}
+    return b"data: " + encode(body) + b"\n\n"
 
 
 def _status_line(started: e.ToolStarted) -> str:

@@ -223,26 +223,21 @@ class Gate:
             words = f"This server does not answer for the host {name!r:.100}: add it to server.allowed_hosts."
             raise ClientError("host_not_allowed", words, status=421)
 
-    def _key(self, scope: Scope, seen: Seen, style: ApiStyle) -> ApiKey | None:
-        """The key of a request. x-api-key is read where there is no Authorization, or where the API style allows both.
-        More than one credential is an error."""
-        credentials = list(seen.get(b"authorization", []))
-        if style.api_key or not credentials:
-            credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
-        key = self._keyring.match(credentials)
-        if key is None and not self._is_open(scope):
-            raise missing_key(credentials)
-        return key
-
     def _identify(self, scope: Scope, seen: Seen, answer: _GatedAnswer) -> None:
-        """The key of a request, the profiles that it may use, and the session key that is echoed."""
-        key = scope["state"]["key"] = self._key(scope, seen, answer.style)
+        """The key of a request, the profiles that it may use, and the session key that is echoed. x-api-key is read
+        where there is no Authorization, or where the API style allows both. More than one credential is an error."""
+        credentials = list(seen.get(b"authorization", []))
+        if answer.style.api_key or not credentials:
+            credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
+        state, is_open = scope["state"], self._is_open(scope)
+        key = state["key"] = self._keyring.match(credentials)
         if key is None:
+            if not is_open:
+                raise missing_key(credentials)
             return
         if _SESSION_KEY in seen:
             answer.headers += _session_key(seen[_SESSION_KEY])
-        if self._profiles is not None and not self._is_open(scope):
-            state = scope["state"]
+        if self._profiles is not None and not is_open:
             state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
 
     def _is_open(self, scope: Scope) -> bool:
