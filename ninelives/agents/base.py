@@ -33,7 +33,8 @@ class DeltaSink(Protocol):
     """A faster way for deltas than to yield them. Its use is optional: it saves a wake-up of the agent per delta."""
 
     def has_room(self) -> bool:
-        """False where too much waits to be written. Then yield instead: that waits until there is room."""
+        """False where too much waits to be written, or where the run is to be parked or stopped. Then yield instead:
+        that waits until there is room, or until the agent is stopped."""
         ...
 
     def put(self, delta: Delta) -> None:

@@ -57,6 +57,7 @@ class Lease:
         self.trouble: str | None = None
         """Why nothing new should begin, if so."""
         self._roused = asyncio.Event()
+        """The lease has lapsed since the last beat began: the next beat does not wait for its time."""
         self._willing = True
         self.lapses = 0
         self.over = False
@@ -104,7 +105,7 @@ class Lease:
             except Exception as error:  # the edge of a task that must not end: without a beat the lease is over
                 self.trouble = f"the beat failed ({type(error).__name__})"
                 self._log.error("beat_failed", error=repr(error))
-            with suppress(TimeoutError):  # roused while the beat was under way: it was answered too late to count
+            with suppress(TimeoutError):  # no wait where the lease lapsed during this beat: its answer came too late
                 await asyncio.wait_for(self._roused.wait(), AGAIN_S if self.trouble else pause_s)
 
     async def _beat_once(self) -> None:
