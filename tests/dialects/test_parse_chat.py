@@ -514,3 +514,8 @@ def test_a_fingerprint_copies_no_conversation() -> None:
     fields = known_fields(request, {"temperature": 1}, None)
     assert fields == {"messages": [USER]}
     assert fields["messages"] is request.messages
+
+
+@pytest.mark.parametrize("role", [["user"], {"a": 1}, 1, None])
+def test_a7_a_role_that_is_no_text_is_refused(role: object) -> None:
+    assert refused(messages=[{"role": role, "content": "x"}]).status == 400

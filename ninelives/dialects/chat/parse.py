@@ -57,7 +57,8 @@ _DEFAULTS: dict[str, object] = {
     "metadata": {},
 }
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TEXT_ROLES = frozenset(ROLES) - {"tool"}
+_TEXT_ROLES = tuple(role for role in ROLES if role != "tool")
+"""A tuple: a role of the wrong kind may have no hash."""
 """A message of these needs nothing but a text."""
 
 
