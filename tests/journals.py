@@ -204,7 +204,7 @@ class Walk:
         more: list[Step] = (
             [self._text] * 3 + [self._think] * 2 + [self._prepare] + [self._whole] * 2 + [self._adapter_call]
         )
-        return [*more, *[self._end] * len(said), self.pen.attempt]
+        return [*more, self._steer, *[self._end] * len(said), self.pen.attempt]
 
     def _acting(self) -> list[Step]:
         steps: list[Step] = self._finishes() * 2
@@ -260,6 +260,12 @@ class Walk:
         finish = self._finish_word(calls)
         event = e.MessageCompleted(text, tuple(calls), e.Usage(4, 3), reasoning, finish, refusal)
         self.pen.write(event)
+
+    def _steer(self) -> None:
+        """Somebody writes to the run."""
+        steers = self.pen.state.facts.steers
+        said: tuple[dict[str, object], ...] = ({"role": "user", "content": self.draw(st.sampled_from(TEXTS))},)
+        self.pen.write(e.SteerApplied(id=f"steer_{len(steers)}", messages=said))
 
     def _adapter_call(self) -> None:
         """A call that no message asked for (G14)."""

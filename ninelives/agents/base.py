@@ -19,12 +19,12 @@ A whole agent, with no model and no tools:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from ninelives.core.events import AnyEvent, Delta, MessageCompleted
+from ninelives.core.events import AnyEvent, Delta, MessageCompleted, SteerApplied
 from ninelives.core.spec import Message
 from ninelives.core.state import RunState
 
@@ -47,6 +47,16 @@ class DeltaSink(Protocol):
         ...
 
 
+class Steering(Protocol):
+    """What people write to a run while it works. An agent that never asks is not steered: they are told so at its
+    end."""
+
+    def pending(self) -> Sequence[SteerApplied]:
+        """The steers that wait, in order. Yield each where the model can read it: between two messages, when no call
+        is due. It is no longer pending then."""
+        ...
+
+
 def always_held() -> bool:
     """For a turn outside of a server, such as in a test: nobody else can take the run."""
     return True
@@ -65,6 +75,7 @@ class Turn(Struct, frozen=True):
     answer is False, do nothing and wait: the generator is about to be closed (P11)."""
     deltas: DeltaSink | None = None
     """A faster way for deltas, where there is one."""
+    steering: Steering | None = None
 
 
 @runtime_checkable

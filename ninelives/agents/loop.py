@@ -152,6 +152,10 @@ class LoopAgent:
         state = LoopState(turn, self._settings.system_prompt)
         while True:
             calls = [due.call for due in state.facts.due.values()]  # in the order of the message
+            if not calls:
+                for steer in state.applicable(self._settings.max_rounds):
+                    yield steer
+                    state.add(steer)
             if not calls and (end := end_of(state.facts, self._settings.max_rounds)):
                 yield end
                 return

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ninelives.agents.base import Turn
 from ninelives.core import events as e
 from ninelives.core.context import text_tokens
-from ninelives.core.history import ask_messages, output_messages, text_of
+from ninelives.core.history import ask_messages, output_messages, spoken, text_of
 from ninelives.core.hosts import hosts_in
 from ninelives.core.ids import call_id
 from ninelives.core.spec import Message, Spec
@@ -54,6 +54,7 @@ class LoopState:
         self.facts: Facts = turn.state.facts
         """The committed facts."""
         self.deltas = turn.deltas
+        self.steering = turn.steering
         self.scratch: dict[str, bytes] | None = {} if turn.state.facts.accepted.spec.kept == "memory" else None
         """See Place.scratch. A run in memory has one attempt."""
         self.holds_claim = turn.holds_claim
@@ -61,7 +62,8 @@ class LoopState:
         self.client_tools = frozenset(tool_name(tool) for tool in offered_tools((), self.spec))
         prompt = "" if self.spec.chore else system_prompt
         self._before = ask_messages(prompt, self.spec, turn.history)
-        self._named: frozenset[str] | None = None
+        self._named: tuple[int, frozenset[str]] | None = None
+        """How many steers there were, and the hosts that the user had named."""
 
     def add(self, fact: e.AnyEvent) -> None:
         """A fact was committed."""
@@ -74,14 +76,16 @@ class LoopState:
 
     def messages(self) -> tuple[Message, ...]:
         """What the model is told."""
-        return (*self._before, *output_messages(self.facts.messages, self.facts.results))
+        return (*self._before, *output_messages(spoken(self.facts), self.facts.results))
 
     def names_host(self, host: str) -> bool:
         """Whether a message of the user names this host, with or without `www.`."""
-        if self._named is None:
-            said = (text_of(message.get("content")) for message in self._before if message.get("role") == "user")
-            self._named = hosts_in("\n".join(said))
-        return host in self._named or host.removeprefix("www.") in self._named
+        if self._named is None or self._named[0] != len(self.facts.steers):
+            steers = (message for steered in self.facts.steers for message in steered.applied.messages)
+            said = (text_of(m.get("content")) for m in (*self._before, *steers) if m.get("role") == "user")
+            self._named = len(self.facts.steers), hosts_in("\n".join(said))
+        _, named = self._named
+        return host in named or host.removeprefix("www.") in named
 
     def options(self) -> dict[str, object]:
         """The options of the next model call. The token budget is over the whole run (C10)."""
@@ -114,9 +118,14 @@ class LoopState:
             return f"{words}; this call was not made. Answer with what you have."
         return None
 
+    def applicable(self, max_rounds: int) -> Sequence[e.SteerApplied]:
+        """The steers that the model can be told now, in order: none where the run ends all the same."""
+        waiting = self.steering.pending() if self.steering is not None else ()
+        return waiting if waiting and end_of(self._after(waiting[0]).facts, max_rounds) is None else ()
+
     def end_after(self, said: e.MessageCompleted, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
         """How the run ends with this message; None where calls of it must be executed first."""
-        if any(not call.client for call in said.calls):
+        if any(not call.client for call in said.calls) or (self.steering is not None and self.steering.pending()):
             return None
         return end_of(self._after(said).facts, max_rounds)
 
@@ -130,7 +139,8 @@ def end_of(facts: Facts, max_rounds: int) -> e.RunCompleted | e.RunInterrupted |
             return e.RunInterrupted("max_output_tokens")
         if last.finish == "content_filter":
             return e.RunInterrupted("content_filter")
-        if not last.calls or any(call.client for call in last.calls):
+        steered = bool(facts.steers) and facts.steers[-1].after == len(facts.messages)
+        if any(call.client for call in last.calls) or not (last.calls or steered):
             return e.RunCompleted()
     if budget is not None and facts.usage.output_tokens >= budget:
         return e.RunInterrupted("max_output_tokens")

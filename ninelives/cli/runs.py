@@ -1,4 +1,4 @@
-"""ninelives runs. Owns: ls, show, tail, cancel, pin and receipt. They use only the public HTTP API, so they work
+"""ninelives runs. Owns: ls, show, tail, cancel, steer, pin and receipt. They use only the public HTTP API, so they work
 with a server on another machine too. Refuses to know: the store."""
 
 from __future__ import annotations
@@ -93,6 +93,17 @@ def cancel(run: str, url: str | None, key: str | None, as_json: bool) -> None:
     """Cancel a run."""
     answer = Remote(url, key).get(f"/v1/runs/{run}/stop", "POST")
     click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['status']}")
+
+
+@runs.command("steer")
+@click.argument("run")
+@click.argument("text")
+@remote_options
+@json_option
+def steer(run: str, text: str, url: str | None, key: str | None, as_json: bool) -> None:
+    """Write to a run while it works: the model reads TEXT before its next message."""
+    answer = Remote(url, key).get(f"/v1/runs/{run}/steer", "POST", {"input": text})
+    click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['steer_id']} accepted")
 
 
 @runs.command("pin")

@@ -15,7 +15,7 @@ import msgspec
 from ninelives.core.errors import Damaged, NewerEvent
 from ninelives.core.events import AnyEvent
 
-FORMAT = 2
+FORMAT = 3
 """Raise it when a kind of event is added. Fields that are added to a kind do not count: older readers ignore them."""
 
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ninelives.core.spec import Resolved, Spec
+from ninelives.core.spec import Message, Resolved, Spec
 
 Effect = Literal["read", "idempotent", "write"]
 """What a tool call does to the world. After a crash, an interrupted read or idempotent call runs again; a write does
@@ -183,6 +183,21 @@ class ApprovalGiven(Event, frozen=True, tag="approval.given", kw_only=True):
     by: str = ""
 
 
+class SteerApplied(Event, frozen=True, tag="steer.applied", kw_only=True):
+    """Somebody wrote to the run while it worked. The model reads these user messages before its next message."""
+
+    id: str
+    messages: tuple[Message, ...]
+    by: str = ""
+
+
+class SteerUnused(Event, frozen=True, tag="steer.unused", kw_only=True):
+    """The run ends without having used this steer."""
+
+    id: str
+    messages: tuple[Message, ...]
+
+
 class CancelRequested(Event, frozen=True, tag="cancel.requested"):
     """Somebody asked to stop the run, and the agent was stopped."""
 
@@ -209,7 +224,8 @@ class RunCancelled(Event, frozen=True, tag="run.cancelled"):
 class RunInterrupted(Event, frozen=True, tag="run.interrupted"):
     """A limit ended the run. What it did so far stands."""
 
-    reason: Literal["max_output_tokens", "max_messages", "content_filter"]
+    reason: Literal["max_output_tokens", "max_messages", "content_filter", "interrupted", "steered"]
+    """interrupted, steered: another request of the same conversation took its place at a safe point."""
 
 
 AnyEvent = (
@@ -224,6 +240,8 @@ AnyEvent = (
     | ToolFinished
     | ApprovalRequested
     | ApprovalGiven
+    | SteerApplied
+    | SteerUnused
     | CancelRequested
     | RunCompleted
     | RunFailed

@@ -7,17 +7,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ninelives.core.context import shown_to_model
-from ninelives.core.events import MessageCompleted, ToolFinished
+from ninelives.core.events import MessageCompleted, SteerApplied, ToolFinished
 from ninelives.core.spec import Message, Spec
-from ninelives.core.state import RunState
+from ninelives.core.state import Facts, RunState
 
 SYSTEM_ROLES = ("system", "developer")
 
 
-def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, ToolFinished]) -> list[Message]:
-    """What a run added: assistant messages, each followed by the results of its calls in order."""
+Spoken = MessageCompleted | SteerApplied
+
+
+def spoken(facts: Facts) -> list[Spoken]:
+    """What the model and its steering users said in a run, in order."""
+    said: list[Spoken] = []
+    steers = list(facts.steers)
+    for n, message in enumerate((*facts.messages, None)):
+        while steers and steers[0].after == n:
+            said.append(steers.pop(0).applied)
+        if message is not None:
+            said.append(message)
+    return said
+
+
+def output_messages(spoken: Iterable[Spoken], results: Mapping[str, ToolFinished]) -> list[Message]:
+    """What a run added: assistant messages, each followed by the results of its calls in order, and steers."""
     messages: list[Message] = []
     for said in spoken:
+        if isinstance(said, SteerApplied):
+            messages += said.messages
+            continue
         settled = [call for call in said.calls if call.client or call.id in results]
         if (words := said.spoken) or settled:
             message: Message = {"role": "assistant", "content": words or None}
@@ -37,7 +55,7 @@ def output_messages(spoken: Iterable[MessageCompleted], results: Mapping[str, To
 def turn_messages(state: RunState) -> list[Message]:
     """The whole turn, as it is stored for the next one."""
     spec = state.facts.accepted.spec
-    return [*spec.history, *spec.input, *output_messages(state.facts.messages, state.facts.results)]
+    return [*spec.history, *spec.input, *output_messages(spoken(state.facts), state.facts.results)]
 
 
 def split_turn(messages: Sequence[Message]) -> tuple[str | None, list[Message], list[Message]]:

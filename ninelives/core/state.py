@@ -67,6 +67,13 @@ class Returned(Struct, frozen=True):
     finished: e.ToolFinished
 
 
+class Steered(Struct, frozen=True):
+    """A steer, and how many messages of the assistant came before it."""
+
+    after: int
+    applied: e.SteerApplied
+
+
 Item = Thought | Said | Called | Handed | Returned
 
 
@@ -103,7 +110,16 @@ class Facts(Struct, frozen=True):
     usage_incomplete: bool = False
     dropped: tuple[tuple[int, int], ...] = ()
     """First and last number of each draft that a crash dropped."""
+    steers: tuple[Steered, ...] = ()
+    """What was written to the run while it worked, in order."""
+    unused: tuple[str, ...] = ()
+    """Ids of steers that came too late."""
     end: e.Terminal | None = None
+
+    @property
+    def steered(self) -> frozenset[str]:
+        """Ids of the steers that were applied."""
+        return frozenset(known.applied.id for known in self.steers)
 
 
 class RunState(Struct, frozen=True):
@@ -380,6 +396,26 @@ def _given(state: RunState, entry: e.Entry, event: e.ApprovalGiven, cell: Phase)
     return replace(state, facts=facts, phase=cell, seq=entry.seq)
 
 
+def _steered(state: RunState, entry: e.Entry, event: e.SteerApplied, cell: Phase) -> RunState:
+    facts = state.facts
+    _check_steer(facts, event.id)
+    steered = Steered(len(facts.messages), event)
+    facts = replace(facts, steers=(*facts.steers, steered), updated_at=entry.at)
+    return replace(state, facts=facts, phase=cell, seq=entry.seq)
+
+
+def _unused(state: RunState, entry: e.Entry, event: e.SteerUnused, cell: Phase) -> RunState:
+    facts = state.facts
+    _check_steer(facts, event.id)
+    facts = replace(facts, unused=(*facts.unused, event.id), updated_at=entry.at)
+    return replace(state, facts=facts, phase=cell, seq=entry.seq)
+
+
+def _check_steer(facts: Facts, steer: str) -> None:
+    if steer in facts.unused or steer in facts.steered:
+        raise IllegalEvent(f"steer {steer} was settled before")
+
+
 def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunState:
     return replace(state, facts=replace(state.facts, updated_at=entry.at), phase=cell, seq=entry.seq)
 
@@ -401,6 +437,8 @@ _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = 
     e.ToolFinished: _finished,
     e.ApprovalRequested: _asked,
     e.ApprovalGiven: _given,
+    e.SteerApplied: _steered,
+    e.SteerUnused: _unused,
     e.CancelRequested: _noted,
     e.RunCompleted: _end,
     e.RunFailed: _end,

@@ -41,7 +41,12 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
     # NEW
     {e.RunAccepted: Phase.QUEUED},
     # QUEUED
-    {e.AttemptStarted: Phase.READY, e.CancelRequested: Phase.STOPPING, e.RunFailed: Phase.FAILED},
+    {
+        e.AttemptStarted: Phase.READY,
+        e.CancelRequested: Phase.STOPPING,
+        e.RunFailed: Phase.FAILED,
+        e.SteerUnused: Phase.QUEUED,
+    },
     # READY
     _ENDS
     | {
@@ -52,6 +57,8 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.MessageCompleted: Next.SETTLE,
         e.ToolStarted: Phase.ACTING,
         e.ApprovalRequested: Phase.WAITING,
+        e.SteerApplied: Phase.READY,
+        e.SteerUnused: Phase.READY,
         e.RunCompleted: Phase.COMPLETED,
     },
     # DRAFTING: no RunInterrupted, because what a run did so far stands then, and a draft cannot
@@ -63,6 +70,7 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.ReasoningDelta: Phase.DRAFTING,
         e.CallBegun: Phase.DRAFTING,
         e.MessageCompleted: Next.SETTLE,
+        e.SteerUnused: Phase.DRAFTING,
     },
     # ACTING
     _ENDS
@@ -72,13 +80,21 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
         e.ToolProgressed: Phase.ACTING,
         e.ToolFinished: Next.SETTLE,
         e.ApprovalRequested: Phase.WAITING,
+        e.SteerUnused: Phase.ACTING,
     },
     # WAITING
-    _ENDS | {e.AttemptStarted: Phase.WAITING, e.ApprovalGiven: Phase.ACTING, e.ToolFinished: Phase.WAITING},
+    _ENDS
+    | {
+        e.AttemptStarted: Phase.WAITING,
+        e.ApprovalGiven: Phase.ACTING,
+        e.ToolFinished: Phase.WAITING,
+        e.SteerUnused: Phase.WAITING,
+    },
     # STOPPING
     {
         e.AttemptStarted: Phase.STOPPING,
         e.ToolFinished: Phase.STOPPING,
+        e.SteerUnused: Phase.STOPPING,
         e.RunCancelled: Phase.CANCELLED,
         e.RunFailed: Phase.FAILED,
     },

@@ -11,7 +11,7 @@ from ninelives.core.state import RunState, apply, start
 from ninelives.dialects.responses.body import usage_object
 from ninelives.dialects.runs.body import STATUS
 from ninelives.dialects.runs.shapes import ReceiptObject
-from ninelives.dialects.shared import hidden
+from ninelives.dialects.shared import hidden, messages_text
 
 Story = dict[str, object]
 
@@ -24,6 +24,7 @@ class Receipt:
         self._attempts: list[Story] = []
         self._steps: dict[str, Story] = {}
         self._approvals: list[Story] = []
+        self._steers: list[Story] = []
         self._saved = e.Usage()
         self._dropped = 0
 
@@ -38,6 +39,10 @@ class Receipt:
                 self._started(entry, started)
             case e.ToolFinished() as finished:
                 self._finished(entry, finished)
+            case e.SteerApplied() | e.SteerUnused() as steer:
+                used = isinstance(steer, e.SteerApplied)
+                text = messages_text(steer.messages)
+                self._steers.append({"id": steer.id, "at": entry.at / 1000, "used": used, "text": text})
             case e.ApprovalRequested() as asked:
                 self._approvals.append({"call_id": asked.call.id, "tool": asked.call.name, "asked_at": entry.at / 1000})
             case e.ApprovalGiven() as given:
@@ -87,6 +92,7 @@ class Receipt:
             unknown_outcomes=unknown,
             drafts_dropped=self._dropped,
             approvals=self._approvals,
+            steers=self._steers,
             usage=usage_object(facts.usage),
             usage_incomplete=facts.usage_incomplete,
             usage_estimated=facts.usage.estimated,

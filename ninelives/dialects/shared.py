@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from ninelives.core.errors import AgentError, ClientError, NinelivesError, ServerError
 from ninelives.core.events import RunCancelled, RunFailed
-from ninelives.core.spec import Spec
+from ninelives.core.history import text_of
+from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.sse import data_frame
 
@@ -40,6 +41,11 @@ def released(held: Held) -> list[bytes]:
         frames.append(frame)
     frames.reverse()
     return frames
+
+
+def messages_text(messages: Iterable[Message]) -> str:
+    """The texts of messages as one."""
+    return "\n".join(text_of(message.get("content")) for message in messages)
 
 
 def hidden(name: str) -> bool:

@@ -47,6 +47,8 @@ class ClaimEvent(Enum):
     """The caller of a run that is not stored has left (B6)."""
     ASK = "ask"
     """The run has asked a person, and that is committed."""
+    STEER = "steer"
+    """Somebody wrote to the run while it works."""
     CANCEL = "cancel"
     """Somebody wants the run stopped."""
     FAIL = "fail"
@@ -75,15 +77,16 @@ def _stays(phase: ClaimPhase, *events: ClaimEvent) -> dict[ClaimEvent, ClaimPhas
 
 
 LIFE: dict[ClaimPhase, dict[ClaimEvent, ClaimPhase]] = {
-    _P.OPENED: {**_WAITING, **_GONE},
-    _P.CLAIMED: {**_WAITING, **_GONE, _E.ANSWERED: _P.CLAIMED, _E.FAIL: _P.ENDING},
+    _P.OPENED: {**_WAITING, **_GONE, _E.STEER: _P.OPENED},
+    _P.CLAIMED: {**_WAITING, **_GONE, _E.STEER: _P.CLAIMED, _E.ANSWERED: _P.CLAIMED, _E.FAIL: _P.ENDING},
     _P.DRIVING: {
         **dict.fromkeys((_E.DRAIN, _E.LEAVE, _E.ASK), _P.PARKING),
         **dict.fromkeys((_E.CANCEL, _E.FAIL, _E.END), _P.ENDING),
+        _E.STEER: _P.DRIVING,
         **_GONE,
     },
     _P.PARKING: {
-        **_stays(_P.PARKING, _E.DRIVE, _E.DRAIN, _E.LEAVE, _E.ASK),
+        **_stays(_P.PARKING, _E.DRIVE, _E.DRAIN, _E.LEAVE, _E.ASK, _E.STEER),
         **dict.fromkeys((_E.CANCEL, _E.FAIL, _E.END), _P.ENDING),
         _E.SETTLED: _P.RELEASED,
         **_GONE,
@@ -111,6 +114,8 @@ HALTED = frozenset({_P.ENDING, _P.LAPSED, _P.LOST})
 SIGNALS: dict[SignalKind, dict[ClaimPhase, ClaimEvent]] = {
     "cancel": dict.fromkeys((_P.OPENED, _P.CLAIMED, _P.DRIVING, _P.PARKING), _E.CANCEL),
     "approval": {_P.CLAIMED: _E.ANSWERED},
+    "steer": dict.fromkeys((_P.OPENED, _P.CLAIMED, _P.DRIVING, _P.PARKING), _E.STEER),
 }
 """What a signal does to a claim. In all other phases it stays with the store: whoever claims the run next finds it, and
-the end of the run drops it. A signal for a run that nobody holds makes it claimable (Catalog.claimable)."""
+the end of the run drops it, unless it is a steer. A cancel, or the awaited approval, makes a run that nobody holds
+claimable (Catalog.claimable)."""

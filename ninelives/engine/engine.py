@@ -13,7 +13,7 @@ from typing import Any
 
 from ninelives.agents.approval import grant_of
 from ninelives.core.errors import Damaged
-from ninelives.core.events import Choice, Entry
+from ninelives.core.events import Choice, Entry, SteerApplied
 from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission
 from ninelives.engine.base import RETRY_S, EngineParts, Tasks, Ticket, patiently
@@ -26,6 +26,7 @@ from ninelives.engine.retention import Retainer
 from ninelives.engine.work import WorkFinder
 from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
 from ninelives.engine.writer import Writer
+from ninelives.journal.steering import Steer, leave_steer, not_accepting, unused
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
 
 CANCEL_WAIT_S = 10.0
@@ -191,6 +192,19 @@ class Engine:
             finally:
                 self._workers.cancelling -= Counter([run])
         return await self.look(owner, run)
+
+    async def steer(self, owner: str, run: str, steer: Steer) -> None:
+        """Write to a run while it works. What returns is stored, and is used before the next message of the model; or,
+        where the run ends first, told as unused. Raises ClientError: 409 where it has ended, 429 beyond the bounds."""
+        self._workers.hear(run, await leave_steer(self._parts.store_of(run), owner, run, steer))
+        live = self.readers.lives.get(run)
+        if live is not None and live.staged.ended and steer.id not in live.staged.facts.steered:
+            raise not_accepting()  # its end was on its way
+
+    async def unused_steers(self, state: RunState) -> list[SteerApplied]:
+        """The steers that were accepted, and that the run has not used."""
+        run = state.facts.run
+        return unused(state.facts, await self._parts.store_of(run).signals(run))
 
     async def delete(self, owner: str, run: str) -> bool:
         """Cancel it if it is active, then hide it for ever; False where there is none."""

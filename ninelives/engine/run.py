@@ -12,13 +12,13 @@ journal by itself."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ninelives.core.errors import NinelivesError, store_not_asked
-from ninelives.core.events import AnyEvent, ApprovalRequested, Entry
+from ninelives.core.events import AnyEvent, ApprovalRequested, Entry, SteerApplied
 from ninelives.core.history import turn_messages
 from ninelives.core.rope import Frame, packed
 from ninelives.core.state import Place, RunState, Writing, at, chainable, waiting
@@ -158,6 +158,7 @@ class ClaimedRun:
         self._entries: list[Entry] = []
         self._records: list[Record] = []
         self._mark: Mark | None = None
+        self._steers: dict[str, SteerApplied] = {}
 
     # the claim
 
@@ -188,6 +189,23 @@ class ClaimedRun:
     def lose(self) -> None:
         """The store refused a write: the run is somebody else's, or was deleted."""
         self.advance(ClaimEvent.FENCE)
+
+    # steers
+
+    def steer(self, steers: Iterable[SteerApplied]) -> None:
+        """What was written to the run, in order. Those that are known already change nothing."""
+        for steer in steers:
+            self._steers.setdefault(steer.id, steer)
+
+    def pending_steers(self) -> list[SteerApplied]:
+        """The steers that the journal does not settle."""
+        if not self._steers:
+            return []
+        facts = self.staged.facts
+        settled = facts.steered.union(facts.unused)
+        return [steer for steer in self._steers.values() if steer.id not in settled]
+
+    # readers and writer
 
     def dismiss(self) -> None:
         """Nobody drives it here any more: readers go on from the journal."""

@@ -223,7 +223,7 @@ class WorkFinder:
         for owner, run in found:
             if any(run in each for each in busy):
                 continue
-            if self.active >= self._limits.concurrent_runs and not (urgent and await store.signals(run)):
+            if self.active >= self._limits.concurrent_runs and not (urgent and await _is_wished(store, run)):
                 left += 1
             elif not self.stopping and not any(run in each for each in busy):
                 self.active += 1
@@ -314,6 +314,11 @@ class WorkFinder:
             await writer.fact(run, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded"))
         except ClaimLost:
             self._log.warning("claim_lost", run=run.run)
+
+
+async def _is_wished(store: Store, run: str) -> bool:
+    """Whether a signal is pending that waits for no slot."""
+    return any(signal.kind != "steer" for signal in await store.signals(run))
 
 
 class QuarantineTurn:

@@ -40,6 +40,7 @@ from ninelives.core.events import (
     MessageCompleted,
     RunCancelled,
     RunFailed,
+    SteerApplied,
     ToolFinished,
 )
 from ninelives.core.history import paired
@@ -53,6 +54,7 @@ from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
 from ninelives.journal.base import Store, Unlisten
+from ninelives.journal.steering import steers_of
 from ninelives.journal.values import Signal, StoreUnavailable
 
 DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
@@ -187,7 +189,7 @@ class Worker:
         resolved = run.staged.facts.accepted.resolved
         follows = resolved.previous is not None or resolved.session_turns is not None
         earlier = await self._history() if follows else ()
-        turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self)
+        turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self, steering=self)
         self._begun = True
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -220,6 +222,10 @@ class Worker:
     def put(self, delta: Delta) -> None:
         """See DeltaSink.put."""
         self._writer.delta(self.run, delta)
+
+    def pending(self) -> Sequence[SteerApplied]:
+        """See Steering.pending."""
+        return self.run.pending_steers()
 
     def put_last(self, message: MessageCompleted) -> None:
         """See DeltaSink.put_last."""
@@ -450,6 +456,7 @@ class Workers:
         if run.staged.facts.asked is not None:
             answer = answer_to(run.staged, signals, overdue=claimed.overdue)
             claimed = msgspec.structs.replace(claimed, answer=answer)
+        run.steer(steers_of(signals))
         for signal in signals:
             event = SIGNALS[signal.kind].get(run.phase)
             if event is ClaimEvent.CANCEL:
@@ -467,10 +474,19 @@ class Workers:
                 self.tasks.spawn(self._hear(run))
 
     async def _hear(self, run: str) -> None:
-        kinds = {signal.kind for signal in await patiently(lambda: self._parts.store_of(run).signals(run))}
-        worker = self.by_run.get(run)
-        if worker is not None and SIGNALS["cancel"].get(worker.run.phase) and "cancel" in kinds:
-            worker.cancel()
+        self.hear(run, await patiently(lambda: self._parts.store_of(run).signals(run)))
+
+    def hear(self, run: str, signals: Sequence[Signal]) -> None:
+        """The signals of a run, which may be driven here."""
+        if (worker := self.by_run.get(run)) is None:
+            return
+        for signal in signals:
+            match SIGNALS[signal.kind].get(worker.run.phase):
+                case ClaimEvent.CANCEL:
+                    worker.cancel()
+                case ClaimEvent.STEER as steered:
+                    worker.run.steer(steers_of([signal]))
+                    worker.run.advance(steered)
 
     def cancel(self, run: str) -> None:
         """Cancel a run that is driven here."""

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from ninelives.core import codec
 from ninelives.core.errors import ServerError, store_not_asked, store_unavailable
-from ninelives.core.events import AnyEvent, ApprovalRequested, Delta
+from ninelives.core.events import AnyEvent, ApprovalRequested, Delta, SteerUnused, Terminal
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
@@ -81,6 +81,10 @@ class Writer:
         """Add a fact to the next batch; the state after it. Raises as `delta` does."""
         if run.gone:
             raise ClaimLost(run.run)
+        if isinstance(event, Terminal):
+            for steer in run.pending_steers():
+                unused = SteerUnused(id=steer.id, messages=steer.messages)
+                run.stage(unused, codec.encode(unused), self._now_ms())
         run.stage(event, codec.encode(event), self._now_ms())
         after = run.staged
         if after.ended:

@@ -130,7 +130,7 @@ class Catalog(Protocol):
         - for their caller: kept is "delivery", nobody waits at a living process, no question is open, and the time in
           which the same request may join is not over. After that time they are listed, and the claim is overdue.
 
-        A pending signal here is any but an approval with another key than `asks`."""
+        A pending signal here is a cancel, or an approval with the key `asks`."""
         ...
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
@@ -142,7 +142,7 @@ class Pending(Protocol):
     """Signals that wait for a holder, and standing permissions for tools."""
 
     async def signals(self, run: str) -> list[Signal]:
-        """The pending signals of one run."""
+        """The pending signals of one run, by kind and key; of one that has ended, its steers."""
         ...
 
     async def grant(self, given: Grant) -> None:

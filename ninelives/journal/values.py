@@ -15,7 +15,10 @@ from ninelives.core.errors import Damaged
 from ninelives.core.holding import Holding
 from ninelives.core.spec import Resolved
 
-SignalKind = Literal["cancel", "approval"]
+SignalKind = Literal["cancel", "approval", "steer"]
+WAKING: frozenset[SignalKind] = frozenset({"cancel"})
+"""Signals that end any wait of a run that nobody holds. An approval ends the wait for its own question; a steer ends
+none, because it is for the model."""
 
 
 class Record(Struct, frozen=True, gc=False):
@@ -51,14 +54,15 @@ class Mark(Struct, frozen=True, kw_only=True):
     status: str
     at: int
     ended: bool = False
-    """The run is over: the claim, the active slot of its conversation and its pending signals are dropped."""
+    """The run is over: the claim, the active slot of its conversation and its pending signals are dropped. Steers stay
+    as long as the run: what was accepted and never used can be told."""
     parked: bool = False
     """The claim is given back cleanly. The next attempt is not a strike."""
     wake_at: int = 0
     """Without a holder, the run needs not be claimed before this time (in milliseconds), unless a signal is pending."""
     asks: str = ""
     """With `wake_at`: the key of the approval that ends the wait; Catalog.asking finds the run by it. Approvals with
-    other keys answered earlier questions and stay until the run ends. A signal of another kind always ends the wait."""
+    other keys answered earlier questions and stay until the run ends. A cancel always ends the wait, a steer never."""
     left: bool = False
     """With `parked`: the caller has left. If nobody has joined the run meanwhile, the store sets `wake_at` to the end
     of the time in which the same request joins it (Asked.resend_ms)."""

@@ -50,6 +50,8 @@ EVENTS: list[e.AnyEvent] = [
     e.ToolFinished(call_id="call_a", output="ok"),
     e.ApprovalRequested(call=B, digest="d", code="1", expires_at=AT),
     e.ApprovalGiven(call_id="call_b", choice="once"),
+    e.SteerApplied(id="steer_1", messages=()),
+    e.SteerUnused(id="steer_1", messages=()),
     e.CancelRequested(),
     e.RunCompleted(),
     FAILED,
@@ -58,7 +60,12 @@ EVENTS: list[e.AnyEvent] = [
 ]
 ENDS = {"CancelRequested": "STOPPING", "RunFailed": "FAILED", "RunInterrupted": "INTERRUPTED"}
 ALLOWED: dict[str, dict[str, str]] = {
-    "QUEUED": {"AttemptStarted": "READY", "CancelRequested": "STOPPING", "RunFailed": "FAILED"},
+    "QUEUED": {
+        "AttemptStarted": "READY",
+        "CancelRequested": "STOPPING",
+        "RunFailed": "FAILED",
+        "SteerUnused": "QUEUED",
+    },
     "READY": ENDS
     | {
         "AttemptStarted": "READY",
@@ -68,6 +75,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "MessageCompleted": "READY",
         "ToolStarted": "ACTING",
         "ApprovalRequested": "WAITING",
+        "SteerApplied": "READY",
+        "SteerUnused": "READY",
         "RunCompleted": "COMPLETED",
     },
     "DRAFTING": {
@@ -78,6 +87,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "MessageCompleted": "READY",
         "CancelRequested": "STOPPING",
         "RunFailed": "FAILED",
+        "SteerUnused": "DRAFTING",
     },
     "ACTING": ENDS
     | {
@@ -86,11 +96,19 @@ ALLOWED: dict[str, dict[str, str]] = {
         "ToolProgressed": "ACTING",
         "ToolFinished": "ACTING",
         "ApprovalRequested": "WAITING",
+        "SteerUnused": "ACTING",
     },
-    "WAITING": ENDS | {"AttemptStarted": "WAITING", "ApprovalGiven": "ACTING", "ToolFinished": "WAITING"},
+    "WAITING": ENDS
+    | {
+        "AttemptStarted": "WAITING",
+        "ApprovalGiven": "ACTING",
+        "ToolFinished": "WAITING",
+        "SteerUnused": "WAITING",
+    },
     "STOPPING": {
         "AttemptStarted": "STOPPING",
         "ToolFinished": "STOPPING",
+        "SteerUnused": "STOPPING",
         "RunCancelled": "CANCELLED",
         "RunFailed": "FAILED",
     },

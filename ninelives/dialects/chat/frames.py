@@ -27,6 +27,7 @@ from ninelives.dialects.shared import (
     error_frame,
     failure_object,
     hidden,
+    messages_text,
     released,
 )
 from ninelives.dialects.sse import DONE, data_frame, encode
@@ -35,11 +36,15 @@ FINISH: dict[str, FinishReason] = {
     "max_output_tokens": "length",
     "max_messages": "length",
     "content_filter": "content_filter",
+    "interrupted": "stop",
+    "steered": "stop",
 }
 
 
 NEVER = 2**62
 _PROGRESS = b"event: hermes.tool.progress\ndata: "
+STEER_BYTES = 200
+"""How much of a steer its status line shows."""
 ROLE = b'{"role":"assistant","content":""}'
 
 
@@ -148,6 +153,8 @@ def _tool_event(view: ChatView, entry: e.Entry, event: e.AnyEvent) -> tuple[Chat
             return _begun(view, entry, event)
         case e.ApprovalRequested():
             return _ask(view, entry, event)
+        case e.SteerApplied():
+            return _steered(view, entry, event)
         case _:
             return view, []
 
@@ -291,6 +298,24 @@ def _progress(
         body["sequence_number"] = entry.seq
     view, role = _begin(view, entry)
     view, frames = _send(view, entry, [_PROGRESS + encode(body) + b"\n\n"], draft=False)
+    return view, role + frames
+
+
+def _steered(view: ChatView, entry: e.Entry, steer: e.SteerApplied) -> tuple[ChatView, list[bytes]]:
+    """A status line, in a chunk that changes nothing."""
+    fixed = view.fixed
+    if fixed.spec.tool_progress != "compatible":
+        return view, []
+    text, _ = bounded(messages_text(steer.messages), STEER_BYTES)
+    choices = [{"index": 0, "delta": {}, "finish_reason": None}]
+    shown = {"type": "status", "data": {"description": f"📝 {text}", "done": True}}
+    body: dict[str, object] = {**fixed.identity, "choices": choices, "event": shown, "steer": {"id": steer.id}}
+    if fixed.spec.include_usage:
+        body["usage"] = None
+    if fixed.spec.store:
+        body["sequence_number"] = entry.seq
+    view, role = _begin(view, entry)
+    view, frames = _send(view, entry, [data_frame(body)], draft=False)
     return view, role + frames
 
 

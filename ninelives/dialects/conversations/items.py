@@ -8,7 +8,7 @@ from bisect import bisect_left
 from msgspec.structs import replace
 
 from ninelives.core import events as e
-from ninelives.core.history import SYSTEM_ROLES, output_messages
+from ninelives.core.history import SYSTEM_ROLES, output_messages, spoken
 from ninelives.core.ids import handed_id, item_id
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Called, Handed, Returned, RunState, Said
@@ -48,9 +48,10 @@ def turn_without(state: RunState, removed: frozenset[str]) -> list[Message]:
     """The turn of a run as the next one sees it, without the removed items. A call and its result go together: no model
     accepts one without the other."""
     facts = state.facts
-    spoken, gone = _messages_without(state, removed), _calls_of(state, removed)
-    kept = [replace(said, calls=tuple(call for call in said.calls if call.id not in gone)) for said in spoken]
-    return [*facts.accepted.spec.history, *_input_without(state, removed), *output_messages(kept, facts.results)]
+    messages, gone = _messages_without(state, removed), _calls_of(state, removed)
+    kept = [replace(said, calls=tuple(call for call in said.calls if call.id not in gone)) for said in messages]
+    said = spoken(replace(facts, messages=tuple(kept)))
+    return [*facts.accepted.spec.history, *_input_without(state, removed), *output_messages(said, facts.results)]
 
 
 def _messages_without(state: RunState, removed: frozenset[str]) -> list[e.MessageCompleted]:
@@ -58,12 +59,12 @@ def _messages_without(state: RunState, removed: frozenset[str]) -> list[e.Messag
     order."""
     facts = state.facts
     shown = (i.seq for i in facts.items if isinstance(i, Said) and i.standing != "dropped" and not _is_empty(i))
-    spoken = []
+    messages = []
     for said in facts.messages:
         speaks = bool(output_messages([replace(said, calls=())], {}))
         gone = speaks and item_id("msg", facts.run, next(shown, -1)) in removed
-        spoken.append(e.MessageCompleted("", said.calls) if gone else said)
-    return spoken
+        messages.append(e.MessageCompleted("", said.calls) if gone else said)
+    return messages
 
 
 def _is_empty(item: Said) -> bool:

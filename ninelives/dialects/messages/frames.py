@@ -30,6 +30,8 @@ STOP: dict[str, StopReason] = {
     "max_output_tokens": "max_tokens",
     "max_messages": "max_tokens",
     "content_filter": "refusal",
+    "interrupted": "end_turn",
+    "steered": "end_turn",
 }
 RESTARTED = "The run was taken over after a failure and its text starts again. Send the same request to replay it."
 Shown = tuple["MessagesView", list[bytes]]

@@ -10,7 +10,7 @@ from ninelives.core.ids import wire_id
 from ninelives.dialects.hermes.approval import card
 from ninelives.dialects.responses.body import usage_object
 from ninelives.dialects.runs.body import failure_text
-from ninelives.dialects.shared import hidden, joined
+from ninelives.dialects.shared import hidden, joined, messages_text
 from ninelives.dialects.sse import data_frame
 
 CLOSED = b": stream closed\n\n"
@@ -27,6 +27,7 @@ class RunsView(Struct, frozen=True):
     usage: e.Usage = e.Usage()
     version: int = 1
     """Of the projection that renders this run."""
+    unused: tuple[e.SteerUnused, ...] = ()
 
 
 class RunsProjection:
@@ -81,10 +82,22 @@ def events_of(view: RunsView, entry: e.Entry) -> tuple[RunsView, RunEvents]:
             return replace(view, draft_from=-1), [("message.dropped", {"from_seq": view.draft_from})]
         case e.CallBegun() | e.ToolStarted() | e.ToolFinished() as event:
             return _tool_events(view, event)
+        case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted() as end:
+            name, fields = _end(view, end)
+            return view, [(name, {**fields, **_left_over(view)})]
+        case event:
+            return _people(view, event)
+
+
+def _people(view: RunsView, event: e.AnyEvent) -> tuple[RunsView, RunEvents]:
+    """What people are asked, answer and write."""
+    match event:
         case e.ApprovalRequested() | e.ApprovalGiven() as approval:
             return view, [_approval(view, approval)]
-        case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted() as end:
-            return view, [_end(view, end)]
+        case e.SteerApplied() as steer:
+            return view, [("run.steered", {"steer_id": steer.id, "text": messages_text(steer.messages)})]
+        case e.SteerUnused() as unused:
+            return replace(view, unused=(*view.unused, unused)), []
         case _:
             return view, []
 
@@ -93,6 +106,14 @@ def _approval(view: RunsView, event: e.ApprovalRequested | e.ApprovalGiven) -> t
     if isinstance(event, e.ApprovalGiven):
         return "approval.responded", {"toolCallId": event.call_id, "choice": event.choice}
     return "approval.request", {**_question(event), **(card(event) if view.version >= 4 else {})}
+
+
+def _left_over(view: RunsView) -> dict[str, object]:
+    """The steers that the run did not use."""
+    if not view.unused:
+        return {}
+    text = "\n".join(messages_text(steer.messages) for steer in view.unused)
+    return {"pending_steer": text, "pending_steer_ids": [steer.id for steer in view.unused]}
 
 
 def _question(asked: e.ApprovalRequested) -> dict[str, object]:

@@ -78,6 +78,29 @@ def parse_request(request: RunsRequest, context: Context, max_parts: int) -> Par
     return ParsedRequest(spec, asked, unmatched=results_without_call((*spec.history, *spec.input)))
 
 
+class SteerRequest(Struct):
+    """What is written to a run. One of the three; `input` may also be a list of user messages."""
+
+    input: str | list[Item] | None = None
+    message: str | None = None
+    text: str | None = None
+
+
+def steer_messages(raw: bytes, max_parts: int) -> list[Message]:
+    """The user messages of a steer. Raises ClientError when they are none."""
+    request = f.decode(raw, SteerRequest)
+    given: str | list[Item] = f.required(request.input or request.message or request.text, "input")  # type: ignore[assignment]
+    return user_messages(given, max_parts)
+
+
+def user_messages(given: str | list[Item], max_parts: int) -> list[Message]:
+    """Input that may hold messages of the user only."""
+    messages = messages_of(input_items(given, max_parts))
+    if not messages or any(message.get("role") != "user" for message in messages):
+        raise ClientError("invalid_value", "A steer has messages of the user only.", param="input")
+    return messages
+
+
 def _history(messages: list[Message]) -> tuple[list[str], list[Message]]:
     """The system prompts of an earlier conversation, which become layers, and the rest of it."""
     for n, message in enumerate(messages):

@@ -63,6 +63,9 @@ class RunObject(Struct, frozen=True):
     """Types of tools that the request named and that were left out, if there are any."""
     approval: OpenQuestion | UnsetType = UNSET
     """While it waits for a person."""
+    pending_steer: str | UnsetType = UNSET
+    """What was written to the run and not used: yet, or at all if it has ended."""
+    pending_steer_ids: list[str] | UnsetType = UNSET
 
 
 class RunStopped(Struct, frozen=True):
@@ -70,6 +73,15 @@ class RunStopped(Struct, frozen=True):
 
     run_id: str
     status: RunStatus
+
+
+class RunSteerAccepted(Struct, frozen=True):
+    """The steer is stored. The model reads it before its next message."""
+
+    object: Literal["hermes.run.steer"]
+    run_id: str
+    steer_id: str
+    accepted: Literal[True]
 
 
 class Pinned(Struct, frozen=True):
@@ -103,6 +115,7 @@ class ReceiptObject(Struct, frozen=True):
     unknown_outcomes: list[str]
     drafts_dropped: Count
     approvals: list[Json]
+    steers: list[Json]
     usage: ResponseUsage
     usage_incomplete: bool
     usage_estimated: bool

@@ -15,6 +15,7 @@ from ninelives.dialects.hermes.approval import ApprovalAnswer
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
+from ninelives.dialects.shared import messages_text
 from ninelives.engine.base import Ticket
 from ninelives.engine.workers import not_pending
 from ninelives.http import answering, query
@@ -31,6 +32,7 @@ from ninelives.http.describe.operations import (
 )
 from ninelives.http.describe.shapes import ListPage
 from ninelives.http.routes.base import RunRoutes
+from ninelives.journal.steering import Steer, steer_id_of
 from ninelives.journal.values import RunRow
 
 HIDDEN = DIALECTS["conversations"].name
@@ -57,6 +59,7 @@ class RunsRoutes(RunRoutes):
             Endpoint("GET", "/{id}/events", self.events, EVENTS),
             Endpoint("POST", "/{id}/stop", self.stop, STOP),
             Endpoint("POST", "/{id}/approval", self.approve, APPROVE),
+            Endpoint("POST", "/{id}/steer", self.steer, STEER),
             Endpoint("GET", "/{id}/receipt", self.receipt, RECEIPT),
             Endpoint("POST DELETE", "/{id}/pin", self.pin, PIN),
         ]
@@ -105,7 +108,12 @@ class RunsRoutes(RunRoutes):
     async def show(self, request: Request) -> Response:
         """GET one."""
         row = await self.find_row(request)
-        return answering.answer(self.shown(row, await self.load_state(request, row)), session=row.session)
+        state = await self.load_state(request, row)
+        shown = self.shown(row, state)
+        if waiting := await self.parts.engine.unused_steers(state):
+            text = "\n".join(messages_text(steer.messages) for steer in waiting)
+            shown = replace(shown, pending_steer=text, pending_steer_ids=[steer.id for steer in waiting])
+        return answering.answer(shown, session=row.session)
 
     async def events(self, request: Request) -> ASGIApp:
         """GET its events, from a position to the end."""
@@ -122,6 +130,17 @@ class RunsRoutes(RunRoutes):
             raise not_pending()
         await self.parts.engine.approve(row.owner, state, choice, f"key {request.state.key.id}")
         shown = shapes.Approved("hermes.run.approval_response", wire_id("runs", row.run), asked.call.id, choice, 1)
+        return answering.answer(shown, session=row.session)
+
+    async def steer(self, request: Request) -> Response:
+        """POST user messages: the model reads them before its next message."""
+        row = await self.find_row(request)
+        messages = parse.steer_messages(await self.read_body(request), self.parts.max_parts)
+        key = self.context(request).key()
+        steer_id = steer_id_of(row.run, key) if key else f"steer_{self.parts.engine.new_id()}"
+        steer = Steer(id=steer_id, messages=tuple(messages), by=f"key {request.state.key.id}")
+        await self.parts.engine.steer(row.owner, row.run, steer)
+        shown = shapes.RunSteerAccepted("hermes.run.steer", wire_id("runs", row.run), steer_id, True)
         return answering.answer(shown, session=row.session)
 
     async def receipt(self, request: Request) -> Response:
@@ -190,6 +209,15 @@ APPROVE = Operation(
     answers={200: shapes.Approved},
     errors=(409,),
     example={"choice": "once"},
+)
+STEER = Operation(
+    summary="Write to a run while it works",
+    doc="Accepted means stored. The model reads it before its next message; a run that ends first shows it as "
+    "pending_steer. With an Idempotency-Key the same steer counts once.",
+    body=parse.SteerRequest,
+    answers={200: shapes.RunSteerAccepted},
+    errors=(409, 429),
+    example={"input": "Use metric units."},
 )
 RECEIPT = Operation(summary="What happened to a run", answers={200: shapes.ReceiptObject})
 PIN = Operation(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ninelives.core.admission import Asked
 from ninelives.journal.base import Alone
 from ninelives.journal.memory.tables import MemoryRun, MemoryTables
-from ninelives.journal.values import Gone, HeldRun, Mark
+from ninelives.journal.values import WAKING, Gone, HeldRun, Mark
 
 
 class MemoryDeliveries:
@@ -126,7 +126,8 @@ class MemoryWaiting:
 
     def _is_wished(self, name: str) -> bool:
         asks = self._runs[name].asks
-        return any(signal.kind != "approval" or signal.key == asks for signal in self._signals.get(name, []))
+        waiting = self._signals.get(name, [])
+        return any(signal.kind in WAKING or (signal.kind == "approval" and signal.key == asks) for signal in waiting)
 
     def _misses_caller(self, name: str, now: int) -> bool:
         run = self._runs[name]

@@ -149,7 +149,8 @@ class MemoryStore:
         run.turn = mark.turn or None if run.kept == "stored" else None
         if mark.void:
             deliver(run, mark.at)
-        self._signals.pop(run.opening.run, None)
+        waiting = self._signals.get(run.opening.run, [])
+        waiting[:] = filter(is_steer, waiting)
         conversation = self._conversations.get((run.owner, run.resolved.conversation or ""))
         if conversation and conversation.active == run.opening.run:
             conversation.active = None
@@ -306,7 +307,7 @@ class MemoryStore:
 
     async def signals(self, run: str) -> list[Signal]:
         """See Pending.signals."""
-        return list(self._signals.get(run, []))
+        return sorted(self._signals.get(run, []), key=lambda signal: (signal.kind, signal.key))
 
     async def grant(self, given: Grant) -> None:
         """See Pending.grant."""
@@ -326,6 +327,11 @@ class MemoryStore:
     async def revoke(self, owner: str, grant: str) -> bool:
         """See Pending.revoke."""
         return self._tables.grants.pop((owner, grant), None) is not None
+
+
+def is_steer(signal: Signal) -> bool:
+    """Whether it stays when its run ends."""
+    return signal.kind == "steer"
 
 
 def _matches(row: RunRow, query: Query) -> bool:

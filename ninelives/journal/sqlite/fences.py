@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ninelives.journal.values import Gone, HeldRun, Mark
+from ninelives.journal.values import WAKING, Gone, HeldRun, Mark
 
 
 class Fence(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Fence(Struct, frozen=True, kw_only=True):
     @property
     def is_wished(self) -> bool:
         """A signal is pending that ends any wait (Catalog.claimable)."""
-        return any(kind != "approval" or key == self.asks for kind, key in self.signals)
+        return any(kind in WAKING or (kind == "approval" and key == self.asks) for kind, key in self.signals)
 
     def _sleeps(self, now: int) -> bool:
         return self.wake_at > now or (self._misses_caller and self.lost_at + self.resend_ms > now)

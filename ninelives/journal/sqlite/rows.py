@@ -229,7 +229,7 @@ def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark
     if not mark.ended:
         return
     if fence.signals:
-        db.execute(SQL["drop_signals"], (run,))
+        db.execute(SQL["end_signals"], (run,))
     if mark.void:
         db.execute(SQL["void"], (fence.n, mark.at))
     if fence.conversation:

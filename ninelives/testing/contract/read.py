@@ -115,6 +115,19 @@ class ReadContract:
         assert await backend.store.signals("r1") == []
         assert len(await backend.store.signals("r2")) == 1
 
+    async def test_steers_stay_until_the_run_goes(self, backend: Backend) -> None:
+        ann, store = Author(backend), backend.store
+        await ann.open("r1")
+        steers = [Signal("r1", "steer", f"{n:06d}", b"%d" % n) for n in range(3)]
+        for steer in (*reversed(steers), steers[0]):
+            assert await store.signal("ann", steer)
+        await ann.cancel("r1")
+        await ann.end("r1")
+        assert await store.signals("r1") == steers
+        assert not await store.signal("ann", Signal("r1", "steer", "000003"))
+        assert await store.delete("ann", "r1")
+        assert await store.signals("r1") == []
+
     async def test_a_run_that_ended_or_never_was_takes_no_signal(self, backend: Backend) -> None:
         ann = Author(backend)
         await ann.finished("r1")

@@ -3,7 +3,7 @@ Peers. See contract.py."""
 
 from __future__ import annotations
 
-from ninelives.journal.values import HeldRun, Mark, Verdict
+from ninelives.journal.values import HeldRun, Mark, Signal, Verdict
 from ninelives.testing.author import Author, Backend, need_processes
 from ninelives.testing.contract.deliveries import SENT
 
@@ -63,6 +63,13 @@ class WaitingContract:
         await ann.park("r1", asks="q1", wake_at=later(backend))
         await ann.cancel("r1")
         assert await ann.claimable() == ["r1"]
+
+    async def test_a_steer_wakes_no_run(self, backend: Backend) -> None:
+        ann = Author(backend)
+        await ann.open("r1")
+        assert await backend.store.signal("ann", Signal("r1", "steer", "000000", b"x"))
+        await ann.park("r1", asks="q1", wake_at=later(backend))
+        assert await ann.claimable() == []
 
     async def test_runs_with_a_signal_come_first_then_the_oldest(self, backend: Backend) -> None:
         ann = Author(backend)

@@ -56,7 +56,7 @@ WITH m AS (
   UPDATE conversations c SET active = NULL, latest = CASE WHEN m.chains THEN m.id ELSE c.latest END
   FROM m WHERE m.ended AND c.owner = m.owner AND c.id = m.conversation AND c.active = m.id
 ), quiet AS (
-  DELETE FROM signals USING m WHERE m.ended AND signals.run = m.id
+  DELETE FROM signals USING m WHERE m.ended AND signals.run = m.id AND signals.kind != 'steer'
 ), turns AS (
   INSERT INTO session_turns (owner, session, n, at, run, turn)
   SELECT m.owner, m.session, row_number() OVER (PARTITION BY m.owner, m.session ORDER BY m.n)

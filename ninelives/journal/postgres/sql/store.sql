@@ -116,7 +116,7 @@ SELECT data FROM run_log WHERE run = $1 AND first_seq = 0;
 FROM (SELECT ninelives_now() AS now) c CROSS JOIN runs r LEFT JOIN replicas p ON p.holder = r.holder
   LEFT JOIN replicas w ON r.waits AND w.holder = r.waiter AND (w.holder = $1 OR (NOT w.dead AND w.lease_until > c.now))
   CROSS JOIN LATERAL (SELECT EXISTS (
-    SELECT FROM signals s WHERE s.run = r.id AND (s.kind != 'approval' OR s.key = r.asks)) AS wished) s
+    SELECT FROM signals s WHERE s.run = r.id AND (s.kind = 'cancel' OR (s.kind = 'approval' AND s.key = r.asks))) AS wished) s
 WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
     OR NOT (r.held_until > c.now OR (COALESCE(p.lease_until, 0) > c.now AND p.since < r.held_until)))
   AND (s.wished OR NOT (r.kept = 'delivery' AND r.asks = '' AND CASE WHEN r.waits THEN w.holder IS NULL
@@ -174,7 +174,7 @@ SELECT holder IS NULL AS free, pg_notify('ninelives', CASE WHEN holder IS NULL T
 
 -- name: signals
 -- The pending signals of a run.
-SELECT s.run, s.kind, s.key, s.payload FROM signals s JOIN runs r ON r.id = s.run AND NOT r.ended
+SELECT s.run, s.kind, s.key, s.payload FROM signals s JOIN runs r ON r.id = s.run AND (NOT r.ended OR s.kind = 'steer')
 WHERE s.run = $1 ORDER BY s.kind, s.key;
 
 -- name: conversation_of

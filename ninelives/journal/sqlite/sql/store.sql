@@ -100,8 +100,12 @@ WHERE owner = ?1 AND id = ?2 AND active = ?3;
 INSERT INTO session_turns (owner, session, n, at, run, turn)
 SELECT ?1, ?2, 1 + COALESCE(MAX(n), 0), ?3, ?4, ?5 FROM session_turns WHERE owner = ?1 AND session = ?2;
 
+-- name: end_signals
+-- Drop the signals of a run that ended, but its steers.
+DELETE FROM signals WHERE run = ? AND kind != 'steer';
+
 -- name: drop_signals
--- Drop the signals of a run that ended.
+-- Drop all signals of a run that goes.
 DELETE FROM signals WHERE run = ?;
 
 -- name: insert_signal
