@@ -1,5 +1,5 @@
-"""ninelives runs. Owns: ls, show, tail, cancel, steer, pin and receipt. They use only the public HTTP API, so they work
-with a server on another machine too. Refuses to know: the store."""
+"""ninelives runs. Owns: ls, show, tail, cancel, steer, fork, pin and receipt. They use only the public HTTP API, so
+they work with a server on another machine too. Refuses to know: the store."""
 
 from __future__ import annotations
 
@@ -104,6 +104,19 @@ def steer(run: str, text: str, url: str | None, key: str | None, as_json: bool) 
     """Write to a run while it works: the model reads TEXT before its next message."""
     answer = Remote(url, key).get(f"/v1/runs/{run}/steer", "POST", {"input": text})
     click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['steer_id']} accepted")
+
+
+@runs.command("fork")
+@click.argument("run")
+@click.option("--from", "from_seq", type=int, required=True, help="The event after which the new run begins.")
+@click.option("--input", "text", help="What the model is told there.")
+@remote_options
+@json_option
+def fork(run: str, from_seq: int, text: str | None, url: str | None, key: str | None, as_json: bool) -> None:
+    """Start a new run from an event of another: finished calls are not made again."""
+    body = {"from_seq": from_seq} | ({"input": text} if text else {})
+    answer = Remote(url, key).get(f"/v1/runs/{run}/fork", "POST", body)
+    click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: from event {answer['from_seq']} of {run}")
 
 
 @runs.command("pin")

@@ -66,12 +66,22 @@ class Event(Struct, frozen=True, tag_field="type", omit_defaults=True):
     """Something that happened."""
 
 
+class ForkedFrom(Struct, frozen=True):
+    """Where a run began that was forked from another one."""
+
+    run: str
+    seq: int
+    copied: int
+    """How many facts of it come after the first two entries of this run."""
+
+
 class RunAccepted(Event, frozen=True, tag="run.accepted", kw_only=True):
     """The request was admitted. Everything that a frame can depend on is in this event."""
 
     spec: Spec
     resolved: Resolved
     owner: str
+    forked: ForkedFrom | None = None
 
 
 class AttemptStarted(Event, frozen=True, tag="attempt.started"):

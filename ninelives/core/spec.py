@@ -4,7 +4,7 @@ two requests count as the same (G4). Refuses to know: how a dialect spells its f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -71,6 +71,14 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def for_readers(self) -> Spec:
         """All but what can be long and no frame shows: what is kept of a request for as long as somebody reads."""
         return msgspec.structs.replace(self, input=(), history=(), items=(), instructions=None, client_tools=())
+
+
+def forked_spec(spec: Spec, earlier: Iterable[Message]) -> Spec:
+    """The request of a run, for a fork of it that stands alone: stored, with the whole history in it."""
+    history = (*earlier, *spec.history)
+    return msgspec.structs.replace(
+        spec, history=history, store=True, kept="stored", background=True, on_disconnect="detach"
+    )
 
 
 class Resolved(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

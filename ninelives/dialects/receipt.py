@@ -27,12 +27,15 @@ class Receipt:
         self._steers: list[Story] = []
         self._saved = e.Usage()
         self._dropped = 0
+        self._forked: e.ForkedFrom | None = None
 
     def add(self, entry: e.Entry) -> None:
         """One more entry."""
         before = self._state
         self._state = start(entry) if before is None else apply(before, entry)
         match entry.event:
+            case e.RunAccepted() as accepted:
+                self._forked = accepted.forked
             case e.AttemptStarted(clean):
                 self._attempt(entry, clean, before)
             case e.ToolStarted() as started:
@@ -67,10 +70,16 @@ class Receipt:
         starts = step["starts"]
         step["starts"] = (starts if isinstance(starts, int) else 0) + 1
         step["attempt"] = entry.attempt
+        if self._forked is not None and entry.seq <= self._forked.copied + 1:
+            step["reused"] = True
 
     def _finished(self, entry: e.Entry, finished: e.ToolFinished) -> None:
         step = self._steps[finished.call_id]
         step |= {"outcome": finished.outcome, "is_error": finished.is_error, "duration_ms": finished.duration_ms}
+
+    def _source(self) -> Story | None:
+        forked = self._forked
+        return {"run_id": wire_id("runs", forked.run), "seq": forked.seq} if forked else None
 
     def body(self) -> ReceiptObject:
         """The receipt so far."""
@@ -93,6 +102,8 @@ class Receipt:
             drafts_dropped=self._dropped,
             approvals=self._approvals,
             steers=self._steers,
+            forked_from=self._source(),
+            reused=[str(step["call_id"]) for step in steps if step.get("reused")],
             usage=usage_object(facts.usage),
             usage_incomplete=facts.usage_incomplete,
             usage_estimated=facts.usage.estimated,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ninelives.core import codec
 from ninelives.core.admission import Asked, resolve_without_store
 from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
-from ninelives.core.events import AttemptStarted, Entry, RunAccepted
+from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
 from ninelives.core.spec import Resolved, Spec
 from ninelives.core.state import apply, start
 from ninelives.engine.base import EngineParts, Order, Ticket
@@ -164,6 +164,34 @@ class Admission:
             self._finder.seek()
         session, waited = opened.resolved.session or "", bool(order.asked.credential)
         return Ticket(opened.run, session, waited=waited, in_memory=in_memory)
+
+    async def open_fork(self, order: Order, facts: Callable[[str], list[AnyEvent]], source: ForkedFrom) -> Ticket:
+        """Open a run that begins with facts of another one. It waits for a slot like any that was found."""
+        self.refuse_if_unable(stored=True)
+        place = self._finder.queue.take(order.owner, order.size)
+        if place is None:
+            raise self._too_many()
+
+        def accept(resolved: Resolved) -> list[bytes]:
+            taken = facts(opening.run)
+            forked = replace(source, copied=len(taken))
+            accepted = RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, forked=forked)
+            return [codec.encode(event) for event in (accepted, _STARTED, *taken)]
+
+        opening = self._opening(order.spec, order.asked, accept, held=False)
+        try:
+            opened = await self._parts.durable.open(opening)
+        except StoreUnavailable as error:
+            self._return(False, place)
+            raise not_stored(error) from error
+        except BaseException:
+            self._return(False, place)
+            raise
+        if isinstance(opened, Attached):
+            self._return(False, place)
+            return await self._ticket(order.owner, opened)
+        self._finder.opened(opened.run, place)
+        return Ticket(opened.run, opened.resolved.session or "")
 
     def _begin(self, opened: Opened, order: Order, span: LeaseSpan) -> Ticket:
         """Drive a run that was opened with a slot, or as a chore, with two records. Its first event is made again from

@@ -17,7 +17,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.events import Entry
 from ninelives.core.holding import Holding
 from ninelives.core.rope import Frame
-from ninelives.core.spec import Spec
+from ninelives.core.spec import Message, Spec
 from ninelives.journal.base import Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import StoreUnavailable
@@ -101,6 +101,18 @@ class Order(Struct, frozen=True, kw_only=True):
     asked: Asked
     size: int = 0
     """Bytes of the request."""
+
+
+class ForkOrder(Struct, frozen=True, kw_only=True):
+    """A request to fork a run."""
+
+    from_seq: int
+    said: tuple[Message, ...] = ()
+    """New input, which the model reads first."""
+    by: str = ""
+    key: str | None = None
+    """The idempotency key, with the fingerprint of the request."""
+    fingerprint: str = ""
 
 
 class Ticket(Struct, frozen=True):

@@ -21,7 +21,8 @@ import msgspec
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import Damaged, IllegalEvent
-from ninelives.core.history import turn_messages
+from ninelives.core.events import RunAccepted
+from ninelives.core.history import paired, turn_messages
 from ninelives.core.sessions import SessionTurn, turn_of
 from ninelives.core.spec import Message, Resolved
 from ninelives.core.state import RunState, chainable
@@ -73,6 +74,11 @@ class Earlier:
         if follows and len(turns) >= LONG_CHAIN:
             self._keep(owner, follows, messages, sum(map(len, turns)))
         return messages
+
+    async def before(self, accepted: RunAccepted) -> tuple[Message, ...]:
+        """What the model is told before the request of a run."""
+        earlier = await self.messages(accepted.owner, accepted.resolved)
+        return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
 
     def ended(self, state: RunState) -> None:
         """A run has ended: where it follows a chain that is kept, that chain is now one turn longer."""

@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any
 
 from ninelives.agents.approval import grant_of
+from ninelives.core.admission import Asked
 from ninelives.core.errors import Damaged
-from ninelives.core.events import Choice, Entry, SteerApplied
+from ninelives.core.events import Choice, Entry, ForkedFrom, SteerApplied
+from ninelives.core.spec import forked_spec
 from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission
-from ninelives.engine.base import RETRY_S, EngineParts, Tasks, Ticket, patiently
+from ninelives.engine.base import RETRY_S, EngineParts, ForkOrder, Order, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.earlier import SessionLister
 from ninelives.engine.lease import Lease
@@ -26,6 +28,7 @@ from ninelives.engine.retention import Retainer
 from ninelives.engine.work import WorkFinder
 from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
 from ninelives.engine.writer import Writer
+from ninelives.journal.fork import copied, fork_at
 from ninelives.journal.steering import Steer, leave_steer, not_accepting, unused
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
 
@@ -200,6 +203,26 @@ class Engine:
         live = self.readers.lives.get(run)
         if live is not None and live.staged.ended and steer.id not in live.staged.facts.steered:
             raise not_accepting()  # its end was on its way
+
+    async def fork(self, owner: str, run: str, fork: ForkOrder) -> tuple[Ticket, int]:
+        """A new run that begins with the facts of another one, up to an entry; and which entry that is. Nothing of it
+        is done again. It stands alone: the history before it is copied, and it adds nothing to session and
+        conversation. Raises ClientError where it cannot be forked there."""
+        entries = [entry async for entry in self.entries(owner, run)]
+        place = fork_at(entries, fork.from_seq, speaks=bool(fork.said))
+        accepted = place.state.facts.accepted
+        earlier = await self._workers.earlier.before(accepted)
+        spec = forked_spec(accepted.spec, earlier)
+        asked = Asked(
+            owner=owner,
+            fingerprint=fork.fingerprint,
+            key=fork.key,
+            derived_session=accepted.resolved.session or "",
+        )
+        order = Order(owner=owner, spec=spec, asked=asked, size=sum(len(str(m)) for m in spec.history))
+        source = ForkedFrom(run, place.seq, 0)
+        ticket = await self._admission.open_fork(order, lambda new: copied(place, new, fork.said, fork.by), source)
+        return ticket, place.seq
 
     async def unused_steers(self, state: RunState) -> list[SteerApplied]:
         """The steers that were accepted, and that the run has not used."""

@@ -43,7 +43,6 @@ from ninelives.core.events import (
     SteerApplied,
     ToolFinished,
 )
-from ninelives.core.history import paired
 from ninelives.core.spec import Message
 from ninelives.core.state import RunState, between_steps, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
@@ -273,9 +272,7 @@ class Worker:
             await self._reader_drained()
 
     async def _history(self) -> tuple[Message, ...]:
-        accepted = self.run.staged.facts.accepted
-        earlier = await patiently(lambda: self._earlier.messages(accepted.owner, accepted.resolved))
-        return paired(earlier, accepted.spec.input) if accepted.resolved.conversation else earlier
+        return await patiently(lambda: self._earlier.before(self.run.staged.facts.accepted))
 
     async def _reader_drained(self) -> None:
         try:

@@ -125,7 +125,7 @@ class Opening(Struct, frozen=True, kw_only=True):
 
     def first_records(self, data: Sequence[bytes]) -> list[Record]:
         """Records from the data that `accept` made."""
-        attempt = 1 if self.holder else 0
+        attempt = 1 if self.holder or len(data) > 1 else 0  # a fork has facts, and nobody holds it
         return [Record(seq, min(seq, attempt), self.at, item) for seq, item in enumerate(data)]
 
 

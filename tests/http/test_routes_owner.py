@@ -184,6 +184,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("POST", RUNS + "/{id}/stop"): by_id(RUNS + "/ID/stop", *RUN_IDS),
     ("POST", RUNS + "/{id}/approval"): by_id(RUNS + "/ID/approval", *RUN_IDS, body={"choice": "once"}),
     ("POST", RUNS + "/{id}/steer"): by_id(RUNS + "/ID/steer", *RUN_IDS, body={"input": "hi"}),
+    ("POST", RUNS + "/{id}/fork"): by_id(RUNS + "/ID/fork", *RUN_IDS, body={"from_seq": 1}),
     ("GET", RUNS + "/{id}/receipt"): by_id(RUNS + "/ID/receipt", *RUN_IDS),
     ("POST", RUNS + "/{id}/pin"): by_id(RUNS + "/ID/pin", *RUN_IDS),
     ("DELETE", RUNS + "/{id}/pin"): by_id(RUNS + "/ID/pin", *RUN_IDS),

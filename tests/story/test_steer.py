@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.story.responses import HANGS, SLOW, counted
+from tests.story.responses import HANGS, counted
 from tests.story.server import KEY, ROOT, Client, Server, Upstream, start_server
 from tests.story.test_durable_runs import PATH, begin, ended, events, look
 
 pytestmark = pytest.mark.xdist_group("processes")
 
+SLOW = "[[tokens=40 pace=0.1]]"
 WISH = "now briefly [[text=As you wish.]]"
 
 
@@ -99,9 +100,10 @@ def test_p3_an_accepted_steer_survives_kill_9_and_is_used_once(upstream: Upstrea
 
 
 def test_the_command_line_steers_a_run(server: Server) -> None:
-    shown = begin(server.client, f"hi {SLOW}")
+    shown = begin(server.client, f"hi {HANGS}")
     command = [sys.executable, "-m", "ninelives", "runs", "steer", shown, WISH, "--url", server.url, "--json"]
     env = {"API_SERVER_KEY": KEY, "PYTHONPATH": str(ROOT), "HOME": str(server.data)}
     told = subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=60)
     assert json.loads(told.stdout)["accepted"] is True
-    assert ended(server.client, shown)["output"].endswith("As you wish.")
+    assert look(server.client, shown)["pending_steer"] == WISH
+    server.client.post(f"{PATH}/{shown}/stop")

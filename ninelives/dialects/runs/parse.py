@@ -93,6 +93,21 @@ def steer_messages(raw: bytes, max_parts: int) -> list[Message]:
     return user_messages(given, max_parts)
 
 
+class ForkRequest(Struct):
+    """Where a run is forked, and what the user says there."""
+
+    from_seq: int | None = None
+    input: str | list[Item] | None = None
+
+
+def fork_request(raw: bytes, max_parts: int) -> tuple[int, list[Message], str]:
+    """The entry, the new messages of the user, and the fingerprint. Raises ClientError."""
+    request = f.decode(raw, ForkRequest)
+    from_seq: int = f.required(request.from_seq, "from_seq")
+    said = user_messages(request.input, max_parts) if request.input is not None else []
+    return from_seq, said, fingerprint("fork", f.known_fields(request, {}, ""), None)
+
+
 def user_messages(given: str | list[Item], max_parts: int) -> list[Message]:
     """Input that may hold messages of the user only."""
     messages = messages_of(input_items(given, max_parts))

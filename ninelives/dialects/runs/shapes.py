@@ -84,6 +84,15 @@ class RunSteerAccepted(Struct, frozen=True):
     accepted: Literal[True]
 
 
+class RunForked(Struct, frozen=True):
+    """The new run, and after which entry of the other one it begins."""
+
+    run_id: Annotated[str, Meta(pattern="^run_")]
+    status: Literal["started"]
+    forked_from: str
+    from_seq: int
+
+
 class Pinned(Struct, frozen=True):
     """Whether retention leaves it alone."""
 
@@ -116,6 +125,9 @@ class ReceiptObject(Struct, frozen=True):
     drafts_dropped: Count
     approvals: list[Json]
     steers: list[Json]
+    forked_from: Json | None
+    reused: list[str]
+    """Calls whose results were taken over from the run that this one was forked from."""
     usage: ResponseUsage
     usage_incomplete: bool
     usage_estimated: bool

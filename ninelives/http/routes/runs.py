@@ -16,7 +16,7 @@ from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
 from ninelives.dialects.shared import messages_text
-from ninelives.engine.base import Ticket
+from ninelives.engine.base import ForkOrder, Ticket
 from ninelives.engine.workers import not_pending
 from ninelives.http import answering, query
 from ninelives.http.describe.operations import (
@@ -60,6 +60,7 @@ class RunsRoutes(RunRoutes):
             Endpoint("POST", "/{id}/stop", self.stop, STOP),
             Endpoint("POST", "/{id}/approval", self.approve, APPROVE),
             Endpoint("POST", "/{id}/steer", self.steer, STEER),
+            Endpoint("POST", "/{id}/fork", self.fork, FORK),
             Endpoint("GET", "/{id}/receipt", self.receipt, RECEIPT),
             Endpoint("POST DELETE", "/{id}/pin", self.pin, PIN),
         ]
@@ -143,6 +144,23 @@ class RunsRoutes(RunRoutes):
         shown = shapes.RunSteerAccepted("hermes.run.steer", wire_id("runs", row.run), steer_id, True)
         return answering.answer(shown, session=row.session)
 
+    async def fork(self, request: Request) -> Response:
+        """POST fork: a new run that begins with the facts of this one, up to an entry."""
+        row = await self.find_row(request)
+        from_seq, said, print_of = parse.fork_request(await self.read_body(request), self.parts.max_parts)
+        order = ForkOrder(
+            from_seq=from_seq,
+            said=tuple(said),
+            by=f"key {request.state.key.id}",
+            key=self.context(request).key(),
+            fingerprint=f"{row.run} {print_of}",
+        )
+        ticket, seq = await self.parts.engine.fork(row.owner, row.run, order)
+        named = wire_id("runs", ticket.run)
+        return answering.answer(
+            shapes.RunForked(named, "started", wire_id("runs", row.run), seq), 202, session=ticket.session
+        )
+
     async def receipt(self, request: Request) -> Response:
         """GET what happened to the run, in one object."""
         row = await self.find_row(request)
@@ -218,6 +236,16 @@ STEER = Operation(
     answers={200: shapes.RunSteerAccepted},
     errors=(409, 429),
     example={"input": "Use metric units."},
+)
+FORK = Operation(
+    summary="Fork a run",
+    doc="A new run that begins with the facts up to an entry: finished calls are not made again. An entry in a draft "
+    "or in a call counts as the last one before it where the run can be forked.",
+    body=parse.ForkRequest,
+    required=("from_seq",),
+    answers={202: shapes.RunForked},
+    errors=CREATE_ERRORS,
+    example={"from_seq": 7, "input": "Now try it the other way."},
 )
 RECEIPT = Operation(summary="What happened to a run", answers={200: shapes.ReceiptObject})
 PIN = Operation(

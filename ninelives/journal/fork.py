@@ -1,0 +1,86 @@
+"""A new run from the beginning of another one. Owns: at which entries a run can be forked, and the facts that the new
+run takes over. Refuses to know: stores, and who may fork.
+
+Theory of operation. A fork begins with the facts of another run up to an entry, under its own ids. Only what is settled
+is copied: complete messages, calls with their results, steers. So nothing of it is done again. Drafts, attempts and
+approvals are left out, and the tokens of copied messages count as nothing, because they were not spent again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ninelives.core import events as e
+from ninelives.core.errors import ClientError
+from ninelives.core.ids import call_id
+from ninelives.core.spec import Message
+from ninelives.core.state import RunState, apply, in_flight, start
+from ninelives.core.table import Phase
+
+SHOWN = 20
+"""How many places an error names."""
+
+
+class ForkPoint(Struct, frozen=True):
+    """Where a run is forked, and with what."""
+
+    seq: int
+    state: RunState
+    entries: tuple[e.Entry, ...]
+
+
+def is_legal(state: RunState, *, speaks: bool) -> bool:
+    """Whether a fork may begin after this state. `speaks`: with new input, which must not come between a call and its
+    result."""
+    facts = state.facts
+    if state.phase not in (Phase.READY, Phase.ACTING) or state.drafting or in_flight(state) or facts.approvals:
+        return False
+    handed = any(call.client for said in facts.messages[-1:] for call in said.calls)
+    return not speaks or (state.phase is Phase.READY and not handed)
+
+
+def fork_at(entries: Iterable[e.Entry], from_seq: int, *, speaks: bool) -> ForkPoint:
+    """The last place at or before `from_seq` where the run can be forked. Raises ClientError where there is none."""
+    state: RunState | None = None
+    found: tuple[RunState, int] | None = None
+    read: list[e.Entry] = []
+    legal: list[int] = []
+    for entry in entries:
+        state = start(entry) if state is None else apply(state, entry)
+        read.append(entry)
+        if is_legal(state, speaks=speaks):
+            legal.append(entry.seq)
+            if entry.seq <= from_seq:
+                found = state, len(read)
+    if found is None or state is None or from_seq > state.seq:
+        places = ", ".join(map(str, legal[-SHOWN:])) or "none yet"
+        words = f"This run cannot be forked at {from_seq}. The last places where it can: {places}."
+        raise ClientError("invalid_fork_point", words, param="from_seq")
+    return ForkPoint(found[0].seq, found[0], tuple(read[: found[1]]))
+
+
+def copied(fork: ForkPoint, run: str, said: Sequence[Message], by: str) -> list[e.AnyEvent]:
+    """The facts of a fork for the new run, and its new input."""
+    old, facts, begun = fork.state.facts.run, list[e.AnyEvent](), set[str]()
+
+    def named(shown: str) -> str:
+        return call_id(run, 0)[:-4] + shown.removeprefix(f"call_{old}") if shown.startswith(f"call_{old}") else shown
+
+    for entry in fork.entries:
+        match entry.event:
+            case e.MessageCompleted() as message:
+                calls = tuple(replace(call, id=named(call.id)) for call in message.calls)
+                facts.append(replace(message, calls=calls, usage=e.Usage()))
+            case e.ToolStarted() as started if started.call.id not in begun:
+                begun.add(started.call.id)
+                call = replace(started.call, id=named(started.call.id))
+                facts.append(replace(started, call=call, process=None))
+            case e.ToolFinished() as finished:
+                facts.append(replace(finished, call_id=named(finished.call_id)))
+            case e.SteerApplied() as steer:
+                facts.append(steer)
+    if said:
+        facts.append(e.SteerApplied(id=f"steer_{run}", messages=tuple(said), by=by))
+    return facts
