@@ -22,7 +22,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 # Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
+.PHONY: steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
 	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes
 
 # The server only: no development tools.
@@ -171,6 +171,11 @@ sim: $(STAMP)
 # The tests with a real server that are too long for `make test`.
 test-long: $(STAMP) sandbox
 	$(BIN)/python -m pytest -rs -m long tests/story tests/hostile --ignore tests/story/test_docker_kills.py $(ARGS)
+
+# 100 runs that are steered at random moments while their servers are killed, on SQLite and on PostgreSQL: 2 to 4 min.
+steers: $(STAMP)
+	$(BIN)/python -m tests.crash.steers $(ARGS)
+	$(BIN)/python -m tests.crash.steers --store postgres $(ARGS)
 
 # The worst requests against a real server, with a health check every 5 ms beside them: about 10 min, on a calm machine.
 # ARGS="--report docs/hostile.md" renews the table; ARGS="logit_bias" is one row.

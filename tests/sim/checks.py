@@ -17,6 +17,7 @@ from ninelives.dialects.runs.body import body as run_body
 from ninelives.drill.checks import Evidence, Told, frames_of, judge, next_turn, position
 from ninelives.engine.base import Chunk, StreamEnded
 from ninelives.journal.base import Upkeep
+from ninelives.journal.steering import unused
 from ninelives.journal.values import Gone
 from ninelives.models.scripted import text_of
 from tests.sim.dice import EFFECTS
@@ -47,6 +48,8 @@ async def check_end(world: World) -> None:
         if not track.stored:
             continue
         await _row(world, track)
+        if not track.gone:
+            await _steered(world, track)
         if track.state.ended and not track.gone:
             await _judged(world, life, track)
     for reader in [reader for each in world.lives for reader in each.readers]:
@@ -77,6 +80,22 @@ def check_forgotten(world: World) -> None:
         goes = track.kept == "delivery" or (track.kept == "hours" and not hours)
         if goes and track.delivered_at and not track.gone and world.loop.now - track.delivered_at > FORGET_S:
             world.watch.wrong("deleted", track.run, f"kept {track.kept}, delivered and not forgotten")
+
+
+async def _steered(world: World, track: Track) -> None:
+    """Each accepted steer was used once and in order, or is told as not used."""
+    sent, facts, watch = world.watch.steers.get(track.run, {}), track.state.facts, world.watch
+    used = [steered.applied.id for steered in facts.steers]
+    if used != [steer for steer in sent if steer in used]:
+        watch.wrong("steer", track.run, f"used {used}, sent were {list(sent)}")
+    waiting_still = {steer.id for steer in unused(facts, await world.store.signals(track.run))}
+    for steer, accepted in sent.items():
+        if accepted and steer not in used and steer not in waiting_still:
+            watch.wrong("steer", track.run, f"{steer} was accepted, is not used and is not told")
+        if steer in used and steer in facts.unused:
+            watch.wrong("steer", track.run, f"{steer} was used and told as unused")
+    watch.counts["steers used"] += len(used)
+    watch.counts["steers told"] += len(facts.unused)
 
 
 async def _row(world: World, track: Track) -> None:
@@ -121,7 +140,7 @@ def _references(world: World) -> None:
         if track.stored and not track.deleted and track.key and (OWNER, track.key) not in store._keys:
             watch.wrong("references", track.run, f"its key {track.key} is forgotten")
     for run, signals in store._signals.items():
-        if signals and not tracks[run].open:
+        if any(signal.kind != "steer" for signal in signals) and not tracks[run].open:
             watch.wrong("references", run, "signals wait for a run that is over")
 
 
@@ -178,7 +197,7 @@ async def _judged(world: World, life: Life, track: Track) -> None:
     found.asks = _asks(world, track)
     _deeds(world, track, found)
     wrong = judge(found)
-    if state.status == "completed":
+    if state.status == "completed" and not state.facts.steers:
         for messages in _asked_with(world, f"next.{run}")[:1]:
             wrong += next_turn(found, messages)
     for finding in wrong:
@@ -204,9 +223,9 @@ def _last_words(messages: list[dict[str, object]]) -> str:
 
 def _asks(world: World, track: Track) -> list[list[dict[str, object]]]:
     """What the model was asked for this run; nothing where that cannot be told: a deleted run may have had the same
-    words."""
+    words, and the last words of a steered one are not those of its request."""
     text = text_of(track.state.facts.accepted.spec.input[-1])
-    return [] if len(world.watch.asking(text)) > 1 else _asked_with(world, text)
+    return [] if track.state.facts.steers or len(world.watch.asking(text)) > 1 else _asked_with(world, text)
 
 
 def _deeds(world: World, track: Track, found: Evidence) -> None:

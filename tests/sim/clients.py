@@ -18,6 +18,7 @@ from ninelives.core.spec import Spec
 from ninelives.core.state import RunState
 from ninelives.drill.checks import frames_of, position
 from ninelives.engine.base import CutOff, Order, Ticket
+from ninelives.journal.steering import Steer
 from ninelives.journal.values import StoreUnavailable
 from tests.sim.dice import Calling, Reading
 from tests.sim.watch import PATIENCE_S, Track
@@ -275,6 +276,29 @@ async def cancels_now(world: World, run: str) -> None:
             final(world, run, state)
         elif not world.watch.trouble() and not track.gone and track.stored:
             world.watch.wrong("cancel", run, f"not ended after 10 s: {track.state.phase.name}")
+
+
+async def steers(world: World, client: Client, moments: list[float]) -> None:
+    """Somebody writes to a run while it works, and sends each steer again until it is answered."""
+    if not (run := await _begun(client, 0.0)):
+        return
+    for n, after_s in enumerate(moments):
+        await asyncio.sleep(after_s)
+        text = f"steer.{run}.{n}"
+        steer = Steer(id=text, messages=({"role": "user", "content": text},))
+        for _ in range(TRIES):
+            world.watch.steers.setdefault(run, {}).setdefault(text, False)
+            try:
+                await ask(world, lambda life, steer=steer: life.engine.steer(OWNER, run, steer))
+            except Unanswered:
+                await asyncio.sleep(0.5)
+                continue
+            except Conflict:
+                return  # it has ended
+            world.watch.counts["steers"] += 1
+            world.watch.steers[run][text] = True
+            world.watch.note(f"steer {run[-4:]} {n}")
+            break
 
 
 async def deletes(world: World, client: Client, after_s: float) -> None:

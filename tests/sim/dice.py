@@ -65,6 +65,8 @@ class Calling:
     """The caller is gone after that many steps of the loop, in the middle of its request (0: it stays)."""
     cancel_s: float = 0.0
     delete_s: float = 0.0
+    steers_s: list[float] = field(default_factory=list)
+    """How long each steer comes after the one before."""
     follows: bool = False
     """Sends a next turn when it is done."""
 
@@ -120,6 +122,7 @@ def plan_of(seed: int) -> Plan:
     callings = [_calling(chance, n) for n in range(chance.choice((1, 2, 2, 3, 3, 4)))]
     faults = [_fault(chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
     faults.sort(key=lambda fault: fault.at_s)
+    _steer(callings, random.Random(f"steers {seed}"))
     return Plan(
         seed=seed,
         shuffle=chance.choice((0.0, 0.3, 1.0)),
@@ -207,6 +210,14 @@ def _calling(chance: random.Random, n: int) -> Calling:
         calling.delete_s = chance.choice((0.001, chance.uniform(0, 0.5), chance.uniform(0, 8)))
     calling.follows = store and chance.random() < 0.3
     return calling
+
+
+def _steer(callings: list[Calling], chance: random.Random) -> None:
+    """Some runs are written to while they work. Dice of their own, so that older seeds keep their plans."""
+    for calling in callings:
+        if chance.random() < 0.3 and not calling.chore:
+            moments = (0.0, 0.001, chance.uniform(0, 0.3), chance.uniform(0, 3))
+            calling.steers_s = [chance.choice(moments) for _ in range(chance.randint(1, 3))]
 
 
 def _reading(chance: random.Random) -> Reading:

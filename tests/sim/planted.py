@@ -191,7 +191,16 @@ def kinds(*names: Kind) -> frozenset[Kind]:
     return frozenset(names)
 
 
+def _backwards(run: ClaimedRun) -> list[e.SteerApplied]:
+    """Steers are used in the wrong order."""
+    used = {steered.applied.id for steered in run.staged.facts.steers}.union(run.staged.facts.unused)
+    return [steer for steer in reversed(run._steers.values()) if steer.id not in used]
+
+
 PLANTED = {
+    "steers are used in the wrong order": Planted(
+        _nothing, frozenset({"steer"}), 120, ("ninelives.engine.run.ClaimedRun.pending_steers", _backwards)
+    ),
     "loses the tail": Planted(_store(LosesTheTail), kinds("numbers", "told", "references", "end"), 20),
     "tells before it writes": Planted(
         _nothing, kinds("told"), 20, ("ninelives.engine.engine.Writer", TellsBeforeItWrites)

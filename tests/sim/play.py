@@ -16,7 +16,7 @@ from typing import Any
 from ninelives.agents import loop as agent_loop
 from tests.sim import peers
 from tests.sim.checks import FORGET_S, check_end, check_forgotten, stop_forgetting
-from tests.sim.clients import Client, answers, cancels, cancels_now, deletes
+from tests.sim.clients import Client, answers, cancels, cancels_now, deletes, steers
 from tests.sim.dice import Fault, Plan, plan_of
 from tests.sim.loop import SimLoop, Stuck
 from tests.sim.watch import Finding, Track
@@ -150,6 +150,8 @@ def _people(world: World) -> list[Person]:
         people += [(asyncio.create_task(twin.live()), twin) for twin in twins]
         if calling.cancel_s:
             people.append((asyncio.create_task(cancels(world, twins[0], calling.cancel_s)), twins[0]))
+        if calling.steers_s:
+            people.append((asyncio.create_task(steers(world, twins[0], calling.steers_s)), twins[0]))
         if calling.delete_s:
             people.append((asyncio.create_task(deletes(world, twins[0], calling.delete_s)), twins[0]))
     return people

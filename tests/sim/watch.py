@@ -20,7 +20,7 @@ from tests.sim.dice import EFFECTS
 
 Kind = Literal[
     "numbers", "end", "told", "rerun", "stuck", "references", "body", "key", "cancel", "deleted", "logged", "reader",
-    "client", "leak", "judge", "claim",
+    "client", "leak", "judge", "claim", "steer",
 ]  # fmt: skip
 RENDERED = ("responses", "runs")
 PATIENCE_S = 12.0
@@ -117,6 +117,8 @@ class Watch:
         self.leased = False
         """Do processes know by a lease what is their own?"""
         self.counts: Counter[str] = Counter()
+        self.steers: dict[str, dict[str, bool]] = {}
+        """The steers that were sent to each run, in order: were they accepted?"""
         self.trace: list[str] | None = None
         self.accepted: Callable[[Track], None] = lambda track: None
         self.asked: Callable[[Track, e.ApprovalRequested], None] = lambda track, question: None
