@@ -185,10 +185,13 @@ class _Engine:
         return (self._program, "exec", *(["-i"] if stdin else []), "--user", user, name, *words)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the program. Raises ToolRefused if it does not answer."""
+        """Run the program. Raises ToolRefused if it does not answer. Podman leaves a file `oom` in its working folder
+        when a container runs out of memory, so that is a folder of ours."""
         try:
+            self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return subprocess.run(
                 (self._program, *words),
+                cwd=self.options.folder,
                 env=dict(self.options.environ),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -203,6 +206,7 @@ class _Engine:
         """Start the guardian of a container."""
         return subprocess.Popen(
             self.enter(name, "0:0", SHELL, "-c", _GUARDIAN, stdin=True),
+            cwd=self.options.folder,
             env=dict(self.options.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
