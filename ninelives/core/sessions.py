@@ -177,14 +177,15 @@ def has_words(text: str, wanted: Sequence[str]) -> bool:
     return all(any(word.startswith(each) for word in words) for each in wanted)
 
 
-def snippet(text: str, wanted: Sequence[str]) -> str:
+def snippet(text: str, wanted: tuple[str, ...]) -> str:
     """A piece of the text around the first hit, on one line, with MARKS around each hit."""
-    hits = [m.span() for m in _WORD.finditer(_plain(text)) if any(m.group().startswith(each) for each in wanted)]
-    first = hits[0][0] if hits else 0
+    plain = _plain(text)
+    first = next((m.start() for m in _WORD.finditer(plain) if m.group().startswith(wanted)), 0)
     start, end = max(0, first - AROUND), min(len(text), first + 2 * AROUND)
     shown, place = ["…" if start else ""], start
-    for begin, stop in hits:
-        if begin >= start and stop <= end:
+    for hit in _WORD.finditer(plain, first, end + 1):
+        begin, stop = hit.span()
+        if stop <= end and hit.group().startswith(wanted):
             shown += [text[place:begin], MARKS[0], text[begin:stop], MARKS[1]]
             place = stop
     shown += [text[place:end], "…" if end < len(text) else ""]

@@ -138,6 +138,15 @@ def test_d2_a_search_shows_where_it_found_the_words(client: Client, mark: str) -
     assert client.get(f"{SESSIONS}?search=%2B").error()["param"] == "search"
 
 
+def test_d2_a_search_has_at_most_32_words_and_256_characters(client: Client, mark: str) -> None:
+    words = [f"{mark}{n}" for n in range(33)]
+    short = "+".join(f"w{n}" for n in range(33))
+    assert client.get(f"{SESSIONS}?search={short.rpartition('+')[0]}").status == 200
+    for much in (short, "+".join(words), "x" * 3000):  # PostgreSQL takes no word of more than 2046 bytes
+        answer = client.get(f"{SESSIONS}?search={much}")
+        assert (answer.status, answer.error()["param"]) == (400, "search")
+
+
 def test_d2_pages_go_by_offset_and_by_the_last_id(client: Client, mark: str) -> None:
     for n in range(5):
         create(client, f"{mark} number {n}")

@@ -18,11 +18,13 @@ from ninelives.http.answering import RouteParts
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import AFTER, Endpoint, Operation, Param
 from ninelives.http.routes.base import Routes
-from ninelives.journal.values import SessionQuery, SessionRow
+from ninelives.journal.values import SessionHit, SessionQuery, SessionRow
 
 NOUN = "session"
 Shown = list[Message]
 TITLE_CHARS = 256
+SEARCH_WORDS, SEARCH_CHARS = 32, 256
+"""The most that a search may ask for."""
 
 
 class SessionChange(Struct):
@@ -72,10 +74,7 @@ class SessionRoutes(Routes):
         """GET the caller's sessions, the one used last first."""
         limit, offset = query.limit_of(request, 50, 200), query.offset_of(request)
         given = request.query_params
-        searched = given.get("search", given.get("q", ""))
-        words = tuple(dict.fromkeys(words_of(searched)))
-        if searched.strip() and not words:
-            raise ClientError("invalid_value", "search must have a letter or a digit.", param="search")
+        words = wanted_words(given.get("search", given.get("q", "")))
         asked = SessionQuery(
             owner=answering.owner_of(request),
             limit=limit + 1,
@@ -85,8 +84,8 @@ class SessionRoutes(Routes):
             words=words,
         )
         found = await self._book.page(asked)
-        shown = [session_body(hit.row, snippet(hit.text, words) if words else "") for hit in found]
-        page = query.page(shown, limit)
+        size = sum(len(hit.text) for hit in found)
+        page = query.page(await self._parts.aside.run(size, session_bodies, found, words), limit)
         ends = page.first_id, page.last_id, page.has_more
         return answering.answer(shapes.SessionPage("list", page.data, *ends, limit, offset))
 
@@ -145,6 +144,22 @@ class SessionRoutes(Routes):
         return answering.answer(shapes.Deleted(row.session, "session.deleted", True))
 
 
+def wanted_words(searched: str) -> tuple[str, ...]:
+    """The words of a search, each once. Raises 400 where there are none or too many: each costs time in every text."""
+    words = tuple(dict.fromkeys(words_of(searched[: SEARCH_CHARS + 1])))
+    if searched.strip() and not words:
+        raise ClientError("invalid_value", "search must have a letter or a digit.", param="search")
+    if len(searched) > SEARCH_CHARS or len(words) > SEARCH_WORDS:
+        message = f"search must have at most {SEARCH_WORDS} words and {SEARCH_CHARS} characters."
+        raise ClientError("invalid_value", message, param="search")
+    return words
+
+
+def session_bodies(found: Sequence[SessionHit], words: tuple[str, ...]) -> list[shapes.Session]:
+    """A page of sessions, each with the piece of text that a search found."""
+    return [session_body(hit.row, snippet(hit.text, words) if words else "") for hit in found]
+
+
 def shown_messages(session: str, said: Sequence[tuple[int, Message]]) -> Shown:
     """Messages as the API shows them: each with its time, and an output with the name of its tool."""
     names: dict[object, str] = {}
@@ -198,7 +213,7 @@ LIST = Operation(
         Param("offset", "How many to skip.", {"type": "integer", "minimum": 0, "default": 0}),
         AFTER,
         Param("source", "Only sessions of this source: an API, `open-webui`, or where they were imported from."),
-        Param("search", "Words, or their beginnings."),
+        Param("search", "Up to 32 words, or their beginnings.", {"type": "string", "maxLength": SEARCH_CHARS}),
     ),
     answers={200: shapes.SessionPage},
 )
