@@ -44,6 +44,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     counted: bool = False
     """An SDK says that it sends the request again (G13). It then joins also a run whose caller still waits at another
     process, if it comes with the same API key."""
+    alone: bool = False
+    """No other run of the named session may be active (X-Multitask-Strategy)."""
     history_given: bool = False
     """The request has its own history, so a named session gives none."""
 
@@ -80,6 +82,8 @@ class Found(Struct, frozen=True):
     previous: RunFound | None = None
     conversation: ConversationFound | None = None
     session_turns: int = 0
+    session_active: str | None = None
+    """Where `alone` is asked: the newest run of the session that has not ended."""
     lost: str | None = None
     """The newest run with the same `match` whose connection was lost, or that a counted retry takes over."""
 
@@ -109,15 +113,22 @@ def decide(asked: Asked, found: Found) -> Attach | Accept:
         return Attach(found.key.run)
     if asked.key is None and found.lost is not None:
         return Attach(found.lost, again=True)
+    return Accept(_resolved(asked, found))
+
+
+def _resolved(asked: Asked, found: Found) -> Resolved:
+    """What a new run follows. Raises ClientError."""
+    if found.session_active is not None:
+        raise _busy(found.session_active, "session")
     if asked.previous is not None:
-        return Accept(_after_previous(asked, found.previous))
+        return _after_previous(asked, found.previous)
     if asked.conversation_use == "make":
-        return Accept(Resolved(conversation=asked.fresh_conversation, session=asked.fresh_conversation))
+        return Resolved(conversation=asked.fresh_conversation, session=asked.fresh_conversation)
     if asked.conversation is not None:
-        return Accept(_in_conversation(asked, found.conversation))
+        return _in_conversation(asked, found.conversation)
     turns = found.session_turns if asked.session and not asked.history_given else None
     session = asked.session or asked.derived_session
-    return Accept(Resolved(session=session, session_turns=turns, remember=_remembers(asked)))
+    return Resolved(session=session, session_turns=turns, remember=_remembers(asked))
 
 
 def _remembers(asked: Asked) -> bool:
@@ -127,7 +138,14 @@ def _remembers(asked: Asked) -> bool:
 
 def resolve_without_store(asked: Asked) -> Resolved | None:
     """Resolve a request that names nothing in a store; None where the store must be asked."""
-    if asked.key or asked.match or asked.previous or asked.conversation or (asked.session and not asked.history_given):
+    if (
+        asked.alone
+        or asked.key
+        or asked.match
+        or asked.previous
+        or asked.conversation
+        or (asked.session and not asked.history_given)
+    ):
         return None
     decision = decide(asked, Found()) if asked.conversation_use == "join" else None
     return decision.resolved if isinstance(decision, Accept) else None
@@ -175,14 +193,22 @@ def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Re
     )
 
 
-def _busy(active: str) -> ClientError:
-    return ClientError(
-        "conversation_response_not_completed",
-        f"Response {wire_id('responses', active)} is still running in this conversation. "
-        "Wait for it, cancel it, or use another conversation.",
-        status=409,
-        param="conversation",
-    )
+class RunActive(ClientError):
+    """Another run of the conversation or session has not ended. `run` is that one."""
+
+    def __init__(self, run: str, where: str) -> None:
+        super().__init__(
+            f"{where}_response_not_completed",
+            f"Response {wire_id('responses', run)} is still running in this {where}. "
+            f"Wait for it, cancel it, send X-Multitask-Strategy, or use another {where}.",
+            status=409,
+            param=where,
+        )
+        self.run = run
+
+
+def _busy(active: str, where: str = "conversation") -> RunActive:
+    return RunActive(active, where)
 
 
 def editable(named: str, conversation: ConversationFound | None) -> ConversationFound:

@@ -20,6 +20,8 @@ Kept = Literal["stored", "hours", "delivery", "memory"]
 - hours: `store` left out on chat and messages. Its content goes after `store.unstored_hours`.
 - delivery: `store: false`. Journaled while it runs; it goes when its answer was delivered.
 - memory: `store: false` with `store_false = "memory"`, and chores. Never written to the disk."""
+Strategy = Literal["reject", "enqueue", "interrupt", "steer"]
+"""What happens to a request while another run of its conversation or session is active (C7)."""
 Message = dict[str, object]
 """A message in the form of Chat Completions: the one form in which history is kept and sent upstream."""
 

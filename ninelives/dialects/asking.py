@@ -9,13 +9,14 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.spec import DERIVED_SESSION, Kept, OnDisconnect, ToolItems, ToolProgress
+from ninelives.core.spec import DERIVED_SESSION, Kept, OnDisconnect, Strategy, ToolItems, ToolProgress
 from ninelives.dialects.clients import (
     TABLE,
     Client,
@@ -153,6 +154,14 @@ class Context(Struct, frozen=True):
                 "invalid_session_key", "X-Hermes-Session-Key must be 1 to 256 letters, digits or ._:@/+=-."
             )
         return named
+
+    def strategy(self) -> Strategy | None:
+        """What to do while another run of the conversation or session is active: X-Multitask-Strategy (C7)."""
+        wanted = self.headers.get("x-multitask-strategy")
+        if wanted is not None and wanted not in get_args(Strategy):
+            words = f"X-Multitask-Strategy must be one of {', '.join(get_args(Strategy))}."
+            raise ClientError("invalid_multitask_strategy", words, param="X-Multitask-Strategy")
+        return wanted  # type: ignore[return-value]
 
     def key(self) -> str | None:
         """The idempotency key, checked (C5)."""

@@ -1,22 +1,23 @@
 """How an order becomes a run. Owns: what is refused before the store is asked, slots and the bound on those who wait
-for one, the one call of open() for runs with an agent, and who drives a run that was just opened. Refuses to know: what
-a run does, who reads it, dialects and HTTP."""
+for one, the one call of open() for runs with an agent, who drives a run that was just opened, and what a request does
+while another run of its conversation is active (RequestLine). Refuses to know: what a run does, who reads it, dialects
+and HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from ninelives.core import codec
-from ninelives.core.admission import Asked, resolve_without_store
+from ninelives.core.admission import Asked, RunActive, resolve_without_store
 from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
 from ninelives.core.spec import Resolved, Spec
-from ninelives.core.state import apply, start
+from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.lease import LeaseSpan
@@ -25,12 +26,19 @@ from ninelives.engine.run import ClaimedRun, PendingOpening
 from ninelives.engine.work import QueuePlace, WorkFinder
 from ninelives.engine.workers import Workers
 from ninelives.engine.writer import not_stored
+from ninelives.journal.steering import Steer, steer_id_of
 from ninelives.journal.values import Attached, Opened, Opening, Record, StoreUnavailable
 
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 """How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
 SHORT_MESSAGES, SHORT_TEXT = 32, 8192
 """A request with more messages, or a longer one, is not encoded on the event loop."""
+LONGEST_S = 900.0
+"""How long a request waits for the run before it."""
+INTERRUPT_S = 30.0
+"""A run that comes to no safe point in this time is cancelled."""
+MOST = 16
+"""Requests that wait for one conversation or session."""
 _STARTED = AttemptStarted()
 _ATTEMPT = codec.encode(_STARTED)
 Abandon = Callable[[str, Ticket], Coroutine[Any, Any, None]]
@@ -327,3 +335,106 @@ def is_short(spec: Spec) -> bool:
         return False
     texts = [message.get("content") or "" for message in messages]
     return all(isinstance(text, str) and len(text) <= SHORT_TEXT for text in texts) and not spec.client_tools
+
+
+class Runs(Protocol):
+    """What a line needs of the engine."""
+
+    new_id: Callable[[], str]
+
+    async def look(self, owner: str, run: str) -> RunState | None:
+        """See Engine.look."""
+        ...
+
+    async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
+        """See Engine.wait."""
+        ...
+
+    async def steer(self, owner: str, run: str, steer: Steer) -> None:
+        """See Engine.steer."""
+        ...
+
+    async def interrupt(self, owner: str, run: str, reason: str = "interrupted") -> None:
+        """See Engine.interrupt."""
+        ...
+
+    async def cancel(self, owner: str, run: str) -> RunState | None:
+        """See Engine.cancel."""
+        ...
+
+
+class RequestLine:
+    """Requests that come while another run of their conversation or session is active (C7): first come, first served.
+    The store decides in its transaction who is next, and whoever loses waits again.
+
+    A request that waits here is not stored: it has no id yet, and its caller was told nothing. When the server stops,
+    the caller is cut off without an answer and sends its request again."""
+
+    def __init__(self, runs: Runs, submit: Callable[[Order], Awaitable[Ticket]]) -> None:
+        self._runs = runs
+        self._submit = submit
+        self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+
+    async def submit(self, order: Order, busy: RunActive) -> Ticket:
+        """The ticket of a request that found another run active. Raises RunActive where it waited too long."""
+        if order.strategy == "steer":
+            return await self._steer(order, busy)
+        place = (order.owner, order.asked.conversation or order.asked.session or "")
+        lock, waiting = self._locks.get(place, (asyncio.Lock(), 0))
+        if waiting >= MOST:
+            words = f"{MOST} requests wait for this conversation or session already. Try again later."
+            raise ClientError("too_many_queued", words, status=429, retry_after=5)
+        self._locks[place] = lock, waiting + 1
+        try:
+            async with asyncio.timeout(LONGEST_S), lock:
+                return await self._next(order, busy)
+        except TimeoutError:
+            raise busy from None
+        finally:
+            lock, waiting = self._locks.pop(place)
+            if waiting > 1:
+                self._locks[place] = lock, waiting - 1
+
+    async def _next(self, order: Order, busy: RunActive) -> Ticket:
+        while True:
+            if order.strategy == "interrupt":
+                await self._interrupt(order.owner, busy.run)
+            await self._ended(order.owner, busy.run)
+            try:
+                return await self._submit(order)
+            except RunActive as another:
+                busy = another
+
+    async def _interrupt(self, owner: str, run: str) -> None:
+        await self._runs.interrupt(owner, run)
+        try:
+            async with asyncio.timeout(INTERRUPT_S):
+                await self._ended(owner, run)
+        except TimeoutError:
+            await self._runs.cancel(owner, run)
+
+    async def _ended(self, owner: str, run: str) -> None:
+        state = await self._runs.look(owner, run)
+        while state is not None and not state.ended:
+            asked = state.facts.asked
+            state = await self._runs.wait(owner, run, asked.code if asked is not None else "")
+
+    async def _steer(self, order: Order, busy: RunActive) -> Ticket:
+        """Write to the active run, and answer with that run."""
+        said = order.spec.input
+        if not said or any(message.get("role") != "user" for message in said):
+            raise busy
+        while True:
+            run, key = busy.run, order.asked.key
+            name = steer_id_of(run, key) if key else f"steer_{self._runs.new_id()}"
+            try:
+                await self._runs.steer(order.owner, run, Steer(id=name, messages=said, by=order.asked.credential))
+                return Ticket(run, order.asked.session or "", attached=True, watches=True)
+            except ClientError as refused:
+                if refused.code != "run_not_accepting_steer":
+                    raise
+            await self._ended(order.owner, run)
+            try:
+                return await self._submit(order)
+            except RunActive as another:
+                busy = another

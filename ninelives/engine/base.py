@@ -17,7 +17,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.events import Entry
 from ninelives.core.holding import Holding
 from ninelives.core.rope import Frame
-from ninelives.core.spec import Message, Spec
+from ninelives.core.spec import Message, Spec, Strategy
 from ninelives.journal.base import Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import StoreUnavailable
@@ -101,6 +101,8 @@ class Order(Struct, frozen=True, kw_only=True):
     asked: Asked
     size: int = 0
     """Bytes of the request."""
+    strategy: Strategy = "reject"
+    """What happens while another run of its conversation or session is active."""
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):

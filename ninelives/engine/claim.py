@@ -49,6 +49,8 @@ class ClaimEvent(Enum):
     """The run has asked a person, and that is committed."""
     STEER = "steer"
     """Somebody wrote to the run while it works."""
+    INTERRUPT = "interrupt"
+    """Another request takes its place: the run ends at the next safe point, and what it did stands."""
     CANCEL = "cancel"
     """Somebody wants the run stopped."""
     FAIL = "fail"
@@ -77,12 +79,12 @@ def _stays(phase: ClaimPhase, *events: ClaimEvent) -> dict[ClaimEvent, ClaimPhas
 
 
 LIFE: dict[ClaimPhase, dict[ClaimEvent, ClaimPhase]] = {
-    _P.OPENED: {**_WAITING, **_GONE, _E.STEER: _P.OPENED},
-    _P.CLAIMED: {**_WAITING, **_GONE, _E.STEER: _P.CLAIMED, _E.ANSWERED: _P.CLAIMED, _E.FAIL: _P.ENDING},
+    _P.OPENED: {**_WAITING, **_GONE, **_stays(_P.OPENED, _E.STEER, _E.INTERRUPT)},
+    _P.CLAIMED: {**_WAITING, **_GONE, **_stays(_P.CLAIMED, _E.STEER, _E.INTERRUPT, _E.ANSWERED), _E.FAIL: _P.ENDING},
     _P.DRIVING: {
         **dict.fromkeys((_E.DRAIN, _E.LEAVE, _E.ASK), _P.PARKING),
         **dict.fromkeys((_E.CANCEL, _E.FAIL, _E.END), _P.ENDING),
-        _E.STEER: _P.DRIVING,
+        **_stays(_P.DRIVING, _E.STEER, _E.INTERRUPT),
         **_GONE,
     },
     _P.PARKING: {
@@ -114,8 +116,9 @@ HALTED = frozenset({_P.ENDING, _P.LAPSED, _P.LOST})
 SIGNALS: dict[SignalKind, dict[ClaimPhase, ClaimEvent]] = {
     "cancel": dict.fromkeys((_P.OPENED, _P.CLAIMED, _P.DRIVING, _P.PARKING), _E.CANCEL),
     "approval": {_P.CLAIMED: _E.ANSWERED},
+    "interrupt": dict.fromkeys((_P.OPENED, _P.CLAIMED, _P.DRIVING), _E.INTERRUPT),
     "steer": dict.fromkeys((_P.OPENED, _P.CLAIMED, _P.DRIVING, _P.PARKING), _E.STEER),
 }
 """What a signal does to a claim. In all other phases it stays with the store: whoever claims the run next finds it, and
-the end of the run drops it, unless it is a steer. A cancel, or the awaited approval, makes a run that nobody holds
-claimable (Catalog.claimable)."""
+the end of the run drops it, unless it is a steer. A cancel, an interrupt or the awaited approval makes a run that
+nobody holds claimable (Catalog.claimable)."""

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from ninelives.agents.approval import grant_of
-from ninelives.core.admission import Asked
+from ninelives.core.admission import Asked, RunActive
 from ninelives.core.errors import Damaged
 from ninelives.core.events import Choice, Entry, ForkedFrom, SteerApplied
 from ninelives.core.spec import forked_spec
 from ninelives.core.state import RunState
-from ninelives.engine.admission import Admission
+from ninelives.engine.admission import Admission, RequestLine
 from ninelives.engine.base import RETRY_S, EngineParts, ForkOrder, Order, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.earlier import SessionLister
@@ -59,8 +59,9 @@ class Engine:
             parts, holder, workers, self._finder, self._deliveries, partial(self.close, whole=False)
         )
         # The doors of its parts, as its own: see Admission and Readers.
-        self.submit, self.refuse_if_unable = self._admission.submit, self._admission.refuse_if_unable
+        self.refuse_if_unable = self._admission.refuse_if_unable
         self.attach, self.look, self.wait = readers.subscribe, readers.look, readers.wait
+        self._line = RequestLine(self, self._admission.submit)
         self._undriven: set[tuple[str, int]] = set()
         self._main: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
@@ -155,6 +156,24 @@ class Engine:
             self._workers.leave_first_attempt(held.run)
 
     # requests
+
+    async def submit(self, order: Order) -> Ticket:
+        """See Admission.submit. Call close() when the request is over. While another run of its conversation or session
+        is active, the strategy of the order decides."""
+        try:
+            return await self._admission.submit(order)
+        except RunActive as busy:
+            if order.strategy == "reject":
+                raise
+            return await self._line.submit(order, busy)
+
+    async def interrupt(self, owner: str, run: str, reason: str = "interrupted") -> None:
+        """End a run at its next safe point, so that another one can follow it. What it did stands."""
+        signal = Signal(run, "interrupt", "interrupt", reason.encode())
+        store = self._parts.store_of(run)
+        if await store.signal(owner, signal):
+            self._workers.hear(run, await store.signals(run))
+            self._finder.seek()
 
     async def find(self, owner: str, run: str) -> RunRow | None:
         """The catalog's row of a journaled run."""

@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,6 +40,7 @@ from ninelives.core.events import (
     MessageCompleted,
     RunCancelled,
     RunFailed,
+    RunInterrupted,
     SteerApplied,
     ToolFinished,
 )
@@ -92,6 +93,8 @@ class Worker:
         self._mask = parts.mask
         self._reason = "cancel"
         self._failure: NinelivesError | None = None
+        self._interrupted: Literal["", "interrupted", "steered"] = ""
+        """Why the run ends at its next safe point, if it does."""
         self._begun = False
         """The agent was asked to run."""
         self._pumping: asyncio.Task[Any] | None = None
@@ -118,6 +121,13 @@ class Worker:
             self.run.advance(ClaimEvent.DRAIN)
             if self._agent.resumable and between_steps(self.run.staged):
                 self.run.stop()
+
+    def interrupt(self, reason: str) -> None:
+        """End the run at the next safe point: now, where no message and no tool is under way. What it did stands."""
+        self._interrupted = "steered" if reason == "steered" else "interrupted"
+        self.run.advance(ClaimEvent.INTERRUPT)
+        if between_steps(self.run.staged):
+            self.run.stop()
 
     def cut(self) -> None:
         """The time to drain is over. A run that cannot be continued ends here, if its agent has begun: nobody may ask
@@ -258,7 +268,7 @@ class Worker:
             return after
         if waiting(after):
             run.advance(ClaimEvent.ASK)
-        elif run.phase is PARKING and between_steps(after) and self._agent.resumable:
+        elif between_steps(after) and (self._interrupted or (run.phase is PARKING and self._agent.resumable)):
             run.stop()
         else:
             return after
@@ -300,6 +310,9 @@ class Worker:
             await self._writer.park(run)
         elif self._failure is not None:
             await self._write_failure(self._failure)
+        elif self._interrupted and ClaimEvent.CANCEL not in run.happened:
+            run.advance(ClaimEvent.END)
+            await self._writer.fact(run, RunInterrupted(self._interrupted))
         else:
             await self._write_cancel()
         if not run.gone:
@@ -458,6 +471,8 @@ class Workers:
             event = SIGNALS[signal.kind].get(run.phase)
             if event is ClaimEvent.CANCEL:
                 worker.cancel()
+            elif event is ClaimEvent.INTERRUPT:
+                worker.interrupt(signal.payload.decode())
             elif event is ClaimEvent.ANSWERED and claimed.answer is not None:
                 run.advance(event)
         return claimed
@@ -481,6 +496,8 @@ class Workers:
             match SIGNALS[signal.kind].get(worker.run.phase):
                 case ClaimEvent.CANCEL:
                     worker.cancel()
+                case ClaimEvent.INTERRUPT:
+                    worker.interrupt(signal.payload.decode())
                 case ClaimEvent.STEER as steered:
                     worker.run.steer(steers_of([signal]))
                     worker.run.advance(steered)

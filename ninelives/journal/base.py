@@ -130,7 +130,7 @@ class Catalog(Protocol):
         - for their caller: kept is "delivery", nobody waits at a living process, no question is open, and the time in
           which the same request may join is not over. After that time they are listed, and the claim is overdue.
 
-        A pending signal here is a cancel, or an approval with the key `asks`."""
+        A pending signal here is a cancel, an interrupt, or an approval with the key `asks`."""
         ...
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:

@@ -15,8 +15,8 @@ from ninelives.core.errors import Damaged
 from ninelives.core.holding import Holding
 from ninelives.core.spec import Resolved
 
-SignalKind = Literal["cancel", "approval", "steer"]
-WAKING: frozenset[SignalKind] = frozenset({"cancel"})
+SignalKind = Literal["cancel", "approval", "steer", "interrupt"]
+WAKING: frozenset[SignalKind] = frozenset({"cancel", "interrupt"})
 """Signals that end any wait of a run that nobody holds. An approval ends the wait for its own question; a steer ends
 none, because it is for the model."""
 
@@ -62,7 +62,8 @@ class Mark(Struct, frozen=True, kw_only=True):
     """Without a holder, the run needs not be claimed before this time (in milliseconds), unless a signal is pending."""
     asks: str = ""
     """With `wake_at`: the key of the approval that ends the wait; Catalog.asking finds the run by it. Approvals with
-    other keys answered earlier questions and stay until the run ends. A cancel always ends the wait, a steer never."""
+    other keys answered earlier questions and stay until the run ends. A cancel or an interrupt always ends the wait,
+    a steer never."""
     left: bool = False
     """With `parked`: the caller has left. If nobody has joined the run meanwhile, the store sets `wake_at` to the end
     of the time in which the same request joins it (Asked.resend_ms)."""

@@ -258,6 +258,7 @@ class MemoryStore:
             previous=self._previous(asked),
             conversation=conversation.found() if conversation else None,
             session_turns=len(self._sessions.get((asked.owner, asked.session or ""), [])),
+            session_active=self._tables.active_in(asked.owner, asked.session) if asked.alone else None,
             lost=self.deliveries.find_lost(asked, at),
         )
 

@@ -167,6 +167,14 @@ class MemoryTables:
         found = self.runs.get(run)
         return found if found is not None and found.owner == owner and not found.hidden else None
 
+    def active_in(self, owner: str, session: str | None) -> str | None:
+        """The newest run of a session that has not ended."""
+        for name, run in reversed(self.runs.items()):
+            mine = run.owner == owner and session and run.resolved.session == session
+            if mine and not run.ended and not run.hidden and run.kept in ("stored", "hours"):
+                return name
+        return None
+
     def delete(self, owner: str, run: str) -> bool:
         """See Journal.delete."""
         found = self.visible(owner, run)

@@ -210,6 +210,7 @@ class PostgresClaims:
         if asked.conversation:
             name = "conversation_locked" if run and asked.kept == "stored" else "conversation"
             conversation = await connection.fetchrow(SQL[name], asked.owner, asked.conversation)
+        active = await _active_in_session(connection, asked) if asked.alone else None
         joins = self._lost_of(asked, (asked.match or None) if run else None)
         row = await connection.fetchrow(SQL["found"], *joins, run, asked.key, asked.previous, asked.session)
         if row["own"]:
@@ -220,6 +221,7 @@ class PostgresClaims:
             previous=admission.RunFound(previous[0], previous[1], expired=previous[2] == EVICTED) if previous else None,
             conversation=admission.ConversationFound(*conversation) if conversation else None,
             session_turns=row["turns"],
+            session_active=active,
             lost=lost,
         )
         return found, gone
@@ -403,6 +405,13 @@ def _contended(opening: Opening) -> list[tuple[str, str, str]]:
     if asked.match:
         names.append(("match", asked.owner, asked.match))
     return names
+
+
+async def _active_in_session(connection: Connection, asked: admission.Asked) -> str | None:
+    """The active run of a session that a request wants to itself. Until the transaction ends nobody else decides."""
+    await connection.fetch(SQL["lock_session"], asked.owner, asked.session)
+    active: str | None = await connection.fetchval(SQL["session_active"], asked.owner, asked.session)
+    return active
 
 
 def _settled(opening: Opening) -> Resolved | None:

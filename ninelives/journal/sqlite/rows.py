@@ -55,6 +55,7 @@ def found(db: apsw.Connection, asked: admission.Asked, at: int = 0) -> admission
     key = _one(db, "key", asked.owner, asked.key) if asked.key is not None else None
     previous = _one(db, "previous", asked.owner, asked.previous) if asked.previous else None
     conversation = _one(db, "conversation", asked.owner, asked.conversation) if asked.conversation else None
+    active = _one(db, "session_active", asked.owner, asked.session) if asked.alone and asked.session else None
     turns = _one(db, "session_length", asked.owner, asked.session) if asked.session else None
     return admission.Found(
         key=admission.KeyFound(*key) if key else None,  # type: ignore[arg-type]
@@ -63,6 +64,7 @@ def found(db: apsw.Connection, asked: admission.Asked, at: int = 0) -> admission
         else None,
         conversation=admission.ConversationFound(*conversation) if conversation else None,  # type: ignore[arg-type]
         session_turns=int(turns[0]) if turns else 0,  # type: ignore[arg-type]
+        session_active=active[1] if active else None,  # type: ignore[arg-type]
         lost=_lost(db, asked, at),
     )
 

@@ -45,6 +45,15 @@ SELECT id, latest, active FROM conversations WHERE owner = $1 AND (id = $2 OR na
 -- The same, with a lock on the row.
 SELECT id, latest, active FROM conversations WHERE owner = $1 AND (id = $2 OR name = $2) FOR UPDATE;
 
+-- name: lock_session
+-- Of two requests that want a session to themselves, the second waits until the first is decided.
+SELECT pg_advisory_xact_lock(hashtextextended($1::text || ' ' || $2::text, 0));
+
+-- name: session_active
+-- The newest run of a session that has not ended.
+SELECT id FROM runs WHERE owner = $1 AND session = $2 AND NOT ended AND hidden = 0 AND kept IN ('stored', 'hours')
+ORDER BY n DESC LIMIT 1;
+
 -- name: keep_previous
 -- Locks the run that another follows, so that it is not deleted before that one exists.
 SELECT 1 FROM runs WHERE owner = $1 AND id = $2 AND hidden = 0 FOR SHARE;
@@ -116,7 +125,7 @@ SELECT data FROM run_log WHERE run = $1 AND first_seq = 0;
 FROM (SELECT ninelives_now() AS now) c CROSS JOIN runs r LEFT JOIN replicas p ON p.holder = r.holder
   LEFT JOIN replicas w ON r.waits AND w.holder = r.waiter AND (w.holder = $1 OR (NOT w.dead AND w.lease_until > c.now))
   CROSS JOIN LATERAL (SELECT EXISTS (
-    SELECT FROM signals s WHERE s.run = r.id AND (s.kind = 'cancel' OR (s.kind = 'approval' AND s.key = r.asks))) AS wished) s
+    SELECT FROM signals s WHERE s.run = r.id AND (s.kind IN ('cancel', 'interrupt') OR (s.kind = 'approval' AND s.key = r.asks))) AS wished) s
 WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
     OR NOT (r.held_until > c.now OR (COALESCE(p.lease_until, 0) > c.now AND p.since < r.held_until)))
   AND (s.wished OR NOT (r.kept = 'delivery' AND r.asks = '' AND CASE WHEN r.waits THEN w.holder IS NULL

@@ -10,6 +10,10 @@ SELECT chains, session, hidden FROM runs WHERE owner = ? AND id = ? AND hidden !
 -- A conversation by id or by name.
 SELECT id, latest, active FROM conversations WHERE owner = ?1 AND (id = ?2 OR name = ?2);
 
+-- name: session_active
+-- The newest run of a session that has not ended. By the index of open runs: there are few.
+SELECT MAX(n), id FROM runs WHERE owner = ? AND session = ? AND ended = 0 AND hidden = 0 AND kept IN ('stored', 'hours');
+
 -- name: session_length
 -- How many turns a session has.
 SELECT COUNT(*) FROM session_turns WHERE owner = ? AND session = ?;
