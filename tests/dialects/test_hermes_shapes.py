@@ -15,7 +15,7 @@ from ninelives.core.spec import Resolved
 from ninelives.core.state import fold
 from ninelives.dialects.asking import Context, Profile
 from ninelives.dialects.hermes import capabilities
-from ninelives.dialects.hermes.approval import ApprovalAnswer
+from ninelives.dialects.hermes.approval import ApprovalAnswer, card
 from ninelives.dialects.hermes.body import completion
 from ninelives.dialects.hermes.frames import SessionProjection
 from ninelives.dialects.hermes.requests import SessionPlace, parse
@@ -138,6 +138,19 @@ def test_a_stream_tells_a_run_in_the_words_of_hermes_agent() -> None:
     assert by_name["assistant.completed"]["content"] == "Look.\n\nDone"
     assert (by_name["run.completed"]["completed"], by_name["run.completed"]["usage"]["total_tokens"]) == (True, 30)
     assert by_name["run.completed"]["messages"][-1] == {"role": "assistant", "content": "Look.\n\nDone"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"command":"ls\\n\\tpwd"}', "ls\n\tpwd"),
+        ('{"command":"ls","host":"prod"}', 'terminal {"command":"ls","host":"prod"}'),
+        ('{"command":"ls \\u202e"}', 'terminal {"command":"ls \\u202e"}'),
+    ],
+)
+def test_d4_a_card_hides_no_argument_and_no_sign_of_a_call(arguments: str, shown: str) -> None:
+    call = e.Call("call_1", "terminal", arguments)
+    assert card(e.ApprovalRequested(call=call, digest="d", code="C", expires_at=AT))["command"] == shown
 
 
 def test_a_stream_tells_a_question_a_failed_tool_and_a_failure() -> None:

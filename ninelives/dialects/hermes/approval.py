@@ -23,6 +23,7 @@ WORDS: dict[str, Choice] = {
     "reject": "deny",
 }
 """What an answer may say, and what it means."""
+_LAYOUT = dict.fromkeys(map(ord, "\n\t"))
 
 
 class ApprovalAnswer(Struct):
@@ -52,11 +53,14 @@ class ApprovalAnswer(Struct):
 
 
 def card(asked: ApprovalRequested) -> dict[str, object]:
-    """What a front end shows of a question, beside our own fields."""
-    command = arguments_object(asked.call.arguments).get("command")
+    """What a front end shows of a question, beside our own fields. A command stands for the call only where it is all
+    of it and can be seen: a person must see everything that will run."""
+    given = arguments_object(asked.call.arguments)
+    command = given.get("command") if len(given) == 1 else None
+    seen = isinstance(command, str) and command.translate(_LAYOUT).isprintable()
     return {
         "approval_id": asked.call.id,
-        "command": command if isinstance(command, str) else shown_call(asked.call),
+        "command": command if seen else shown_call(asked.call),
         "description": f"The tool {asked.call.name} needs your approval.",
         "pattern_key": asked.call.name,
         "pattern_keys": [asked.call.name],
