@@ -77,6 +77,17 @@ def test_f2_an_import_says_what_was_taken_changed_and_left_and_can_be_repeated(i
     assert checked.exit_code == 0, checked.output
 
 
+def test_f2_half_a_surrogate_pair_in_hermes_data_does_not_stop_an_import(importing: Import) -> None:
+    half = r"wal\ud83drus"
+    with sqlite3.connect(importing.home / "response_store.db") as db:
+        db.execute("UPDATE responses SET data = replace(data, 'walrus', ?)", (half,))
+    with sqlite3.connect(importing.home / "state.db") as db:
+        db.execute("UPDATE messages SET tool_calls = replace(tool_calls, 'terminal', ?)", (half,))
+        db.execute("UPDATE messages SET content = replace(content, 'giraffe', ?)", (half,))
+    done = importing.run("--apply")
+    assert (done["responses"], done["sessions"]) == (3, 2)
+
+
 def test_f2_settings_become_a_configuration_file_that_is_never_replaced(importing: Import) -> None:
     assert "was created" in importing.run("--apply")["config"]
     assert importing.config.stat().st_mode & 0o777 == 0o600

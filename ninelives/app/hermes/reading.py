@@ -26,6 +26,7 @@ LATEST = ("latest_completed_response_id", "latest_completed", "response_id")
 _JSON = "\0json:"
 """How hermes-agent marks content that is not plain text."""
 _ENV = re.compile(r"\A(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)\Z")
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 ROLES = ("user", "assistant", "tool", "system")
 
 
@@ -139,7 +140,7 @@ def _read_responses(db: sqlite3.Connection, data: HermesData) -> None:
 
 def _response(name: str, stored: object) -> HermesResponse | None:
     try:
-        found = json.loads(str(stored))
+        found = _loads(str(stored))
         body, said = found["response"], found["conversation_history"]
         if not isinstance(body, dict) or not isinstance(said, list):
             return None
@@ -236,9 +237,17 @@ def _call(each: object) -> dict[str, Any] | None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return _loads(text)
     except ValueError:
         return text
+
+
+def _loads(text: str) -> Any:
+    """What the JSON says. Half of a surrogate pair becomes a question mark: no store can hold it."""
+    found = json.loads(text)
+    if not _HALF_PAIR.search(text):
+        return found
+    return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _read_config(path: Path, data: HermesData) -> None:
