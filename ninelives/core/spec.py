@@ -75,6 +75,11 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         return msgspec.structs.replace(self, input=(), history=(), items=(), instructions=None, client_tools=())
 
 
+def keeps_content(kept: Kept) -> bool:
+    """Whether what was said may stay after its answer. It may not with `store: false` (B6)."""
+    return kept in ("stored", "hours")
+
+
 def forked_spec(spec: Spec, earlier: Iterable[Message]) -> Spec:
     """The request of a run, for a fork of it that stands alone: stored, with the whole history in it."""
     history = (*earlier, *spec.history)

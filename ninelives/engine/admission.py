@@ -16,7 +16,7 @@ from ninelives.core import codec
 from ninelives.core.admission import Asked, RunActive, resolve_without_store
 from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
-from ninelives.core.spec import Resolved, Spec
+from ninelives.core.spec import Resolved, Spec, keeps_content
 from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
@@ -420,9 +420,10 @@ class RequestLine:
             state = await self._runs.wait(owner, run, asked.code if asked is not None else "")
 
     async def _steer(self, order: Order, busy: RunActive) -> Ticket:
-        """Write to the active run, and answer with that run."""
+        """Write to the active run, and answer with that run. A request with `store: false` is not written to another
+        run, which may keep it."""
         said = order.spec.input
-        if not said or any(message.get("role") != "user" for message in said):
+        if not keeps_content(order.spec.kept) or not said or any(message.get("role") != "user" for message in said):
             raise busy
         while True:
             run, key = busy.run, order.asked.key

@@ -15,7 +15,7 @@ from ninelives.agents.approval import grant_of
 from ninelives.core.admission import Asked, RunActive
 from ninelives.core.errors import Damaged
 from ninelives.core.events import Choice, Entry, ForkedFrom, SteerApplied
-from ninelives.core.spec import forked_spec
+from ninelives.core.spec import forked_spec, keeps_content
 from ninelives.core.state import RunState
 from ninelives.engine.admission import Admission, RequestLine
 from ninelives.engine.base import RETRY_S, EngineParts, ForkOrder, Order, Tasks, Ticket, patiently
@@ -28,7 +28,7 @@ from ninelives.engine.retention import Retainer
 from ninelives.engine.work import WorkFinder
 from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
 from ninelives.engine.writer import Writer
-from ninelives.journal.fork import copied, fork_at
+from ninelives.journal.fork import copied, fork_at, not_stored_fork
 from ninelives.journal.steering import Steer, leave_steer, not_accepting, unused
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
 
@@ -230,6 +230,8 @@ class Engine:
         entries = [entry async for entry in self.entries(owner, run)]
         place = fork_at(entries, fork.from_seq, speaks=bool(fork.said))
         accepted = place.state.facts.accepted
+        if not keeps_content(accepted.spec.kept):
+            raise not_stored_fork()
         earlier = await self._workers.earlier.before(accepted)
         spec = forked_spec(accepted.spec, earlier)
         asked = Asked(

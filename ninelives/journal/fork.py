@@ -84,3 +84,9 @@ def copied(fork: ForkPoint, run: str, said: Sequence[Message], by: str) -> list[
     if said:
         facts.append(e.SteerApplied(id=f"steer_{run}", messages=tuple(said), by=by))
     return facts
+
+
+def not_stored_fork() -> ClientError:
+    """The error for a run with `store: false`: a fork is stored, and would keep what must be forgotten."""
+    words = "This run has store: false, so it cannot be forked: a fork is stored. Start another run with store: true."
+    return ClientError("run_not_stored", words, status=409)

@@ -65,6 +65,18 @@ async def test_a_fork_goes_on_from_the_results_and_makes_no_finished_call_again(
     assert told.usage.output_tokens == 2, "the copied message was paid for by the other run"
 
 
+async def test_b6_a_run_that_is_not_stored_cannot_be_forked_into_one_that_is(house: House) -> None:
+    engine = await house.engine()
+    house.books["hi"] = [asked(("note", '{"n": 1}')), said("done")]
+    house.holds["1"] = asyncio.Event()
+    run = (await engine.submit(order("hi", kept="delivery"))).run
+    await until(lambda: house.deeds, "the tool")
+    with pytest.raises(ClientError) as refused:
+        await engine.fork(OWNER, run, ForkOrder(from_seq=1))
+    assert (refused.value.status, refused.value.code) == (409, "run_not_stored")
+    house.holds["1"].set()
+
+
 async def test_a_fork_with_input_tells_the_model_and_survives_the_deletion_of_its_source(house: House) -> None:
     engine = await house.engine()
     house.books["before"] = [said("earlier")]

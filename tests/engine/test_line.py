@@ -114,6 +114,16 @@ async def test_c7_steer_writes_to_the_active_run_and_answers_with_it(house: Hous
     assert [message.text for message in state.facts.messages] == ["", "after"] and len(state.facts.steers) == 1
 
 
+async def test_b6_a_request_that_is_not_stored_is_not_written_to_a_stored_run(house: House) -> None:
+    engine = await house.engine()
+    run = await working(house, engine, PLACES[1])
+    with pytest.raises(RunActive):
+        await engine.submit(beside("next", "steer", {**PLACES[1], "kept": "delivery"}))
+    assert await engine.durable.signals(run) == []
+    house.holds["1"].set()
+    assert not (await ended(engine, run)).facts.steers
+
+
 async def test_c7_of_many_that_want_an_idle_session_at_once_one_wins(house: House) -> None:
     engines = [await house.engine(), await house.engine()]
     house.books["hi"] = [asked(("note", '{"n": 1}')), said("done")]
