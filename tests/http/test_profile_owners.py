@@ -163,6 +163,13 @@ async def test_a_profile_of_another_owner_is_answered_like_an_unknown_one(house:
         assert (foreign.status, foreign.error()["code"]) == (404, "profile_not_found")
 
 
+async def test_a2_a_fork_starts_no_run_in_a_profile_that_the_key_may_not_use(house: World) -> None:
+    run = (await said(house, "admin", f"/p/lucas{RESPONSES}", {"input": "hi", "model": "coder"}))["id"]
+    refused = await house.call("lucas", "POST", f"{RUNS}/{run}/fork", {"from_seq": 1})
+    assert (refused.status, refused.json()["error"]["code"]) == (404, "model_not_found")
+    assert (await house.call("admin", "POST", f"/p/lucas{RUNS}/{run}/fork", {"from_seq": 1})).status == 202
+
+
 async def test_a_path_with_a_profile_mirrors_every_route(house: World) -> None:
     for path in ("/v1/capabilities", RUNS, CHAT, TALKS, SESSIONS, "/v1/approvals", "/v1/skills", "/api/status"):
         answer = await house.call("lucas", "GET", f"/p/lucas{path}")

@@ -11,6 +11,7 @@ from ninelives.core.errors import ClientError, not_found
 from ninelives.core.ids import run_of_any, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS, fields
+from ninelives.dialects.asking import unknown_model
 from ninelives.dialects.hermes.approval import ApprovalAnswer
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
@@ -147,6 +148,9 @@ class RunsRoutes(RunRoutes):
     async def fork(self, request: Request) -> Response:
         """POST fork: a new run that begins with the facts of this one, up to an entry."""
         row = await self.find_row(request)
+        names = answering.reach_of(request, self.parts).names()
+        if row.model not in names:
+            raise unknown_model(row.model, names)  # the owner's run, but made by a key that may use more profiles
         from_seq, said, print_of = parse.fork_request(await self.read_body(request), self.parts.max_parts)
         order = ForkOrder(
             from_seq=from_seq,
