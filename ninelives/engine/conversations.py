@@ -17,7 +17,7 @@ from ninelives.core.events import AttemptStarted, Entry, RunAccepted, RunComplet
 from ninelives.core.history import turn_messages
 from ninelives.core.sessions import decoded_turn
 from ninelives.core.spec import Message, Resolved
-from ninelives.core.state import RunState, fold
+from ninelives.core.state import RunState, chainable, fold
 from ninelives.engine.base import Order
 from ninelives.engine.engine import Engine
 from ninelives.engine.run import end_mark
@@ -99,6 +99,7 @@ class ConversationEdits:
     ) -> bool:
         """Take an item of a run out: `turn` is the run's turn without some items. False where it is gone already."""
         self._engine.refuse_if_unable(stored=True)
+        await self._engine.lister.catch_up(owner)  # a run that is listed later would be found by what is removed here
         removal = Removal(state.facts.run, item, lambda removed: msgspec.json.encode(turn(removed)))
         return await self._stored(self._rows.remove(owner, named, removal))
 
@@ -151,13 +152,20 @@ class SessionBook:
             return []
         self._engine.retainer.used(owner, state.facts.run)
         times = {row.run: (row.updated_at, row.previous) for row in runs}
-        turns = [StoredTurn(state.facts.updated_at, state.facts.run, msgspec.json.encode(turn_messages(state)))]
+        turns = [StoredTurn(state.facts.updated_at, state.facts.run, await self._turn_of(owner, state))]
         before = state.facts.accepted.resolved.previous
         for turn in reversed(await self._store.turns(owner, state.facts.accepted.resolved)):
             at, earlier = times.get(before or "", (turns[-1].at, None))
             turns.append(StoredTurn(at, before, turn))
             before = earlier
         return turns[::-1]
+
+    async def _turn_of(self, owner: str, state: RunState) -> bytes:
+        """The turn of a run, without items that were removed from its conversation."""
+        resolved = state.facts.accepted.resolved
+        if resolved.conversation is None or not chainable(state):
+            return msgspec.json.encode(turn_messages(state))
+        return (await self._store.turns(owner, replace(resolved, previous=state.facts.run)))[-1]
 
     async def keeps_turns(self, owner: str, session: str) -> bool:
         """Does it keep its turns itself? Then a caller that names it gets them as history."""

@@ -138,6 +138,23 @@ def test_d2_a_search_shows_where_it_found_the_words(client: Client, mark: str) -
     assert client.get(f"{SESSIONS}?search=%2B").error()["param"] == "search"
 
 
+def test_d2_a_search_does_not_find_an_item_that_was_removed_at_once(client: Client, mark: str) -> None:
+    talk = client.post("/v1/conversations", {}).json()["id"]
+    create(client, f"{mark} is a secret {say('yes')}", conversation=talk)
+    create(client, f"another word {say('no')}", conversation=talk)
+    items = client.get(f"/v1/conversations/{talk}/items?order=asc").json()["data"]
+    assert client.delete(f"/v1/conversations/{talk}/items/{items[0]['id']}").status == 200
+    assert found(client, mark) == []
+
+
+def test_d2_the_messages_of_a_session_have_no_removed_item(client: Client, mark: str) -> None:
+    talk = client.post("/v1/conversations", {}).json()["id"]
+    create(client, f"{mark} is a secret {say('yes')}", conversation=talk)
+    items = client.get(f"/v1/conversations/{talk}/items?order=asc").json()["data"]
+    assert client.delete(f"/v1/conversations/{talk}/items/{items[0]['id']}").status == 200
+    assert said(client, talk) == [("assistant", "yes")]
+
+
 def test_d2_a_search_has_at_most_32_words_and_256_characters(client: Client, mark: str) -> None:
     words = [f"{mark}{n}" for n in range(33)]
     short = "+".join(f"w{n}" for n in range(33))
