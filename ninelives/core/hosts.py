@@ -30,6 +30,7 @@ LEAST = 200
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 _parser: Any = vars(re)["_parser"]
 
+
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """True for localhost and loopback addresses."""

@@ -162,6 +162,12 @@ def chainable(state: RunState) -> bool:
     return state.phase in (Phase.COMPLETED, Phase.INTERRUPTED)
 
 
+def hands_back(state: RunState) -> bool:
+    """True where the last message calls functions of the caller: nothing but their results can follow it."""
+    said = state.facts.messages
+    return bool(said) and any(call.client for call in said[-1].calls)
+
+
 def stopping(state: RunState) -> bool:
     """True where a cancel was written and only the end is missing."""
     return state.phase is Phase.STOPPING

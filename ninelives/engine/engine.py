@@ -220,8 +220,10 @@ class Engine:
         where the run ends first, told as unused. Raises ClientError: 409 where it has ended, 429 beyond the bounds."""
         self._workers.hear(run, await leave_steer(self._parts.store_of(run), owner, run, steer))
         live = self.readers.lives.get(run)
-        if live is not None and live.staged.ended and steer.id not in live.staged.facts.steered:
-            raise not_accepting()  # its end was on its way
+        if live is not None and live.staged.ended:
+            facts = live.staged.facts
+            if steer.id not in facts.steered and not (steer.ends and steer.id in facts.unused):
+                raise not_accepting()  # its end was on its way
 
     async def fork(self, owner: str, run: str, fork: ForkOrder) -> tuple[Ticket, int]:
         """A new run that begins with the facts of another one, up to an entry; and which entry that is. Nothing of it

@@ -192,10 +192,12 @@ class ClaimedRun:
 
     # steers
 
-    def steer(self, steers: Iterable[SteerApplied]) -> None:
-        """What was written to the run, in order. Those that are known already change nothing."""
+    def steer(self, steers: Iterable[SteerApplied]) -> bool:
+        """What was written to the run, in order; True where something is new. What is known already changes nothing."""
+        known = len(self._steers)
         for steer in steers:
             self._steers.setdefault(steer.id, steer)
+        return len(self._steers) > known
 
     def pending_steers(self) -> list[SteerApplied]:
         """The steers that the journal does not settle."""

@@ -45,7 +45,7 @@ from ninelives.core.events import (
     ToolFinished,
 )
 from ninelives.core.spec import Message
-from ninelives.core.state import RunState, between_steps, in_flight, stopping, waiting
+from ninelives.core.state import RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.earlier import Earlier, SessionLister
@@ -54,7 +54,7 @@ from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
 from ninelives.journal.base import Store, Unlisten
-from ninelives.journal.steering import steers_of
+from ninelives.journal.steering import ends_run, steers_of
 from ninelives.journal.values import Signal, StoreUnavailable
 
 DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
@@ -126,7 +126,7 @@ class Worker:
         """End the run at the next safe point: now, where no message and no tool is under way. What it did stands."""
         self._interrupted = "steered" if reason == "steered" else "interrupted"
         self.run.advance(ClaimEvent.INTERRUPT)
-        if between_steps(self.run.staged):
+        if between_steps(self.run.staged) and not hands_back(self.run.staged):
             self.run.stop()
 
     def cut(self) -> None:
@@ -263,12 +263,16 @@ class Worker:
     async def _fact(self, event: AnyEvent) -> RunState:
         """Commit a fact; where it is a place to let go, wait here to be stopped."""
         run = self.run
+        if self._interrupted and isinstance(event, SteerApplied):  # the next run is told it, not this one
+            run.stop()
+            await self._stopped()
         after = await self._writer.fact(run, event)
         if after.ended:
             return after
+        interrupted = self._interrupted and not hands_back(after)
         if waiting(after):
             run.advance(ClaimEvent.ASK)
-        elif between_steps(after) and (self._interrupted or (run.phase is PARKING and self._agent.resumable)):
+        elif between_steps(after) and (interrupted or (run.phase is PARKING and self._agent.resumable)):
             run.stop()
         else:
             return after
@@ -499,8 +503,10 @@ class Workers:
                 case ClaimEvent.INTERRUPT:
                     worker.interrupt(signal.payload.decode())
                 case ClaimEvent.STEER as steered:
-                    worker.run.steer(steers_of([signal]))
+                    new = worker.run.steer(steers_of([signal]))
                     worker.run.advance(steered)
+                    if new and worker.run.phase in (ClaimPhase.OPENED, DRIVING) and ends_run(signal):
+                        worker.interrupt("steered")
 
     def cancel(self, run: str) -> None:
         """Cancel a run that is driven here."""

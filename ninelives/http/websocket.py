@@ -6,13 +6,18 @@ Theory of operation. A connection has two tasks and a timer. The reader never st
 while a response is under way; frames wait in a queue that is bounded in frames and bytes. The worker takes one frame
 at a time and sends the response. Each send waits for the socket, so a slow client slows down its own subscription and
 nothing else. Nobody cancels the worker. The reader, the timer and the server's drain cut the subscription instead, so
-that a run that was just submitted is never lost between two awaits."""
+that a run that was just submitted is never lost between two awaits.
+
+A steer does not wait in the queue. The reader stores it as a signal of the run under way, which then ends at its next
+safe point. The worker sends that end and submits the successor with the steer, also when the client has left by then.
+`_steering` keeps the order: accepted is sent before the end, and no steer is taken once the worker counts them."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
 from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -24,16 +29,18 @@ from ninelives.core.errors import ClientError, NinelivesError, ServerError, stor
 from ninelives.core.history import turn_messages
 from ninelives.core.ids import run_of, wire_id
 from ninelives.core.spec import Message
-from ninelives.core.state import RunState, chainable
+from ninelives.core.state import RunState, chainable, hands_back
+from ninelives.dialects.asking import Context
 from ninelives.dialects.responses import frames, parse, socket
-from ninelives.dialects.responses.socket import Create, FrameRefused, Held
-from ninelives.engine.base import Broken, Chunk, Cut, Logger, Order, StreamEnded, Ticket
+from ninelives.dialects.responses.socket import Create, FrameRefused, Held, SteerFrame
+from ninelives.engine.base import Broken, Chunk, Cut, CutOff, Logger, Order, StreamEnded, Ticket
 from ninelives.engine.subscription import Subscription
 from ninelives.http import answering
 from ninelives.http.answering import RouteParts
 from ninelives.http.body import check_object, too_large
 from ninelives.http.errors import unexpected
 from ninelives.http.references import check_results, parse_resolved
+from ninelives.journal.steering import Steer
 from ninelives.journal.values import StoreUnavailable
 
 QUEUE = 16
@@ -47,6 +54,15 @@ _PER_REQUEST = frozenset({"idempotency-key", "x-stainless-retry-count", "last-ev
 
 class Gone(Exception):
     """The websocket is closed: nothing can be sent any more."""
+
+
+class Active(msgspec.Struct, frozen=True):
+    """The response under way on a connection, and the steers that it has accepted."""
+
+    owner: str
+    run: str
+    stream_id: str | None
+    steers: list[SteerFrame]
 
 
 class Memory:
@@ -122,6 +138,9 @@ class Connection:
         self._waiting_bytes = 0
         self._news = asyncio.Event()
         self._reading: Subscription | None = None
+        self._active: Active | None = None
+        self._steering = asyncio.Lock()
+        self._steer_frames = 0
         self._gone = False
         self._expired = False
 
@@ -162,8 +181,8 @@ class Connection:
         """Queue a frame. One that cannot be queued is refused at once."""
         frame = await self._frame(text)
         size = len(frame.raw) if isinstance(frame, Create) else 0
-        if isinstance(frame, FrameRefused) and frame.at_once:
-            await self._refuse(frame.error, frame.stream_id)
+        if isinstance(frame, SteerFrame):
+            await self._steer(frame)
         elif len(self._waiting) >= QUEUE or self._waiting_bytes + size > max(self._parts.body.bytes, size):
             words = f"{len(self._waiting)} frames wait on this connection. Wait for their responses, or open another."
             error = ClientError("too_many_queued", words, status=429, retry_after=1)
@@ -173,7 +192,7 @@ class Connection:
             self._waiting_bytes += size
             self._news.set()
 
-    async def _frame(self, text: str | None) -> Create | FrameRefused:
+    async def _frame(self, text: str | None) -> Create | SteerFrame | FrameRefused:
         if text is None:
             words = "Send text frames: one JSON object each, with type response.create."
             return FrameRefused(ClientError("unsupported_frame", words))
@@ -184,7 +203,48 @@ class Connection:
             await self._parts.aside.run(len(raw), check_object, raw, self._parts.body)
         except ClientError as error:
             return FrameRefused(error)
-        return await self._parts.aside.run(len(raw), socket.read_frame, raw)
+        return await self._parts.aside.run(len(raw), socket.read_frame, raw, self._parts.max_parts)
+
+    async def _steer(self, frame: SteerFrame) -> None:
+        """Store a steer for the response under way, and say so. A failure is told with the input."""
+        async with self._steering:
+            lane = self._active.stream_id if self._active is not None else None
+            try:
+                accepted = await self._accept(frame)
+            except Exception as failed:
+                return await self._send_steer(frame, lane, self._error_of(failed))
+            await self._send_steer(accepted, lane, None)
+
+    async def _accept(self, frame: SteerFrame) -> SteerFrame:
+        if frame.error is not None:
+            raise frame.error
+        active, run = self._active, run_of("responses", frame.previous)
+        if active is None or run != active.run:
+            raise await self._not_here(run, frame.previous)
+        accepted = replace(frame, id=f"steer_{self._engine.new_id()}")
+        by = f"key {self._websocket.state.key.id}"
+        steer = Steer(id=accepted.id or "", messages=frame.messages(), by=by, ends=True)
+        try:
+            await self._engine.steer(active.owner, active.run, steer)
+        except ClientError as error:
+            if error.code != "run_not_accepting_steer":
+                raise
+            raise _completed(frame.previous) from error
+        active.steers.append(accepted)
+        return accepted
+
+    async def _not_here(self, run: str | None, shown: str) -> ClientError:
+        """Why there is nothing to steer: it has ended, or is not under way on this connection."""
+        state = await self._engine.look(self._context.owner, run) if run is not None else None
+        held = self._memory.find(run)
+        if (state is not None and state.ended) or (held is not None and held.owner == self._context.owner):
+            return _completed(shown)
+        words = f"No response {shown} is under way on this connection."
+        return ClientError("response_not_found", words, status=404)
+
+    async def _send_steer(self, frame: SteerFrame, lane: str | None, error: NinelivesError | None) -> None:
+        self._steer_frames += 1
+        await self._send(socket.steer_text(self._steer_frames - 1, frame, lane, error))
 
     # the work
 
@@ -203,29 +263,62 @@ class Connection:
                 await self._news.wait()
 
     async def _answer(self, frame: Create | FrameRefused) -> None:
-        """Answer one frame. A failure becomes an error frame, and the connection goes on."""
+        """Answer one frame, and what follows where it is steered. A failure becomes an error frame, and the connection
+        goes on."""
         error: NinelivesError
         try:
             if isinstance(frame, Create):
-                return await self._create(frame)
+                following = await self._create(frame, ())
+                while following is not None:
+                    following = await self._create(*following)
+                return
             error = frame.error
-        except NinelivesError as refused:
-            error = refused
-        except StoreUnavailable as failed:
-            error = store_unavailable(str(failed))
         except Gone:
             raise
         except Exception as failed:
-            request_id = self._websocket.state.request_id
-            trace = "".join(traceback.format_exception(failed))
-            self._log.error("websocket_failed", request_id=request_id, trace=trace)
-            error = unexpected(failed, request_id)
+            error = self._error_of(failed)
         if isinstance(frame, Create) and frame.previous is not None:
             self._memory.forget(run_of("responses", frame.previous))
         await self._refuse(error, frame.stream_id)
 
-    async def _create(self, frame: Create) -> None:
+    def _error_of(self, failed: Exception) -> NinelivesError:
+        """The error that the client is told."""
+        if isinstance(failed, NinelivesError):
+            return failed
+        if isinstance(failed, StoreUnavailable):
+            return store_unavailable(str(failed))
+        request_id = self._websocket.state.request_id
+        trace = "".join(traceback.format_exception(failed))
+        self._log.error("websocket_failed", request_id=request_id, trace=trace)
+        return unexpected(failed, request_id)
+
+    async def _create(self, frame: Create, carried: Sequence[SteerFrame]) -> tuple[Create, Sequence[SteerFrame]] | None:
+        """One response. Returns the request that follows, where it was steered. `carried`: the steers of this one."""
         context = self._context.under(frame.model)
+        try:
+            ticket = await self._submit(context, frame)
+        except (NinelivesError, StoreUnavailable) as failed:
+            if not carried:
+                raise
+            await self._return(carried, frame.stream_id, self._error_of(failed).message)
+            return None
+        state, steers = None, list[SteerFrame]()
+        self._active = Active(context.owner, ticket.run, frame.stream_id, steers)
+        try:
+            state = await self._stream(context.owner, ticket, frame)
+        except Gone:
+            self._gone = True
+        finally:
+            async with self._steering:
+                self._active = None
+            await self._engine.close(context.owner, ticket, whole=state is not None and not self._gone)
+        if not steers:
+            return None
+        if state is None:
+            state = await self._end_without_reader(context.owner, ticket.run)
+        return await self._successor(frame, state, steers)
+
+    async def _submit(self, context: Context, frame: Create) -> Ticket:
         try:
             held = self._memory.find(run_of("responses", frame.previous) if frame.previous else None)
             if held is not None and held.owner == context.owner and frame.previous is not None:
@@ -238,42 +331,69 @@ class Connection:
                 await check_results(self._parts, context, parsed)
             asked = context.waiting(parsed.asked)
             order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(frame.raw))
-            ticket = await self._parts.engine.submit(order)
-            del parsed
+            return await self._parts.engine.submit(order)
         except ClientError as error:
             if error.status == 404 and error.param == "previous_response_id" and not frame.stored:
                 raise socket.unknown_previous(frame.previous or "") from error
             raise
-        whole = False
-        try:
-            whole = await self._stream(context.owner, ticket, frame)
-        finally:
-            await self._engine.close(context.owner, ticket, whole=whole)
 
-    async def _stream(self, owner: str, ticket: Ticket, frame: Create) -> bool:
-        """Send all events of a run; True where it has ended. If it is not stored and can be continued, remember it."""
+    async def _end_without_reader(self, owner: str, run: str) -> RunState | None:
+        """The end of a steered run whose reader left. None where it reads its steers itself: it was parked."""
+        state = await self._engine.look(owner, run)
+        if state is None or state.facts.accepted.spec.on_disconnect != "detach":
+            return None
+        try:
+            return await self._engine.wait(owner, run)
+        except CutOff:
+            return None
+
+    async def _successor(
+        self, frame: Create, state: RunState | None, steers: Sequence[SteerFrame]
+    ) -> tuple[Create, Sequence[SteerFrame]] | None:
+        """The request that follows a steered run. None where that run keeps its steers, has read them, or has none."""
+        if state is None or not state.ended:
+            return None
+        left = [steer for steer in steers if steer.id not in state.facts.steered]
+        if left and (not chainable(state) or hands_back(state)):
+            words = f"The response is {state.status}, and nothing follows it by itself: send this input again."
+            if hands_back(state):
+                words = "The response waits for results of your functions: send this input along with them."
+            await self._return(left, frame.stream_id, words)
+            return None
+        return (socket.successor(frame, left), left) if left else None
+
+    async def _return(self, steers: Sequence[SteerFrame], lane: str | None, words: str) -> None:
+        for steer in steers:
+            await self._send_steer(steer, lane, ClientError("successor_creation_failed", words))
+
+    async def _stream(self, owner: str, ticket: Ticket, frame: Create) -> RunState | None:
+        """Send all events of a run; its state where it has ended. If it is not stored and can be continued, remember
+        it."""
         subscription = self._engine.attach(owner, ticket.run, frames.ResponsesProjection())
         self._reading = subscription
         try:
             if self._gone or self._expired:  # this happened while the run was being admitted
-                return False
+                return None
             await self._pump(subscription, frame.stream_id)
         finally:
             self._reading = None
             subscription.close()
         state = await self._engine.look(owner, ticket.run)
         if state is None or not state.ended:
-            return False
+            return None
         if not state.facts.accepted.spec.store and chainable(state):
             self._memory.keep(ticket.run, await self._held_of(owner, state))
         elif state.status == "failed" and frame.previous is not None:
             self._memory.forget(run_of("responses", frame.previous))
-        return not self._gone
+        return state
 
     async def _pump(self, subscription: Subscription, stream_id: str | None) -> None:
         while True:
             match await subscription.next():
                 case Chunk(data):
+                    if self._steering.locked():
+                        async with self._steering:  # a steer is told before what it does
+                            pass
                     for text in socket.texts(data, stream_id):
                         await self._send(text)
                 case StreamEnded():
@@ -312,6 +432,11 @@ class Connection:
             await self._websocket.close(code, reason)
         except (WebSocketDisconnect, RuntimeError, OSError) as error:
             raise Gone from error
+
+
+def _completed(shown: str) -> ClientError:
+    words = f"The response {shown} has ended: send response.create with it as previous_response_id."
+    return ClientError("response_already_completed", words, status=409)
 
 
 def _broken(run: str, reason: str) -> ServerError:

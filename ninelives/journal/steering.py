@@ -31,6 +31,9 @@ class Steer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     id: str
     messages: tuple[Message, ...]
     by: str = ""
+    ends: bool = False
+    """Another run follows this one and is told the steer: a holder that hears of it while it works ends the run at its
+    next safe point. One that takes the run over applies it as any other, because the writer may be gone."""
 
 
 def steers_of(signals: Iterable[Signal]) -> list[SteerApplied]:
@@ -41,6 +44,11 @@ def steers_of(signals: Iterable[Signal]) -> list[SteerApplied]:
             steer = msgspec.json.decode(signal.payload, type=Steer)
             found.setdefault(steer.id, SteerApplied(id=steer.id, messages=steer.messages, by=steer.by))
     return list(found.values())
+
+
+def ends_run(signal: Signal) -> bool:
+    """Is this a steer after which the run ends?"""
+    return signal.kind == "steer" and msgspec.json.decode(signal.payload, type=Steer).ends
 
 
 def unused(facts: Facts, signals: Iterable[Signal]) -> list[SteerApplied]:

@@ -7,7 +7,16 @@ import json
 import pytest
 
 from ninelives.core.errors import ClientError
-from ninelives.dialects.responses.socket import Create, FrameRefused, Held, error_text, read_frame, texts
+from ninelives.dialects.responses.socket import (
+    Create,
+    FrameRefused,
+    Held,
+    SteerFrame,
+    error_text,
+    read_frame,
+    successor,
+    texts,
+)
 from ninelives.dialects.sse import DONE, named_frame
 from ninelives.http.websocket import Memory
 
@@ -19,22 +28,37 @@ def test_frames_become_texts_and_the_end_mark_is_dropped() -> None:
 
 
 def test_null_is_the_same_as_left_out() -> None:
-    frame = read_frame(b'{"type":"response.create","stream":null,"background":null,"store":false,"stream_id":null}')
+    frame = read_frame(b'{"type":"response.create","stream":null,"background":null,"store":false,"stream_id":null}', 10)
     assert isinstance(frame, Create) and not frame.stored and frame.stream_id is None
 
 
 @pytest.mark.parametrize("field", [b'"stream":false', b'"stream_options":{}', b'"background":true'])
 def test_what_belongs_to_http_is_refused(field: bytes) -> None:
-    frame = read_frame(b'{"type":"response.create","stream_id":"s",' + field + b"}")
+    frame = read_frame(b'{"type":"response.create","stream_id":"s",' + field + b"}", 10)
     assert (
         isinstance(frame, FrameRefused) and frame.error.param == field.decode().split('"')[1] and frame.stream_id == "s"
     )
 
 
-def test_steering_is_answered_at_once_and_all_else_in_its_turn() -> None:
-    steer, other = read_frame(b'{"type":"response.steer"}'), read_frame(b'{"type":"x"}')
-    assert isinstance(steer, FrameRefused) and steer.at_once and steer.error.code == "steering_not_supported"
-    assert isinstance(other, FrameRefused) and not other.at_once
+def test_a_successor_has_the_settings_of_its_response_and_the_input_of_all_steers() -> None:
+    first = read_frame(b'{"type":"response.create","model":"m","input":"x","stream_id":"s"}', 10)
+    said = [
+        read_frame(b'{"type":"response.steer","previous_response_id":"r","input":"' + each + b'"}', 10)
+        for each in (b"a", b"b")
+    ]
+    steers = [frame for frame in said if isinstance(frame, SteerFrame)]
+    assert isinstance(first, Create) and [steer.error for steer in steers] == [None, None]
+    next_one = successor(first, steers)
+    body = json.loads(next_one.raw)
+    assert (body["model"], body["previous_response_id"], next_one.previous, next_one.stream_id) == ("m", "r", "r", "s")
+    assert [item["content"][0]["text"] for item in body["input"]] == ["a", "b"]
+
+
+def test_the_successor_in_a_conversation_goes_on_from_that() -> None:
+    first = read_frame(b'{"type":"response.create","conversation":"c","input":"x"}', 10)
+    assert isinstance(first, Create)
+    next_one = successor(first, [SteerFrame("r", "a")])
+    assert "previous_response_id" not in json.loads(next_one.raw) and next_one.previous is None
 
 
 def test_an_error_can_always_be_told() -> None:

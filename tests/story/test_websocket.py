@@ -136,7 +136,6 @@ def test_an_error_is_a_frame_with_the_codes_of_http_and_the_connection_goes_on(s
         ({"input": "hi", "stream_id": 7}, "invalid_value", "stream_id", 400),
         ({"input": "hi", "type": "response.dance"}, "unknown_frame_type", "type", 400),
         ({"input": "hi", "type": None}, "unknown_frame_type", "type", 400),
-        ({"type": "response.steer", "previous_response_id": "resp_x"}, "steering_not_supported", None, 400),
         ({"input": "hi", "conversation": "conv_none"}, "conversation_not_found", "conversation", 404),
         ({"input": "hi", "previous_response_id": "resp_00000000"}, "response_not_found", "previous_response_id", 404),
     ]

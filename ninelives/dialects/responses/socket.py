@@ -4,6 +4,7 @@ connection remembers. Refuses to know: sockets, engines and how long anything is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,10 +16,18 @@ from ninelives.core.history import call_ids
 from ninelives.core.spec import Message
 from ninelives.dialects import fields
 from ninelives.dialects.parsed import ParsedRequest
+from ninelives.dialects.responses.input import input_items, messages_of
+from ninelives.dialects.responses.refs import Item
 from ninelives.dialects.shared import error_object
 
 _REFUSED = ("stream", "stream_options", "background")
 _DONE = b"[DONE]"
+
+
+class _Kind(Struct):
+    """What a frame is."""
+
+    type: object = None
 
 
 class _Head(Struct):
@@ -47,11 +56,28 @@ class Create(Struct, frozen=True):
 
 
 class FrameRefused(Struct, frozen=True):
-    """A frame that is answered with an error. `at_once`: it concerns the current response, so it does not wait."""
+    """A frame that is answered with an error."""
 
     error: ClientError
     stream_id: str | None = None
-    at_once: bool = False
+
+
+class SteerFrame(Struct, frozen=True):
+    """response.steer: what the user says while a response is under way."""
+
+    previous: str
+    """The id of that response, as it was given."""
+    input: object
+    """As it was given: a failure returns it."""
+    items: tuple[Item, ...] = ()
+    error: ClientError | None = None
+    """Why it is refused, whatever the response does."""
+    id: str | None = None
+    """Given when it is accepted."""
+
+    def messages(self) -> tuple[Message, ...]:
+        """What it says."""
+        return tuple(messages_of(list(self.items)))
 
 
 class Held(Struct, frozen=True):
@@ -68,17 +94,16 @@ class Held(Struct, frozen=True):
     """Whose it is. An admin key may act for several owners on one connection."""
 
 
-def read_frame(raw: bytes) -> Create | FrameRefused:
+def read_frame(raw: bytes, max_parts: int) -> Create | SteerFrame | FrameRefused:
     """A client's frame; `raw` is known to be a JSON object."""
+    if msgspec.json.decode(raw, type=_Kind).type == "response.steer":
+        return _read_steer(raw, max_parts)
     try:
         head = fields.decode(raw, _Head)
     except ClientError as error:
         return FrameRefused(error)
-    if head.type == "response.steer":
-        words = "This server does not steer a running response: wait for it, or cancel it and send response.create."
-        return FrameRefused(ClientError("steering_not_supported", words), head.stream_id, at_once=True)
     if head.type != "response.create":
-        words = "type must be response.create: this server accepts no other frame."
+        words = "type must be response.create or response.steer: this server accepts no other frame."
         return FrameRefused(ClientError("unknown_frame_type", words, param="type"), head.stream_id)
     for name in _REFUSED:
         if getattr(head, name) is not None:
@@ -88,6 +113,48 @@ def read_frame(raw: bytes) -> Create | FrameRefused:
         words = "generate=false is not supported: there is nothing to warm up. Send the request when it should run."
         return FrameRefused(ClientError("unsupported_parameter", words, param="generate"), head.stream_id)
     return Create(raw, head.stream_id, head.previous_response_id, head.store is not False, head.model)
+
+
+def _read_steer(raw: bytes, max_parts: int) -> SteerFrame:
+    given = msgspec.json.decode(raw)
+    shown, said = given.get("previous_response_id"), given.get("input")
+    try:
+        if not isinstance(shown, str):
+            raise ClientError("invalid_input", "previous_response_id must name the response to steer.")
+        if not isinstance(said, str) and not (isinstance(said, list) and all(isinstance(each, dict) for each in said)):
+            raise ClientError("invalid_input", "input must be a text, or messages of the user.")
+        items = input_items(said, max_parts)
+        if any((item.get("type") or "message", item.get("role")) != ("message", "user") for item in items):
+            raise ClientError("invalid_input", "A steer has messages of the user only.")
+    except ClientError as error:
+        refused = ClientError("invalid_input", error.message)
+        return SteerFrame(shown if isinstance(shown, str) else "", said, error=refused)
+    return SteerFrame(shown, said, tuple(items))
+
+
+def successor(frame: Create, steers: Sequence[SteerFrame]) -> Create:
+    """The request that follows a steered response: the same settings, and what the user said meanwhile."""
+    body = msgspec.json.decode(frame.raw)
+    body["input"] = [item for steer in steers for item in steer.items]
+    if body.get("conversation") is None:
+        body["previous_response_id"] = steers[0].previous
+    previous = body.get("previous_response_id")
+    return replace(frame, raw=msgspec.json.encode(body), previous=previous)
+
+
+def steer_text(number: int, steer: SteerFrame, stream_id: str | None, error: NinelivesError | None = None) -> str:
+    """What became of a steer: accepted, or failed with an error. `number` counts such frames of a connection."""
+    told: dict[str, object] = {"previous_response_id": steer.previous}
+    if steer.id is not None:
+        told["id"] = steer.id
+    body: dict[str, object] = {"type": "response.steer.accepted", "sequence_number": number, "steer": told}
+    if error is not None:
+        told["input"] = steer.input
+        shown = {"type": "invalid_request_error", "code": error.code, "message": error.message}
+        body |= {"type": "response.steer.failed", "error": shown}
+    if stream_id is not None:
+        body["stream_id"] = stream_id
+    return msgspec.json.encode(body).decode()
 
 
 def continued(parsed: ParsedRequest, held: Held, shown: str) -> ParsedRequest:
