@@ -125,6 +125,11 @@ def preview_of(messages: Iterable[Message]) -> str:
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
 
 
+def previews(before: bytes, after: bytes) -> tuple[str, str]:
+    """The preview of a turn before an item of it was removed, and after."""
+    return preview_of(decoded_turn(before)), preview_of(decoded_turn(after))
+
+
 def searchable(messages: Iterable[Message]) -> str:
     """What user and assistant said, a paragraph each."""
     said = [text_of(message.get("content")) for message in messages if message.get("role") in ("user", "assistant")]

@@ -145,6 +145,7 @@ def test_d2_a_search_does_not_find_an_item_that_was_removed_at_once(client: Clie
     items = client.get(f"/v1/conversations/{talk}/items?order=asc").json()["data"]
     assert client.delete(f"/v1/conversations/{talk}/items/{items[0]['id']}").status == 200
     assert found(client, mark) == []
+    assert client.get(f"{SESSIONS}/{talk}").json()["preview"] == ""
 
 
 def test_d2_the_messages_of_a_session_have_no_removed_item(client: Client, mark: str) -> None:

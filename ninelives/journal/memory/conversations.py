@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ninelives.core.admission import editable
-from ninelives.core.sessions import decoded_turn, searchable
+from ninelives.core.sessions import decoded_turn, previews, searchable
 from ninelives.journal.memory.tables import MemoryConversation, MemoryTables
 from ninelives.journal.values import ConversationLink, ConversationRow, Removal
 
@@ -67,6 +69,9 @@ class MemoryConversations:
         for text in entry.texts if entry else ():
             if text.run == removal.run:  # a search finds no removed item
                 text.text = searchable(decoded_turn(turn))
+        before, after = previews(removal.turn(link.removed), turn)
+        if entry is not None and entry.row.preview == before:
+            entry.row = replace(entry.row, preview=after)
         return True
 
     async def forget(self, owner: str, named: str, own: str, at: int) -> str:

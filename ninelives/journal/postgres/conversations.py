@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ninelives.core.admission import ConversationFound, editable
-from ninelives.core.sessions import decoded_turn, searchable
+from ninelives.core.sessions import decoded_turn, previews, searchable
 from ninelives.journal import queries
 from ninelives.journal.postgres.connections import Connection, Connections
 from ninelives.journal.postgres.rows import DELETED, SESSIONS, hide_run
@@ -57,6 +57,8 @@ class PostgresConversations:
             turn = removal.turn(removed)
             await connection.execute(SQL["edit"], owner, conversation.id, removal.run, stored, turn)
             await _edit_text(connection, owner, conversation.id, removal.run, turn)
+            shown = previews(removal.turn(link.removed), turn)
+            await connection.execute(SESSIONS["edit_preview"], owner, conversation.id, *shown)
             return True
 
         return await self._connections.transact(work)

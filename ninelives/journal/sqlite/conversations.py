@@ -16,6 +16,7 @@ from ninelives.core.sessions import (
     decoded_turn,
     new_entry,
     own_entry,
+    previews,
     searchable,
     turn_of_stored,
 )
@@ -124,6 +125,7 @@ def _remove(db: apsw.Connection, owner: str, named: str, removal: Removal) -> bo
     turn = removal.turn(removed)
     db.execute(SQL["edit"], (owner, conversation, removal.run, stored, turn))
     _edit_text(db, owner, conversation, removal.run, turn)
+    db.execute(SESSIONS["edit_preview"], (owner, conversation, *previews(removal.turn(link.removed), turn)))
     return True
 
 

@@ -68,6 +68,10 @@ DELETE FROM session_texts WHERE owner = $1 AND entry = $2 AND run = $3;
 -- Whether the text of a turn can be searched.
 SELECT 1 FROM session_texts WHERE owner = $1 AND entry = $2 AND run = $3;
 
+-- name: edit_preview
+-- The preview of a session whose first words were removed.
+UPDATE sessions SET preview = $4 WHERE owner = $1 AND id = $2 AND preview = $3;
+
 -- name: unlist_text
 -- Delete the text of a run that goes, unless a session kept its turn.
 DELETE FROM session_texts x WHERE x.owner = $1 AND x.entry = $2 AND x.run = $3 AND NOT EXISTS (

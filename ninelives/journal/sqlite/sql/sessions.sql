@@ -66,6 +66,10 @@ DELETE FROM session_texts WHERE owner = ? AND entry = ? AND run = ?;
 -- Whether the text of a turn can be searched.
 SELECT 1 FROM session_texts WHERE owner = ? AND entry = ? AND run = ?;
 
+-- name: edit_preview
+-- The preview of a session whose first words were removed.
+UPDATE sessions SET preview = ?4 WHERE owner = ?1 AND id = ?2 AND preview = ?3;
+
 -- name: unlist_text
 -- Delete the text of a run that goes, unless a session kept its turn.
 DELETE FROM session_texts WHERE owner = ?1 AND entry = ?2 AND run = ?3 AND NOT EXISTS (
