@@ -1,6 +1,6 @@
 """python -m tests.cluster.bench: SQLite, PostgreSQL with one replica and with three, side by side in one run. Owns: the
 three targets, what is asked of each (a flood, paced streams, bare appends of the same slices, and how long an event
-takes to a reader on another replica), the table and the verdicts of issue 6. Refuses to know: processes and the load
+takes to a reader on another replica), the table and the verdicts. Refuses to know: processes and the load
 generator, which are those of lab.bench.
 
 Nothing is pinned to a core: servers, database and load share all of them, as they would on one small machine. The
@@ -116,7 +116,7 @@ class Bench:
 
 
 def judge(report: Report) -> None:
-    """The targets of issue 6."""
+    """The targets."""
     rate = {line.target: line.events_per_s for line in report.lines}
 
     def share(name: str, part: float, whole: float) -> None:

@@ -1,4 +1,4 @@
-"""Three replicas on one real PostgreSQL (issue 6). `make test-cluster` is the whole programme; here is a short trial of
+"""Three replicas on one real PostgreSQL. `make test-cluster` is the whole programme; here is a short trial of
 each part of it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A crash, a shutdown or a cancel at every call of the store that writes (issue 2, item 4), in one process."""
+"""A crash, a shutdown or a cancel at every call of the store that writes, in one process."""
 
 from __future__ import annotations
 

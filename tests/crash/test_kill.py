@@ -1,4 +1,4 @@
-"""Real processes and SIGKILL (issue 2, item 4). `make drill` does the same with 500 kills."""
+"""Real processes and SIGKILL. `make drill` does the same with 500 kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Races that a client can start (issue 2, item 5; P3, P6, P7), against a real server."""
+"""Races that a client can start (P3, P6, P7), against a real server."""
 
 from __future__ import annotations
 

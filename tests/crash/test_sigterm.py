@@ -1,4 +1,4 @@
-"""SIGTERM (issue 2, item 9; A9, P10). One shutdown with twenty runs, a stuck tool and a stuck reader is made once, and
+"""SIGTERM (A9, P10). One shutdown with twenty runs, a stuck tool and a stuck reader is made once, and
 each rule is a test over what was seen; the rest of the file ends servers in other ways."""
 
 from __future__ import annotations

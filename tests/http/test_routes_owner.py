@@ -1,4 +1,4 @@
-"""Every route, every verb, with ids of another owner: the answer is exactly that to an unknown id (issue 2, promises 4:
+"""Every route, every verb, with ids of another owner: the answer is exactly that to an unknown id (promises 4:
 cross-tenant). A route that the table below does not know makes a test fail."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server on PostgreSQL as its operator meets it: replicas, workers, health, workspaces, moving (issue 6, P15)."""
+"""The server on PostgreSQL as its operator meets it: replicas, workers, health, workspaces, moving (P15)."""
 
 from __future__ import annotations
 

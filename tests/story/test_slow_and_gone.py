@@ -1,5 +1,5 @@
-"""Readers that never read and readers that go away cost the others nothing, and leave nothing behind (issue 2 item 6,
-P8, B6, C2)."""
+"""Readers that never read and readers that go away cost the others nothing, and leave nothing behind
+(P8, B6, C2)."""
 
 from __future__ import annotations
 

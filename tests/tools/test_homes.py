@@ -1,4 +1,4 @@
-"""Workspaces on several machines: each has one home, and is refused everywhere else (issue 6, D3)."""
+"""Workspaces on several machines: each has one home, and is refused everywhere else (D3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bubblewrap must hold (requirement E4, promise P17, issue 3 item 4). All of it is tried for real."""
+"""What bubblewrap must hold (requirement E4, promise P17). All of it is tried for real."""
 
 from __future__ import annotations
 
