@@ -98,6 +98,7 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
         for shown in (run["run_id"], response["id"], chat["id"], queued["id"]):
             say("GET", path, id=shown)
     say("POST", "/v1/runs/{id}/stop", id=run["run_id"])
+    say("POST", "/v1/runs/{id}/fork", {"from_seq": 1}, id=run["run_id"])
     say("GET", "/v1/runs?output_chars=1")
     say("GET", "/")
     say("GET", "/static/{id}", id="page.js")
@@ -139,7 +140,8 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
     told = {(method.upper(), path) for path, methods in doc["paths"].items() for method in methods}
     elsewhere = {
         ("GET", "/v1/responses"),  # a websocket: tests/story/test_websocket.py
-        ("POST", "/v1/runs/{id}/approval"),  # these need a question: below
+        ("POST", "/v1/runs/{id}/approval"),  # these need a question, or a run that works: below
+        ("POST", "/v1/runs/{id}/steer"),
         ("GET", "/v1/approvals"),
         ("DELETE", "/v1/approvals/{id}"),
     }
@@ -164,6 +166,8 @@ def test_a_response_in_any_state_fits_its_schema(tmp_path: Path) -> None:
         )
         say("GET", "/v1/runs/{id}", id=shown)
         say("GET", "/v1/responses/{id}", id=shown)
+        say("POST", "/v1/runs/{id}/steer", {"input": "search for notes"}, id=shown)
+        say("GET", "/v1/runs/{id}", id=shown)
         say("POST", "/v1/runs/{id}/approval", {"choice": "always"}, id=shown)
         finished(client, shown)
         (grant,) = say("GET", "/v1/approvals")["data"]
