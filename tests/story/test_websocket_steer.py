@@ -147,15 +147,36 @@ def test_a_response_of_another_owner_is_unknown(upstream: Upstream, tmp_path: Pa
     assert server.stop() == 0
 
 
-def test_p3_after_kill_9_the_response_itself_reads_an_accepted_steer_once(upstream: Upstream, tmp_path: Path) -> None:
-    server = start_server(tmp_path, upstream.url)
+def test_a_tool_that_runs_finishes_before_the_end_and_does_not_run_again(upstream: Upstream, tmp_path: Path) -> None:
+    server = start_server(tmp_path, upstream.url, NINELIVES_TOOLS_APPROVAL="never")
     with wire(server) as line:
-        shown = begin(line, "hi [[tokens=40 pace=0.1]]", store=True)
+        line.send(input='[[tools=terminal:{"command":"echo x >> begun.txt; sleep 1; echo x >> ran.txt"}]]')
+        shown = line.next()["response"]["id"]
+        wait_until(lambda: list(tmp_path.rglob("begun.txt")), "the tool runs")
         assert steer(line, shown, WISH)["type"] == "response.steer.accepted"
-        server.kill()
+        first, second = line.turn()[-1]["response"], line.turn()[-1]["response"]
+    assert (first["incomplete_details"], text_of(second)) == ({"reason": "steered"}, "As you wish.")
+    assert [item["type"] for item in first["output"]][-2:] == ["function_call", "function_call_output"]
+    assert [path.read_text() for path in tmp_path.rglob("ran.txt")] == ["x\n"]
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("end", ["kill", "restart"])
+def test_p3_after_a_kill_or_restart_the_response_itself_reads_an_accepted_steer_once(
+    upstream: Upstream, tmp_path: Path, mark: str, end: str
+) -> None:
+    server = start_server(tmp_path, upstream.url, NINELIVES_LIMITS_DRAIN_S="1")
+    with wire(server) as line:
+        shown = begin(line, f"{mark} [[tokens=60 pace=0.1]]", store=True)
+        assert steer(line, shown, WISH)["type"] == "response.steer.accepted"
+        if end == "kill":
+            server.kill()
+        else:
+            assert server.stop() == 0
     server = start_server(tmp_path, upstream.url)
     done = finished(server.client, shown)
     assert (done["status"], text_of(done)) == ("completed", "As you wish."), "the draft was dropped, the steer was not"
+    assert [message["content"] for message in upstream.asked(mark)[-1]["messages"]].count(WISH) == 1
     assert server.stop() == 0
 
 
