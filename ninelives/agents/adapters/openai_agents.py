@@ -80,7 +80,8 @@ class DurableCopy:
         if id(agent) not in self._copies:
             model = agent.model if isinstance(agent.model, Model) else MultiProvider().get_model(agent.model)
             tools = [self._tool(tool) if isinstance(tool, FunctionTool) else tool for tool in agent.tools]
-            copy = agent.clone(model=StepModel(model, self._steps, self._calls), tools=tools, handoffs=[])
+            names = frozenset(tool.name for tool in tools if isinstance(tool, FunctionTool))
+            copy = agent.clone(model=StepModel(model, self._steps, self._calls, names), tools=tools, handoffs=[])
             self._copies[id(agent)] = copy
             copy.handoffs = [self._handoff(each) for each in agent.handoffs]
         return self._copies[id(agent)]
@@ -116,8 +117,10 @@ class DurableCopy:
 class StepModel(Model):
     """A model, each answer of which is a step."""
 
-    def __init__(self, wrapped: Model, steps: Steps, calls: dict[str, e.Call]) -> None:
+    def __init__(self, wrapped: Model, steps: Steps, calls: dict[str, e.Call], durable: frozenset[str]) -> None:
         self._wrapped = wrapped
+        self._durable = durable
+        """The tools whose calls are steps. Calls of others, such as handoffs, are no calls of the run."""
         self._steps = steps
         self._calls = calls
         """The calls of this run by the ids of the framework."""
@@ -125,14 +128,13 @@ class StepModel(Model):
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """See Model.get_response."""
         given = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
-        handoffs = {each.tool_name for each in given["handoffs"]}
         tools = sorted(tool.name for tool in given["tools"])
         request = _encode([given["system_instructions"], given["input"], tools])
-        parts = _parts(self._wrapped.stream_response(**given), handoffs)
+        parts = _parts(self._wrapped.stream_response(**given), self._durable)
         asked = await self._steps.ask(request, lambda: parts)
         record = from_json(asked.record)
         output = _items.validate_python(record["output"])
-        made = [item for item in output if isinstance(item, ResponseFunctionToolCall) and item.name not in handoffs]
+        made = [item for item in output if isinstance(item, ResponseFunctionToolCall) and item.name in self._durable]
         self._calls |= {item.call_id: call for item, call in zip(made, asked.calls, strict=False)}
         return ModelResponse(output=output, usage=Usage(**record["usage"]), response_id=record["id"])
 
@@ -141,7 +143,7 @@ class StepModel(Model):
         return self._wrapped.stream_response(*args, **kwargs)
 
 
-async def _parts(stream: AsyncIterator[Any], handoffs: set[str]) -> AsyncIterator[e.Delta | AnswerEnd]:
+async def _parts(stream: AsyncIterator[Any], durable: frozenset[str]) -> AsyncIterator[e.Delta | AnswerEnd]:
     """A model's answer as deltas and an AnswerEnd."""
     texts: list[str] = []
     thoughts: list[str] = []
@@ -154,11 +156,11 @@ async def _parts(stream: AsyncIterator[Any], handoffs: set[str]) -> AsyncIterato
                 thoughts.append(event.delta)
                 yield e.ReasoningDelta(event.delta)
             case "response.completed" | "response.incomplete":
-                yield _end(event.response, "".join(texts), "".join(thoughts), handoffs)
+                yield _end(event.response, "".join(texts), "".join(thoughts), durable)
 
 
-def _end(response: Any, text: str, thought: str, handoffs: set[str]) -> AnswerEnd:
-    made = [item for item in response.output if item.type == "function_call" and item.name not in handoffs]
+def _end(response: Any, text: str, thought: str, durable: frozenset[str]) -> AnswerEnd:
+    made = [item for item in response.output if item.type == "function_call" and item.name in durable]
     spent = response.usage
     counts = {"requests": 1, "input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
     if spent is not None:
