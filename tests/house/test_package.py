@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,10 @@ def test_the_packages_of_a_server_are_followed_through_extras_and_markers() -> N
 
 def test_the_source_distribution_has_the_bill_of_materials_and_the_threat_model() -> None:
     assert {"sbom.cdx.json", "SECURITY.md"} <= set((ROOT / "MANIFEST.in").read_text().split())
+
+
+def test_a_test_file_outside_of_a_package_has_a_name_of_its_own() -> None:
+    """Two of one name cannot be collected in one run."""
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    names = Counter(path.name for path in files)
+    assert [name for name, count in names.items() if count > 1] == []
