@@ -131,10 +131,12 @@ function cardOf(run) {
   return card;
 }
 
-// All that will run: each argument by its name, as text. Arguments that are no JSON object are shown as they are.
+// All that will run: each argument by its name, as text. Arguments that are no JSON object are shown as they are, and so
+// are those with a number that a browser would round.
 function valuesOf(asked) {
   let decoded = null;
-  try { decoded = JSON.parse(asked.arguments || "{}"); } catch { /* shown as it is */ }
+  const numbers = (asked.arguments || "").replace(/"(?:[^"\\]|\\.)*"/g, "");
+  try { decoded = /[0-9.]{16}|[0-9][eE]/.test(numbers) ? null : JSON.parse(asked.arguments || "{}"); } catch { /* as it is */ }
   if (decoded === null || typeof decoded !== "object" || Array.isArray(decoded)) return valueOf("call", asked.call);
   const entries = Object.entries(decoded);
   if (entries.length === 0) return el("p", { class: "soft" }, "This call has no arguments.");

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
 OUT = Path(__file__).parent / "out"
-SETTINGS = {"NINELIVES_TOOLS_APPROVAL": "on-write"}
+SETTINGS = {
+    "NINELIVES_TOOLS_APPROVAL": "on-write",
+    "NINELIVES_TOOLS_MODULES": str(Path(__file__).parent / "paying.py"),
+}
 PATIENCE_MS = 60_000
 
 

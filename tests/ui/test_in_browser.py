@@ -88,6 +88,16 @@ def test_a_call_cannot_run_anything_in_the_page_and_shows_what_cannot_be_seen(ta
     wait_until(lambda: server.client.get(f"{RUNS}/{run}").json()["status"] == DONE, "the run goes on")
 
 
+def test_g11_a_number_that_a_browser_would_round_is_shown_as_it_is(tab: Page, server: Server) -> None:
+    run = waiting(server, "pay", {"account": 9007199254740993})
+    sign_in(tab, f"/#/approvals/{run}")
+    card = card_of(tab, run)
+    card.wait_for()
+    assert "9007199254740993" in (card.locator(".value pre").text_content() or "")
+    card.get_by_role("button", name="Deny").click()
+    card.get_by_text("Denied.").wait_for()
+
+
 def test_text_cannot_become_markup_even_if_a_script_tried(tab: Page, server: Server) -> None:
     sign_in(tab)
     tried = "() => { try { document.body.innerHTML = '<b>x</b>'; return 'done' } catch (e) { return e.name } }"
