@@ -81,7 +81,7 @@ class RunSteerAccepted(Struct, frozen=True):
     object: Literal["hermes.run.steer"]
     run_id: str
     steer_id: str
-    accepted: Literal[True]
+    accepted: Annotated[bool, Meta(extra_json_schema={"enum": [True]})]  # msgspec < 0.22 refuses Literal[True]
 
 
 class RunForked(Struct, frozen=True):
