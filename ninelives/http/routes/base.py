@@ -195,8 +195,9 @@ class RunRoutes(DialectRoutes):
         asked, strategy = context.waiting(parsed.asked), context.strategy()
         if strategy is not None:
             asked = replace(asked, alone=asked.session is not None and asked.kept in ("stored", "hours"))
-        order = Order(owner=context.owner, spec=parsed.spec, asked=asked, size=size, strategy=strategy or "reject")
-        ticket = await parts.engine.submit(order)
+        ticket = await parts.engine.submit(
+            Order(owner=context.owner, spec=parsed.spec, asked=asked, size=size, strategy=strategy or "reject")
+        )
         # The run may wait for long: from here on the whole request is in its store only.
         parsed = replace(parsed, spec=parsed.spec.for_readers())
         return await self.answer_created(request, parsed, ticket)
