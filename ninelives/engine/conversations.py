@@ -99,7 +99,8 @@ class ConversationEdits:
     ) -> bool:
         """Take an item of a run out: `turn` is the run's turn without some items. False where it is gone already."""
         self._engine.refuse_if_unable(stored=True)
-        await self._engine.lister.catch_up(owner)  # a run that is listed later would be found by what is removed here
+        # A run that is listed later would be found by what is removed here.
+        await self._stored(self._engine.lister.catch_up(owner))
         removal = Removal(state.facts.run, item, lambda removed: msgspec.json.encode(turn(removed)))
         return await self._stored(self._rows.remove(owner, named, removal))
 

@@ -193,13 +193,13 @@ def test_a8_a_stored_run_that_waits_for_a_slot_keeps_only_its_id_in_memory(
     text = "word " * (QUEUED_MB * 200_000)
     body = chat.ask(text) if path == chat.PATH else {"input": text}
     with ExitStack() as lines:
+        lines.callback(server.kill)
         for _ in range(QUEUED_BODIES):
             line = lines.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             line.sendall(raw_post(path, json.dumps(body | fields).encode()))
         wait_until(lambda: server.health()["runs"]["queued"] == QUEUED_BODIES, "all wait", 60.0)
         half = QUEUED_BODIES * QUEUED_MB / 2
         wait_until(lambda: resident_mb(server.process.child.pid) - before < half, f"less than {half} MB are held", 60.0)
-    server.kill()
 
 
 def resident_mb(pid: int) -> float:
