@@ -138,7 +138,7 @@ class Stdio:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 writer.write(text.encode() + b"\n")
                 await writer.drain()
-        except ConnectionError:
+        except (ConnectionError, RuntimeError):  # RuntimeError: uvloop, where its pipe is closed already
             await _within(self._exit_told, LAST_WORDS_S)
             self._lost("it closed its input")
 
