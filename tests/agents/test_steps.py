@@ -15,27 +15,14 @@ from ninelives.agents.steps import StepFailed
 from ninelives.core import events as e
 from ninelives.core.errors import AgentError
 from ninelives.models.scripted import ScriptedModel
+from tests.agents.replays import agent_of
+from tests.agents.replays import attempt as killed_after
 from tests.journals import Pen
-
-
-def agent_of(function: Callable[..., Any]) -> Any:
-    return adapted(function, Surroundings(ScriptedModel(), LoopSettings(), None))  # type: ignore[arg-type]
 
 
 async def attempt(function: Callable[..., Any], pen: Pen, events: int = 10**9) -> Pen:
     """One attempt, killed after this many events."""
-    run = agent_of(function).run(Turn(pen.state, ()))
-    try:
-        async for event in run:
-            pen.write(event)
-            events -= 1
-            if events == 0:
-                break
-    except StepFailed as error:  # as the engine does
-        pen.write(e.RunFailed(code="server_error", message=error.message, reason=error.code))
-    finally:
-        await run.aclose()
-    return pen
+    return await killed_after(agent_of(function), pen, events)
 
 
 async def test_a_function_answers_with_what_it_returns() -> None:
