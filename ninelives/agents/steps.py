@@ -9,6 +9,9 @@ that was in flight follows the crash rule of its effect (P5). A step is found ag
 steps in their order. Where the code asks for something that the journal does not hold, while the journal holds steps
 that nobody asked for, the run ends with `replay_diverged`: going on would repeat what was done.
 
+A step can make steps, such as an agent inside a tool. They belong to it: where the outer one returns its recorded
+result, or is not made again, nobody asks for the inner ones any more.
+
 A message can only begin while no call is in flight (core/table.py). So an answer that arrives beside a call, such as
 that of an agent inside a tool, is journaled as a call of the hidden tool `_model`."""
 
@@ -18,6 +21,7 @@ import asyncio
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Literal
 
 from msgspec import Struct
@@ -45,8 +49,14 @@ IN_MEMORY = (
     "This call needs the approval of a person. It was not made, because this run is kept in memory only "
     '(store_false = "memory") and cannot wait for an answer. Send the request with store: true, or leave store out.'
 )
+NO_WAITING = (
+    "This call needs the approval of a person. It was not made, because it is part of another call, which cannot wait "
+    "for an answer."
+)
 SHOWN = 500
 """Characters of a value in an error message."""
+_inside: ContextVar[str] = ContextVar("inside", default="")
+"""The id of the call whose body this code is part of."""
 
 
 class StepFailed(AgentError):
@@ -151,6 +161,7 @@ class Steps:
         self._answers = {digest: deque(found) for digest, found in _answers(facts.messages).items()}
         self._texts = deque(said for said in facts.messages if not said.step)
         self._own = _own_calls(facts)
+        self._outer = {item.started.call.id: item.started.inside for item in facts.items if isinstance(item, Called)}
         self._left = len(facts.messages) + sum(map(len, self._own.values()))
         self._asked_for = asyncio.Event()
         """Set at each step that the journal holds."""
@@ -289,6 +300,7 @@ class Steps:
         call, due = await self._journaled(plan)
         self._open.pop(call.id, None)
         if (done := self._facts.results.get(call.id)) is not None:
+            await self._leave_inner(call.id)
             return _raised(done)
         if (given := self._facts.approvals.get(call.id)) is not None and given.choice in ("deny", "expired"):
             words = "denied by a person" if given.choice == "deny" else "not approved in time"
@@ -318,12 +330,27 @@ class Steps:
         await self._check_new(f"{plan.name}({_brief(plan.arguments)})")
         return e.Call(self._new_id(), plan.name, plan.arguments), None
 
-    async def _settle_unknown(self, call: e.Call) -> None:
-        """A write that an earlier attempt started and did not finish: told as unknown, or a person decides."""
-        if self._on_unknown == "ask" and self._approvals is not None and self._facts.accepted.spec.kept != "memory":
-            await self._wait_for_person(self._approvals.ask(call, WHY_UNKNOWN))
+    async def _leave_inner(self, outer: str) -> None:
+        """Nobody will ask for the steps that this call made: it is not made again. One that was in flight is told as
+        unknown."""
+        inner = [call for found in self._own.values() for call in found if self._outer.get(call.id) == outer]
+        for call in inner:
+            self._own[call.name, call.arguments].remove(call)
+            self._found()
+            await self._leave_inner(call.id)
+            if call.id in self._facts.due:
+                await self._finish_unknown(call)
+
+    async def _finish_unknown(self, call: e.Call) -> None:
         async with self._floor:
             await self._tell(e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown"))
+
+    async def _settle_unknown(self, call: e.Call) -> None:
+        """A write that an earlier attempt started and did not finish: told as unknown, or a person decides."""
+        await self._leave_inner(call.id)
+        if self._on_unknown == "ask" and self._approvals is not None and self._facts.accepted.spec.kept != "memory":
+            await self._wait_for_person(self._approvals.ask(call, WHY_UNKNOWN))
+        await self._finish_unknown(call)
         raise StepUnknown(UNKNOWN)
 
     async def _refuse(self, plan: CallPlan, call: e.Call, due: Due | None, words: str) -> str:
@@ -338,10 +365,12 @@ class Steps:
         if self._approvals is None or plan.tool is None:
             return
         question = await self._approvals.question(self._state, call, plan.tool, lambda host: False)
-        if question is not None and self._facts.accepted.spec.kept == "memory":
-            raise StepDenied(await self._refuse(plan, call, None, IN_MEMORY))
-        if question is not None:
-            await self._wait_for_person(question)
+        if question is None:
+            return
+        if self._facts.accepted.spec.kept == "memory" or _inside.get():
+            words = NO_WAITING if _inside.get() else IN_MEMORY
+            raise StepDenied(await self._refuse(plan, call, None, words))
+        await self._wait_for_person(question)
 
     async def _wait_for_person(self, question: e.ApprovalRequested) -> None:
         """Ask, once no call is in flight: the run is parked then, and a call would be cut off. So this never returns:
@@ -362,16 +391,21 @@ class Steps:
         try:
             async with self._floor:
                 label = plan.label or plan.name
-                await self._tell(e.ToolStarted(call=call, effect=plan.effect, label=label, emoji=plan.emoji))
+                await self._tell(
+                    e.ToolStarted(call=call, effect=plan.effect, label=label, emoji=plan.emoji, inside=_inside.get())
+                )
             if not self._holds_claim():
                 await asyncio.get_running_loop().create_future()  # another process has the run: wait to be closed
             began = asyncio.get_running_loop().time()
             failure: Exception | None = None
+            outer = _inside.set(call.id)
             try:
                 made = await body(call.id)
             except Exception as error:  # the error of a step is a fact: it is the same after a crash
                 failure = error
                 made = Made(f"{type(error).__name__}: {error}", is_error=True)
+            finally:
+                _inside.reset(outer)
             async with self._floor:
                 took = int((asyncio.get_running_loop().time() - began) * 1000)
                 await self._tell(_finished(call.id, made, took))

@@ -143,6 +143,8 @@ class ToolStarted(Event, frozen=True, tag="tool.started", kw_only=True):
     emoji: str = ""
     process: Process | None = None
     """Where the tool is a process: the launcher, which waits until this event is committed."""
+    inside: str = ""
+    """The id of the call that made this one, where a step of an agent makes steps (agents/steps.py)."""
 
 
 class ToolProgressed(Event, frozen=True, tag="tool.progressed"):

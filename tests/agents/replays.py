@@ -10,8 +10,9 @@ from typing import Any
 from ninelives.agents.adapters import Surroundings, adapted
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.loop import LoopSettings
-from ninelives.agents.steps import StepFailed
+from ninelives.agents.steps import MODEL, StepFailed
 from ninelives.core import events as e
+from ninelives.core.state import Called
 from ninelives.models.scripted import ScriptedModel
 from tests.journals import Pen, spec_of
 
@@ -56,28 +57,36 @@ class Killed:
     """Answers that were asked for again though they were finished."""
 
 
+def done_in(state: Any) -> tuple[int, int]:
+    """How many calls and how many answers of models the journal has finished."""
+    facts = state.facts
+    started = [item.started.call for item in facts.items if isinstance(item, Called)]
+    hidden = {call.id for call in started if call.name == MODEL}
+    answers = len([said for said in facts.messages if said.step]) + len(hidden & set(facts.results))
+    return len(set(facts.results) - hidden), answers
+
+
 async def killed_everywhere(make: Callable[[World], object], question: str = "Say hello") -> tuple[Pen, list[Killed]]:
     """The run without a kill, and a kill after each of its events."""
     whole = await attempt(
         agent_of(make(World())), Pen(spec_of(input=({"role": "user", "content": question},))).attempt()
     )
+    all_calls, all_answers = done_in(whole.state)
     kills: list[Killed] = []
     for events in range(1, whole.state.seq - 1):
         world = World()
         pen = Pen(spec_of(input=({"role": "user", "content": question},))).attempt()
         await attempt(agent_of(make(world)), pen, events)
-        finished = len([r for r in pen.state.facts.results.values()])
-        settled = len([said for said in pen.state.facts.messages if said.step])
+        finished, settled = done_in(pen.state)
         calls, asked = len(world.calls), world.asked
         after = type(pen.entries[-1].event).__name__
         await attempt(agent_of(make(world)), pen.crash())
-        total = len(whole.state.facts.results)
         kills.append(
             Killed(
                 after,
                 pen.state,
-                max(0, len(world.calls) - calls - (total - finished)),
-                max(0, world.asked - asked - (len([m for m in whole.state.facts.messages if m.step]) - settled)),
+                max(0, len(world.calls) - calls - (all_calls - finished)),
+                max(0, world.asked - asked - (all_answers - settled)),
             )
         )
     return whole, kills

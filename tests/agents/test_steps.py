@@ -226,3 +226,38 @@ async def test_a_function_without_context_is_not_resumable_unless_it_says_so() -
     assert not agent_of(plain).resumable and agent_of(with_context).resumable
     plain.resumable = True  # type: ignore[attr-defined]
     assert agent_of(plain).resumable
+
+
+@pytest.mark.parametrize("effect", ["read", "write"])
+async def test_steps_inside_of_a_step_belong_to_it(effect: str) -> None:
+    made: list[str] = []
+
+    async def leaf(name: str) -> str:
+        made.append(name)
+        return name
+
+    async def agent(question: str, ctx: Any) -> str:
+        async def branch() -> str:
+            made.append("branch")
+            await ctx.step("leaf", leaf, "one", effect="read")
+            return str(await ctx.step("leaf", leaf, "two", effect=effect))
+
+        try:
+            found = await ctx.step("branch", branch, effect=effect)
+        except StepFailed as error:
+            found = error.code
+        await ctx.step("leaf", leaf, "three", effect="read")
+        return str(found)
+
+    whole = await attempt(agent, Pen().attempt())
+    assert whole.state.facts.messages[-1].text == "two" and made == ["branch", "one", "two", "three"]
+    for events in range(1, whole.state.seq - 1):
+        pen = await attempt(agent, Pen().attempt(), events)
+        finished = {done.output for done in pen.state.facts.results.values()}
+        made.clear()
+        state = (await attempt(agent, pen.crash())).state
+        assert state.status == "completed" and not state.facts.due
+        assert not finished & set(made), "what was finished is not made again"
+        assert len(made) == len(set(made))
+        unknown = events in range(1, 6) and effect == "write"
+        assert state.facts.messages[-1].text == ("outcome_unknown" if unknown else "two")

@@ -4,6 +4,7 @@ know: where an object comes from (app/extensions.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import cast, get_args
@@ -13,7 +14,7 @@ from msgspec import Struct
 from ninelives.agents.approval import Approvals
 from ninelives.agents.base import Agent
 from ninelives.agents.loop import LoopSettings
-from ninelives.core.events import Effect
+from ninelives.core.events import Call, Effect
 from ninelives.models.base import Model
 from ninelives.tools.base import Execution, Place, ToolRefused
 
@@ -40,6 +41,7 @@ class Adapter(Struct, frozen=True):
 ADAPTERS = (
     Adapter("a pydantic-ai Agent", "pydantic_ai", ("pydantic_ai.agent.abstract.AbstractAgent",)),
     Adapter("an agent of the OpenAI Agents SDK", "openai_agents", ("agents.agent.Agent",)),
+    Adapter("a LangGraph graph", "langgraph", ("langgraph.pregel.main.Pregel", "langgraph.graph.state.StateGraph")),
     Adapter("an async function or async generator", "function"),
 )
 
@@ -57,6 +59,23 @@ class FrameworkTool(Struct):
     async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
         """See Tool.prepare."""
         raise ToolRefused(f"{self.name} is carried out by the framework of its agent.")
+
+
+class FrameworkCalls:
+    """The calls that models of a run asked for and that are not made yet, by the ids of the framework. Agents inside
+    tools may use the same ids, so a call is found by its name too, and once."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Call] = {}
+
+    def add(self, ids: Iterable[str | None], calls: Iterable[Call]) -> None:
+        """Calls of an answer, in order."""
+        self._calls |= {known: call for known, call in zip(ids, calls, strict=False) if known}
+
+    def take(self, known: str | None, name: str) -> Call | None:
+        """The call to make; None where no message of the run asked for it."""
+        call = self._calls.get(known or "")
+        return self._calls.pop(known or "") if call is not None and call.name == name else None
 
 
 def effect_of(given: object) -> Effect:

@@ -21,7 +21,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputItem
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import from_json, to_json
 
-from ninelives.agents.adapters import FrameworkTool, Surroundings, effect_of
+from ninelives.agents.adapters import FrameworkCalls, FrameworkTool, Surroundings, effect_of
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.steps import AnswerEnd, CallPlan, Made, Steps
 from ninelives.core import events as e
@@ -72,7 +72,7 @@ class DurableCopy:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._calls: dict[str, e.Call] = {}
+        self._calls = FrameworkCalls()
         self._copies: dict[int, SdkAgent[Any]] = {}
 
     def of(self, agent: SdkAgent[Any]) -> SdkAgent[Any]:
@@ -100,7 +100,7 @@ class DurableCopy:
         shown = FrameworkTool(tool.name, tool.description, tool.params_json_schema, effect)
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
-            call = self._calls.get(context.tool_call_id)
+            call = self._calls.take(context.tool_call_id, tool.name)
             plan = CallPlan(name=tool.name, arguments=arguments or "{}", effect=effect, call=call, tool=shown)
 
             async def body(_: str) -> Made:
@@ -117,13 +117,12 @@ class DurableCopy:
 class StepModel(Model):
     """A model, each answer of which is a step."""
 
-    def __init__(self, wrapped: Model, steps: Steps, calls: dict[str, e.Call], durable: frozenset[str]) -> None:
+    def __init__(self, wrapped: Model, steps: Steps, calls: FrameworkCalls, durable: frozenset[str]) -> None:
         self._wrapped = wrapped
         self._durable = durable
         """The tools whose calls are steps. Calls of others, such as handoffs, are no calls of the run."""
         self._steps = steps
         self._calls = calls
-        """The calls of this run by the ids of the framework."""
 
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """See Model.get_response."""
@@ -135,7 +134,7 @@ class StepModel(Model):
         record = from_json(asked.record)
         output = _items.validate_python(record["output"])
         made = [item for item in output if isinstance(item, ResponseFunctionToolCall) and item.name in self._durable]
-        self._calls |= {item.call_id: call for item, call in zip(made, asked.calls, strict=False)}
+        self._calls.add((item.call_id for item in made), asked.calls)
         return ModelResponse(output=output, usage=Usage(**record["usage"]), response_id=record["id"])
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:

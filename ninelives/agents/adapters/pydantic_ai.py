@@ -8,7 +8,7 @@ tool says what it does with `metadata={"effect": "read"}`; without it, it is a w
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic_ai import ModelRetry
@@ -39,7 +39,7 @@ from pydantic_ai.tools import RunContext
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_core import from_json, to_json
 
-from ninelives.agents.adapters import FrameworkTool, Surroundings, effect_of
+from ninelives.agents.adapters import FrameworkCalls, FrameworkTool, Surroundings, effect_of
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.steps import AnswerEnd, CallPlan, Made, Steps
 from ninelives.core import events as e
@@ -73,7 +73,7 @@ class PydanticAgent:
         spec, agent = turn.state.facts.accepted.spec, self._agent
         if agent.model is None:
             raise AgentError("agent_without_model", "The pydantic-ai agent has no model: Agent('openai:gpt-5.2').")
-        calls: dict[str, e.Call] = {}
+        calls = FrameworkCalls()
         model = PydanticStepModel(agent.model, steps, calls)
         toolsets = [StepToolset(each, steps, calls) for each in agent.toolsets]
         with agent.override(model=model, toolsets=toolsets, tools=[]):
@@ -90,11 +90,10 @@ class PydanticAgent:
 class PydanticStepModel(WrapperModel):
     """The model of an agent, each answer of which is a step."""
 
-    def __init__(self, wrapped: Any, steps: Steps, calls: dict[str, e.Call]) -> None:
+    def __init__(self, wrapped: Any, steps: Steps, calls: FrameworkCalls) -> None:
         super().__init__(infer_model(wrapped) if isinstance(wrapped, str) else wrapped)
         self._steps = steps
         self._calls = calls
-        """The calls of this run by the ids of the framework."""
 
     async def request(
         self,
@@ -108,9 +107,7 @@ class PydanticStepModel(WrapperModel):
         asked = await self._steps.ask(_digested(messages, model_request_parameters), lambda: parts)
         response = ModelMessagesTypeAdapter.validate_json(asked.record)[0]
         assert isinstance(response, ModelResponse)
-        self._calls |= {
-            part.tool_call_id: call for part, call in zip(_calls(response, outputs), asked.calls, strict=False)
-        }
+        self._calls.add((part.tool_call_id for part in _calls(response, outputs)), asked.calls)
         return response
 
 
@@ -120,7 +117,7 @@ class StepToolset(WrapperToolset[Any]):
 
     wrapped: AbstractToolset[Any]
     steps: Steps
-    calls: dict[str, e.Call] = field(default_factory=dict)
+    calls: FrameworkCalls
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
@@ -128,7 +125,7 @@ class StepToolset(WrapperToolset[Any]):
         """See AbstractToolset.call_tool. A ModelRetry is a result, which is raised again after a crash."""
         shown = tool.tool_def
         effect = effect_of((shown.metadata or {}).get("effect"))
-        call = self.calls.get(ctx.tool_call_id or "")
+        call = self.calls.take(ctx.tool_call_id, name)
         plan = CallPlan(
             name=name,
             arguments=call.arguments if call is not None else to_json(tool_args).decode(),
