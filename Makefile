@@ -29,16 +29,18 @@ export PYTHONDONTWRITEBYTECODE =
 $(SERVER): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Ninelives needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ...' >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) $(CONSTRAINTS) -e .
-	touch $@
+	@echo 'Installing the server into $(VENV) (once; no development tools)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python lab/install.py $(CONSTRAINTS) -e .
+	@touch $@
 
 $(STAMP): $(SERVER)
-	$(BIN)/python $(PIP) $(CONSTRAINTS) -e '.[dev]'
-	touch $@
+	@echo 'Installing the development tools into $(VENV) (once)'
+	@$(BIN)/python lab/install.py $(CONSTRAINTS) -e '.[dev]'
+	@touch $@
 
 serve: $(SERVER)
-	$(BIN)/ninelives serve $(ARGS)
+	@$(BIN)/ninelives serve $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check ninelives lab tests

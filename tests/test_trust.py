@@ -177,15 +177,15 @@ def test_a_server_that_is_started_in_a_foreign_folder_runs_nothing_of_it(repo: P
     assert not mark.exists() and url not in out
     told = [line for line in err.splitlines() if "is not used: it is not trusted" in line]
     assert len(told) == 1 and str(repo / "ninelives.toml") in told[0]
-    assert re.search(r"^  config    no file", out, re.MULTILINE)
+    assert re.search(r"^  state     .*; no config file$", out, re.MULTILINE)
 
 
-def test_the_banner_names_the_file_the_sandbox_the_approval_mode_and_whether_programs_can_be_run(repo: Path) -> None:
+def test_the_banner_names_the_file_the_sandbox_the_approval_mode_and_whether_the_model_answers(repo: Path) -> None:
     (repo / "ninelives.toml").write_text('[tools]\nsandbox = "off"\napproval = "always"\n')
     with serving(repo, "--config", "ninelives.toml") as stop:
         out, _ = stop()
-    assert f"  config    {repo}/ninelives.toml\n" in out
-    assert "  tools     sandbox off, approval always, shell tools offered\n" in out
+    rules = "sandbox off, approval always, shell tools offered"
+    assert f"  state     model answers; {rules}; config {repo}/ninelives.toml\n" in out
 
 
 # The key of a data directory

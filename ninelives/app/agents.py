@@ -36,6 +36,7 @@ from ninelives.dialects.asking import Profile
 from ninelives.engine.base import patiently
 from ninelives.journal.base import Pending
 from ninelives.models.base import Model
+from ninelives.models.find import find_model, first_name
 from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
 from ninelives.tools.base import HERE, Place, Tool, approval_class
@@ -184,16 +185,21 @@ def upstream_of(settings: Settings, url: str, name: str, api_key: str) -> Upstre
     )
 
 
-def choose_model(settings: Settings, found: Upstream | None) -> tuple[Model, str]:
-    """The model of the default profile, and one phrase that describes it. Raises ConfigError."""
+async def choose_model(settings: Settings, env: Mapping[str, str]) -> tuple[Model, str]:
+    """The model of the default profile, and one phrase that describes it. Where only a URL is set, it is the first
+    model that is listed there. Raises ConfigError."""
     m = settings.model
-    if m.url:
-        upstream = upstream_of(settings, m.url, m.name, m.api_key or "")
-        model = model_at(upstream)
-        return model, f"{model.name} at {upstream.url}"
-    if found is not None:
-        return OpenAIModel(found), f"{found.name} at {found.url} (found by itself)"
-    return ScriptedModel(), "the built-in scripted demo model"
+    if not m.url:
+        found = await find_model(env)
+        if found is None:
+            return ScriptedModel(), "the built-in scripted demo model"
+        return OpenAIModel(found.upstream), f"{found.upstream.name} at {found.upstream.url} ({found.by})"
+    listed = ""
+    if not m.name and not model_scheme(m.url):
+        listed = await first_name(m.url, m.api_key or "")
+    upstream = upstream_of(settings, m.url, m.name or listed, m.api_key or "")
+    model = model_at(upstream)
+    return model, f"{model.name} at {upstream.url}{' (the first that is listed there)' if listed else ''}"
 
 
 def model_at(upstream: Upstream) -> Model:

@@ -4,6 +4,7 @@ key, model, assembly, start), and errors that say what to do. Refuses to know: s
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from secrets import token_urlsafe
 
@@ -20,7 +21,6 @@ from ninelives.core.errors import Damaged
 from ninelives.journal.sqlite.lock import DirectoryHeld
 from ninelives.journal.values import NewerStore, StoreUnavailable
 from ninelives.models.base import Model
-from ninelives.models.find import find_model
 from ninelives.observe.log import Log
 
 
@@ -43,6 +43,7 @@ async def build_server(
     refuse_left_behind(loaded)
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        import_from_config_folder(loaded)
         key, key_is_new = key_for(loaded, log, serves=role.serves)
         model, phrase = await _model(loaded, extensions)
         built = await assemble(loaded, key, log, model, role, extensions)
@@ -70,8 +71,16 @@ async def build_server(
 async def _model(loaded: LoadedSettings, extensions: Extensions) -> tuple[Model, str]:
     if extensions.model is not None:
         return extensions.model, f"{extensions.model.name}, given by the program"
-    found = None if loaded.settings.model.url else await find_model(os.environ)
-    return choose_model(loaded.settings, found)
+    return await choose_model(loaded.settings, os.environ)
+
+
+def import_from_config_folder(loaded: LoadedSettings) -> None:
+    """Let `tools.modules` name modules that are beside the configuration file, as a Python script may import those
+    beside it."""
+    if loaded.file is not None and loaded.settings.tools.modules:
+        folder = str(loaded.file.parent.absolute())
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
 
 
 def key_for(loaded: LoadedSettings, log: Log, *, serves: bool) -> tuple[str, bool]:

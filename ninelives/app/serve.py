@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -118,11 +118,12 @@ class Foreground:
         from ninelives.http.edge.starting import StartingApp
 
         limits, shared = self._loaded.settings.limits, self._loaded.settings.store.shared
-        drains: list[Callable[[float], Awaitable[None]]] = []
+        draining: list[Engine] = []  # empty until the server is built
 
         async def drain() -> None:
-            for each in drains:
-                await each(limits.drain_s)
+            for engine in draining:
+                self._say(stop_line(*engine.under_way(), limits.drain_s))
+                await engine.drain(limits.drain_s)
 
         starting = StartingApp()
         longest_s, frame_bytes = limits.drain_s + 5.0, limits.body_bytes + FRAME_SLACK
@@ -143,7 +144,7 @@ class Foreground:
         except StartError:
             running.cancel()
             raise
-        drains.append(built.assembled.engine.drain)
+        draining.append(built.assembled.engine)
         starting.hand_over(built.assembled.app)
         with self._published(local_url(host, port), log):
             return await self._until_stopped(serving, running, built, log, server_url(host, port), name)
@@ -180,8 +181,7 @@ class Foreground:
         if serving.stopping:  # a signal came during the build, when there was nothing to drain
             await engine.drain(self._loaded.settings.limits.drain_s)
         else:
-            for line in self._greeting(built, url, name):
-                self._say(line)
+            await self._greet(built, url, name)
             if self._on_ready is not None:
                 self._on_ready(url)
         await running
@@ -204,12 +204,19 @@ class Foreground:
 
         return await build_server(self._loaded, log, ProcessRole(self._serves, name), self._extensions or NO_EXTENSIONS)
 
-    def _greeting(self, built: BuiltServer, url: str, name: str) -> Iterator[str]:
-        """What a start prints: all that a newcomer needs."""
-        if not self._serves:
-            yield f"ninelives {__version__} worker {name}, health on {url}/health"
-            yield from self._rules(built)
-            return
+    async def _greet(self, built: BuiltServer, url: str, name: str) -> None:
+        """What a start prints: all that a newcomer needs. Whether the upstream answers is known last."""
+        from ninelives.models.diagnosis import upstream_state
+
+        worker = f"ninelives {__version__} worker {name}, health on {url}/health"
+        for line in self._about(built, url) if self._serves else [worker]:
+            self._say(line)
+        for line in self._state(built, await upstream_state(built.assembled.agents.models[0])):
+            self._say(line)
+        for line in self._invitation(built, url) if self._serves else ():
+            self._say(line)
+
+    def _about(self, built: BuiltServer, url: str) -> Iterator[str]:
         settings = self._loaded.settings
         model, key_file = settings.server.model_name, settings.server.data_path / "key"
         yield f"ninelives {__version__} listening on {url}"
@@ -218,17 +225,15 @@ class Foreground:
             yield f"  store     {without_password(settings.store.url)}"
         yield f"  data      {settings.server.data_path}"
         if built.key_is_new:
-            shown = built.key
-            yield f"  key       {shown}   (new, stored in {key_file})"
-        elif settings.server.key is None:
-            shown = f"$(cat {key_file})"
-            yield f"  key       in {key_file}"
+            yield f"  key       {built.key}   (new, stored in {key_file})"
         else:
-            shown = "$API_SERVER_KEY"
-            yield "  key       the configured one"
-        yield from self._rules(built)
-        if "demo model" in built.model:
-            yield "  note      this is a demo: name a real model with --model-url URL --model NAME"
+            yield f"  key       {f'in {key_file}' if settings.server.key is None else 'the configured one'}"
+
+    def _invitation(self, built: BuiltServer, url: str) -> Iterator[str]:
+        """What to do next."""
+        settings = self._loaded.settings
+        model, stored = settings.server.model_name, f"$(cat {settings.server.data_path / 'key'})"
+        shown = built.key if built.key_is_new else stored if settings.server.key is None else "$API_SERVER_KEY"
         yield "Try it:"
         yield f'  curl -N {url}/v1/chat/completions -H "Authorization: Bearer {shown}" \\'
         yield "    -H 'Content-Type: application/json' \\"
@@ -237,13 +242,26 @@ class Foreground:
         if not is_loopback(settings.server.host):
             yield "  warning   the server can be reached from other machines: put TLS in front of it"
 
-    def _rules(self, built: BuiltServer) -> Iterator[str]:
-        """Whose configuration this is, and what its tools may do."""
-        file = self._loaded.file
-        yield f"  config    {printable(str(file.absolute())) if file else 'no file: defaults, environment and flags'}"
-        yield f"  tools     {built.assembled.agents.describe_rules()}"
-        for off in built.assembled.agents.tools_off()[:1]:
+    def _state(self, built: BuiltServer, upstream: str) -> Iterator[str]:
+        """Whether the model answers, what tools may do, and whose configuration this is."""
+        agents, file = built.assembled.agents, self._loaded.file
+        config = f"config {printable(str(file.absolute()))}" if file else "no config file"
+        yield f"  state     {upstream}; {agents.describe_rules()}; {config}"
+        if "demo model" in built.model:
+            yield "  note      this is a demo: name a real model with --model-url URL"
+        for off in agents.tools_off()[:1]:
             yield f"  warning   {off['why']}"
+
+
+def stop_line(runs: int, in_tools: int, longest_s: float) -> str:
+    """What a stop waits for."""
+    if not runs:
+        return "Stopping: no run works."
+    work = f"{runs} run{'s' if runs > 1 else ''} ({in_tools} in a tool, {runs - in_tools} with the model)"
+    return (
+        f"Stopping: waiting at most {longest_s:g} s for {work} to reach a safe point. Stored runs go on after the next "
+        "start. Ctrl-C again ends at once; nothing that is stored is lost."
+    )
 
 
 def _give_memory_back() -> None:

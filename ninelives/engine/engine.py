@@ -17,6 +17,7 @@ from ninelives.core.errors import Damaged
 from ninelives.core.events import Choice, Entry, ForkedFrom, SteerApplied
 from ninelives.core.spec import forked_spec, keeps_content
 from ninelives.core.state import RunState
+from ninelives.core.table import Phase
 from ninelives.engine.admission import Admission, RequestLine
 from ninelives.engine.base import RETRY_S, EngineParts, ForkOrder, Order, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
@@ -340,6 +341,11 @@ class Engine:
                 await asyncio.sleep(RETRY_S)
 
     # numbers
+
+    def under_way(self) -> tuple[int, int]:
+        """How many runs of this process work, and how many of them are in a tool: what a stop waits for."""
+        phases = [worker.run.staged.phase for worker in self._workers.by_run.values()]
+        return len(phases), phases.count(Phase.ACTING)
 
     def stats(self) -> dict[str, Any]:
         """Numbers for health and metrics."""

@@ -31,28 +31,36 @@ LOCALS = (Local("Ollama", 11434), Local("LM Studio", 1234), Local("llama.cpp", 8
 """In order of preference."""
 
 
-async def find_model(env: Mapping[str, str], locals_: Sequence[Local] = LOCALS) -> Upstream | None:
+class FoundModel(Struct, frozen=True):
+    """An upstream that nobody configured. `by` says where it was found."""
+
+    upstream: Upstream
+    by: str
+
+
+async def find_model(env: Mapping[str, str], locals_: Sequence[Local] = LOCALS) -> FoundModel | None:
     """The upstream that the environment names, else the first local one that lists a model, else None.
 
     An upstream that is named is used even if it is down. Its failures will say so."""
     url, key, name = (env.get(key, "").strip() for key in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"))
     if url and url.rstrip("/") != PUBLIC_URL:
-        return Upstream(url, name or await _first_name(url, key, LIST_S) or PUBLIC_NAME, key)
+        return FoundModel(Upstream(url, name or await first_name(url, key) or PUBLIC_NAME, key), "OPENAI_BASE_URL")
     if url or key:
-        return Upstream(PUBLIC_URL, name or PUBLIC_NAME, key)
+        return FoundModel(Upstream(PUBLIC_URL, name or PUBLIC_NAME, key), "OPENAI_API_KEY")
     return await _first_local(locals_)
 
 
-async def _first_local(locals_: Sequence[Local]) -> Upstream | None:
+async def _first_local(locals_: Sequence[Local]) -> FoundModel | None:
     """The first local server, in the given order, that lists a model. All are asked at the same time."""
     asked = await asyncio.gather(*(_local_model(local) for local in locals_))
     return next((found for found in asked if found is not None), None)
 
 
-async def _local_model(local: Local) -> Upstream | None:
+async def _local_model(local: Local) -> FoundModel | None:
     url = f"http://127.0.0.1:{local.port}/v1"
-    name = await _first_name(url, "", KNOCK_S) if await _open(local.port) else ""
-    return Upstream(url, name) if name else None
+    name = await first_name(url, "", KNOCK_S) if await _open(local.port) else ""
+    by = f"{local.label} on this machine, found on port {local.port}"
+    return FoundModel(Upstream(url, name), by) if name else None
 
 
 async def _open(port: int) -> bool:
@@ -66,8 +74,9 @@ async def _open(port: int) -> bool:
     return True
 
 
-async def _first_name(url: str, key: str, within_s: float) -> str:
-    """The first listed model that can chat. LM Studio and Ollama list embedding models too."""
+async def first_name(url: str, key: str, within_s: float = LIST_S) -> str:
+    """The first listed model that can chat; empty where none is listed in time. LM Studio and Ollama list embedding
+    models too."""
     model = OpenAIModel(Upstream(url, "", key))
     try:
         names = await model.names(within_s)

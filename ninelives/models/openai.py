@@ -283,15 +283,24 @@ class OpenAIModel:
         """See Model.probe."""
         return 0 < (await self._models(self._upstream.probe_s))[0] < 500
 
+    @property
+    def upstream(self) -> Upstream:
+        """Where the model is."""
+        return self._upstream
+
     async def names(self, within_s: float) -> list[str]:
         """The models that the upstream lists; empty where it does not answer in time or does not answer with a list."""
+        return (await self.listing(within_s))[1]
+
+    async def listing(self, within_s: float) -> tuple[int, list[str]]:
+        """The HTTP status of the list of models, 0 where there is no answer in time, and the models in it."""
         status, body = await self._models(within_s)
         try:
             listed = msgspec.json.decode(body, type=dict[str, object]).get("data") if status == 200 else None
         except UNREADABLE:
-            return []
+            return status, []
         models = listed if isinstance(listed, list) else []
-        return [model["id"] for model in models if isinstance(model, dict) and isinstance(model.get("id"), str)]
+        return status, [each["id"] for each in models if isinstance(each, dict) and isinstance(each.get("id"), str)]
 
     async def close(self) -> None:
         """See Model.close."""

@@ -12,24 +12,16 @@ import msgspec
 from ninelives.core.events import Usage
 from ninelives.core.spec import Message
 from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
+from ninelives.models.scene import PACE_S, SHOWN_CHARS, slow_step, text_of
 
-SHOWN_CHARS = 400
 WHO = "I am the built-in scripted demo model of Ninelives, not a language model: no model is configured yet."
 HOW = (
     "To talk to a real model, start Ninelives with --model-url URL (or set NINELIVES_MODEL_URL), where URL is any "
-    "OpenAI-compatible endpoint, for example http://127.0.0.1:11434/v1 for Ollama."
+    "OpenAI-compatible endpoint, for example http://127.0.0.1:11434/v1 for Ollama. To see a run survive, tell me to "
+    "work slowly, and kill the server meanwhile."
 )
 _WORD = re.compile(r"\S+\s*")
 _WANTED = re.compile(r"\b(?:search|find)\b(?:\s+(?:for|all|the))*\s*[\"'`]?([^\s\"'`?.,]*)", re.IGNORECASE)
-
-
-def text_of(message: Message) -> str:
-    """The text of a message, whose content is a string or a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list | tuple) else ()
-    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
 
 
 def since_user(messages: Sequence[Message]) -> list[Message]:
@@ -41,22 +33,31 @@ def since_user(messages: Sequence[Message]) -> list[Message]:
 
 
 class ScriptedModel:
-    """The demo model. It greets, calls one tool, shows the result, and says how to use a real model."""
+    """The demo model. It greets, calls one tool, shows the result, and says how to use a real model. Words with `slow`
+    in them play the slow scene (scene.py)."""
 
     def __init__(
-        self, name: str = "demo", pace_s: float = 0.02, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+        self,
+        name: str = "demo",
+        pace_s: float = 0.02,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        slow_pace_s: float = PACE_S,
     ) -> None:
         self.name = name
         self._pace_s = pace_s
+        self._slow_pace_s = slow_pace_s
         self._sleep = sleep
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[Part], None]:
         """See Model.stream."""
-        text, call = _reply(ask)
+        calls = ask.options.get("tool_choice") != "none"
+        step = slow_step(ask.messages, dict(_offered(ask)) if calls else {})
+        text, call = _reply(ask) if step is None else (step.text, _call(step.tool, step.arguments))
+        pace_s = self._pace_s if step is None else max(self._pace_s, self._slow_pace_s)
         words = _WORD.findall(text)
         for word in words:
             yield [Text(word)]
-            await self._sleep(self._pace_s)
+            await self._sleep(pace_s)
         heard = sum(len(text_of(message).split()) for message in ask.messages)
         said = len(words) + (len(call.arguments.split()) if call else 0)
         end = Finished("tool_calls" if call else "stop", Usage(heard, said))
@@ -82,7 +83,11 @@ def _reply(ask: Ask) -> tuple[str, CallPiece | None]:
     if wish is None:
         return f"{greeting} {_quoted(text)}{HOW}", None
     sentence, name, arguments = wish
-    return f"{greeting} {sentence}", CallPiece(0, name, msgspec.json.encode(arguments).decode())
+    return f"{greeting} {sentence}", _call(name, arguments)
+
+
+def _call(name: str, arguments: dict[str, object]) -> CallPiece | None:
+    return CallPiece(0, name, msgspec.json.encode(arguments).decode()) if name else None
 
 
 def _shown_result(results: Sequence[Message]) -> str:

@@ -68,7 +68,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         rules = data / "ninelives.toml"
         rules.write_text(CONFIG)
         loaded = load(rules, {"HOME": str(data)}, flags)
-        model, _ = choose_model(loaded.settings, None)
+        model, _ = await choose_model(loaded.settings, {})
         built = await assemble(loaded, ADMIN, Log(lambda: "", None), model)
         await built.start()
         yield World(built, up, "lucas")

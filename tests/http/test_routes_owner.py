@@ -366,7 +366,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         rules = data / "ninelives.toml"
         rules.write_text(RULES + (PROFILES if by_profile else ""))
         loaded = load(rules, {"HOME": str(data)}, flags)
-        model, _ = choose_model(loaded.settings, None)
+        model, _ = await choose_model(loaded.settings, {})
         built = await assemble(loaded, flags["server.key"], Log(lambda: "", None), model)
         if not by_profile:
             built.keyring.add(KEYS["bob"], "bob", frozenset())

@@ -95,6 +95,44 @@ async def test_the_demo_paces_its_words() -> None:
     assert waits == [0.5] * (len(parts) - 1)
 
 
+SLOW = {"role": "user", "content": "work slowly, please"}
+CALLED = {"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}
+SHELL = (tool("terminal", "command"), tool("read_file", "path"))
+
+
+async def test_the_slow_scene_lasts_about_20_seconds_and_uses_two_tools() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    model, calls, talk = ScriptedModel(sleep=sleep), [], [SLOW]
+    for _ in range(3):
+        parts = await answer(model, *talk, tools=SHELL)
+        calls += [part.name for part in parts if isinstance(part, CallPiece)]
+        talk += [CALLED, RESULT]
+    assert calls == ["terminal", "read_file"]
+    assert 17 < sum(waits) < 23
+    assert "wrote 12 bytes" in "".join(part.text for part in parts if isinstance(part, Text))
+
+
+async def test_the_slow_scene_is_played_without_a_sandbox_too_and_asks_nobody() -> None:
+    """`todo` and `search_files` need no approval."""
+    tools = (tool("todo", "items"), tool("search_files", "pattern"), tool("write_file", "path"))
+    made = [await demo(SLOW, *[CALLED, RESULT] * n, tools=tools) for n in range(3)]
+    assert [[call.name for call in calls] for _, calls, _ in made] == [["todo"], ["search_files"], []]
+    assert (await demo(SLOW, tools=SHELL, options={"tool_choice": "none"}))[1] == []
+
+
+async def test_the_slow_scene_goes_on_after_a_steer_and_ends_with_its_turn() -> None:
+    steer = {"role": "user", "content": "be brief"}
+    text, (call,), _ = await demo(SLOW, CALLED, RESULT, steer, tools=SHELL)
+    assert 'You wrote: "be brief"' in text and call.name == "read_file"
+    ended = {"role": "assistant", "content": "Both tools have finished."}
+    text, _, _ = await demo(SLOW, CALLED, RESULT, CALLED, RESULT, ended, steer, tools=SHELL)
+    assert "still the scripted demo model" in text
+
+
 async def test_a_playbook_answers_by_the_rounds_since_the_last_user_message() -> None:
     model = PlaybookModel([asked(("f", "{}"), ("g", "{}"), text="wait"), said("a", "b")])
     first = [Text("wait"), CallPiece(0, "f", "{}"), CallPiece(1, "g", "{}"), Finished("tool_calls", Usage(1, 1))]
@@ -131,13 +169,18 @@ async def test_a_playbook_counts_the_streams_that_were_not_let_go() -> None:
     assert model.open == 0
 
 
+async def found(env: dict[str, str], locals_: list[Local]) -> Upstream | None:
+    model = await find_model(env, locals_)
+    return model.upstream if model else None
+
+
 async def test_the_environment_names_the_model_before_local_ports_are_tried() -> None:
     async with FakeUpstream() as up:
         here = [Local("fake", up.port)]
-        assert await find_model({"OPENAI_API_KEY": "k"}, here) == Upstream(PUBLIC_URL, PUBLIC_NAME, "k")
-        assert await find_model({"OPENAI_BASE_URL": up.url}, here) == Upstream(up.url, "fake-model")
+        assert await found({"OPENAI_API_KEY": "k"}, here) == Upstream(PUBLIC_URL, PUBLIC_NAME, "k")
+        assert await found({"OPENAI_BASE_URL": up.url}, here) == Upstream(up.url, "fake-model")
         named = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "k", "OPENAI_MODEL": "m"}
-        assert await find_model(named, here) == Upstream("http://127.0.0.1:9/v1", "m", "k")
+        assert await found(named, here) == Upstream("http://127.0.0.1:9/v1", "m", "k")
 
 
 async def test_a_local_server_is_found_by_its_port_and_gives_its_first_model_that_can_chat() -> None:
@@ -147,7 +190,9 @@ async def test_a_local_server_is_found_by_its_port_and_gives_its_first_model_tha
         assert await find_model({}, [nobody]) is None
         async with FakeUpstream() as up:
             up.models = ["nomic-embed", "llama", "qwen"]
-            assert await find_model({}, [nobody, Local("there", up.port)]) == Upstream(up.url, "llama")
+            here = await find_model({}, [nobody, Local("Ollama", up.port)])
+            assert here is not None and here.upstream == Upstream(up.url, "llama")
+            assert here.by == f"Ollama on this machine, found on port {up.port}"
 
 
 @pytest.mark.parametrize("models", [[], ["nomic-embed"]])

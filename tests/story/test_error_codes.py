@@ -245,7 +245,7 @@ def test_draft_dropped(own: list[Server], upstream: Upstream, tmp_path: Path, ma
 async def test_storage_full(tmp_path: Path) -> None:
     """A database that may not grow: SQLite's own limit, as a full disk would be."""
     loaded = load(None, {"HOME": str(tmp_path)}, {"server.data_dir": str(tmp_path / "data"), "tools.sandbox": "off"})
-    model, _ = choose_model(loaded.settings, None)
+    model, _ = await choose_model(loaded.settings, {})
     built = await assemble(loaded, KEY, Log(lambda: "", None), model)
     await built.start()
     try:

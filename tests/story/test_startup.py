@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.story.server import KEY, ROOT, wait_until
+from tests.story.server import KEY, ROOT, start_demo, wait_until
 
 
 def serve(tmp_path: Path, *flags: str, **settings: str) -> subprocess.Popen[bytes]:
@@ -48,6 +48,37 @@ def test_A9_sigterm_while_the_server_is_put_together_ends_with_0(tmp_path: Path,
     with silent.accept()[0]:
         out, _ = ends_with_nought(child)
     assert b"listening on" not in out
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://127.0.0.1:1/v1", "MODEL DOES NOT ANSWER (run `ninelives doctor`); sandbox off"),
+        ("", "model answers; sandbox off"),
+    ],
+)
+def test_the_start_says_in_one_line_whether_the_model_answers(tmp_path: Path, url: str, says: str) -> None:
+    child = serve(tmp_path, "--sandbox", "off", "--approval", "never", "--model-url", url, OPENAI_API_KEY="")
+    out = b""
+    while b"Try it" not in out and child.stdout is not None:
+        out += child.stdout.readline()
+    ends_with_nought(child)
+    rest = ", approval never, shell tools offered; no config file\n"
+    assert f"  state     {says}{rest}" in out.decode()
+
+
+def test_ctrl_c_says_what_it_waits_for(tmp_path: Path) -> None:
+    server = start_demo(tmp_path)
+    try:
+        with server.client.stream("/v1/responses", {"input": "work slowly", "stream": True}) as stream:
+            stream.until("response.output_text.delta")
+            server.process.child.send_signal(signal.SIGINT)
+            assert server.process.child.wait(60) == 0
+    finally:
+        server.stop()
+    said = server.process.out.read_text()
+    assert "Stopping: waiting at most 3 s for 1 run (0 in a tool, 1 with the model) to reach a safe point." in said
+    assert "Ctrl-C again ends at once" in said
 
 
 def test_A9_sigterm_before_the_server_listens_ends_with_0(tmp_path: Path) -> None:
