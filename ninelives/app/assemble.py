@@ -30,7 +30,6 @@ from ninelives.app.store import (
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
 from ninelives.engine.base import EngineLimits, EngineParts, Keep
-from ninelives.engine.conversations import SessionBook
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
@@ -43,6 +42,7 @@ from ninelives.http.routes.web import STATIC
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.log import Log
+from ninelives.sessions.book import SessionBook
 from ninelives.tools.mcp.tools import Status
 from ninelives.tools.registry import SHELL_TOOLS
 

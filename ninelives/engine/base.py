@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -18,13 +17,11 @@ from ninelives.core.events import Entry
 from ninelives.core.holding import Holding
 from ninelives.core.rope import Frame
 from ninelives.core.spec import Message, Spec, Strategy
-from ninelives.journal.base import Notifier, Store
+from ninelives.journal.base import Logger, Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import StoreUnavailable
 
-K = TypeVar("K")
 T = TypeVar("T")
-V = TypeVar("V")
 RETRY_S = 0.25
 """A store that cannot be used now is asked again this much later."""
 WORK = "work"
@@ -74,22 +71,6 @@ class Resumable(Protocol):
 
     def reached(self, view: Any, seq: int) -> bool:
         """Is the reader's position in what was told up to entry `seq`?"""
-        ...
-
-
-class Logger(Protocol):
-    """Where the engine says what happened: one event name and fields."""
-
-    def info(self, name: str, **fields: object) -> None:
-        """Something happened."""
-        ...
-
-    def warning(self, name: str, **fields: object) -> None:
-        """Something is not as it should be, and was dealt with."""
-        ...
-
-    def error(self, name: str, **fields: object) -> None:
-        """Something failed."""
         ...
 
 
@@ -311,43 +292,6 @@ class Tasks:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, CutOff):  # it wanted more work begun while the engine ends
             self._log.error("worker_failed", error=repr(error))
-
-
-class BoundedCache(Generic[K, V]):
-    """Things in memory, bounded in bytes."""
-
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._things: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self.size = 0
-
-    def put(self, key: K, thing: V, size: int) -> None:
-        """Keep it; what is larger than half the bound is not kept."""
-        self.drop(key)
-        if size > self._bound // 2:
-            return
-        self._things[key] = thing, size
-        self.size += size
-        while self.size > self._bound:
-            self.size -= self._things.popitem(last=False)[1][1]
-
-    def get(self, key: K) -> V | None:
-        """What is kept under this key."""
-        found = self._things.get(key)
-        if found is None:
-            return None
-        self._things.move_to_end(key)
-        return found[0]
-
-    def names(self) -> list[K]:
-        """All keys, the longest unused first."""
-        return list(self._things)
-
-    def drop(self, key: K) -> None:
-        """Forget it."""
-        found = self._things.pop(key, None)
-        if found is not None:
-            self.size -= found[1]
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

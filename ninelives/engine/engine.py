@@ -21,15 +21,16 @@ from ninelives.core.table import Phase
 from ninelives.engine.admission import Admission, RequestLine
 from ninelives.engine.base import RETRY_S, EngineParts, ForkOrder, Order, Tasks, Ticket, patiently
 from ninelives.engine.claim import ClaimEvent
-from ninelives.engine.earlier import SessionLister
 from ninelives.engine.lease import Lease
 from ninelives.engine.readers import DeliveryTracker, Readers
 from ninelives.engine.replay import entries_of
 from ninelives.engine.retention import Retainer
 from ninelives.engine.work import WorkFinder
-from ninelives.engine.workers import PersonAnswer, Workers, leave_answer, not_offered, not_pending
+from ninelives.engine.workers import Workers
 from ninelives.engine.writer import Writer
+from ninelives.journal.answers import PersonAnswer, leave_answer, not_offered, not_pending
 from ninelives.journal.fork import copied, fork_at, not_stored_fork
+from ninelives.journal.listing import SessionLister
 from ninelives.journal.steering import Steer, leave_steer, not_accepting, unused
 from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
 
@@ -51,7 +52,7 @@ class Engine:
             False: Writer(parts, parts.durable, self.lease, self),
             True: Writer(parts, parts.memory, None, self),
         }
-        self.lister = SessionLister(parts, readers.look)
+        self.lister = SessionLister(parts.durable.sessions, readers.look, parts.log)
         self._workers = workers = Workers(parts, readers, writers, self.lease, tasks, self.lister)
         self._finder = WorkFinder(parts, holder, workers)
         self._deliveries = DeliveryTracker(parts, tasks)

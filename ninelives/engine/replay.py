@@ -21,8 +21,9 @@ from ninelives.core.events import Entry
 from ninelives.core.rope import BIG, BigFrame, Frame
 from ninelives.core.state import RunState, apply
 from ninelives.core.state import start as start_state
-from ninelives.engine.base import BoundedCache, Chunk, Projection
+from ninelives.engine.base import Chunk, Projection
 from ninelives.journal.base import Store
+from ninelives.journal.cache import BoundedCache
 from ninelives.journal.values import Record, RunRow
 
 SLICE = 512

@@ -1,7 +1,7 @@
 """Drives runs. Owns: Worker, one attempt at one run: the way of events from the agent to the writer (facts are awaited,
 deltas may run ahead by a bound, G12) and what is written when it is stopped; Workers, those of this process, from the
-moment a run is held to the moment it ends, is parked or is lost; what a signal does to them (claim.py, SIGNALS); and a
-person's answer to a question. Refuses to know: how a run was admitted or found, and who reads it.
+moment a run is held to the moment it ends, is parked or is lost; and what a signal does to them (claim.py, SIGNALS).
+Refuses to know: how a run was admitted or found, and who reads it.
 
 Theory of operation. A run has one task. While its agent works (`_pump`), a stop is a cancellation of that task: the
 generator's own `finally` blocks let go of sockets and processes before anything more is written. Only then does the
@@ -20,10 +20,8 @@ import msgspec
 
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.profiles import agent_for
-from ninelives.core import codec
 from ninelives.core.errors import (
     AgentError,
-    ClientError,
     Damaged,
     IllegalEvent,
     NinelivesError,
@@ -35,7 +33,6 @@ from ninelives.core.events import (
     AnyEvent,
     ApprovalGiven,
     CancelRequested,
-    Choice,
     Delta,
     MessageCompleted,
     RunCancelled,
@@ -48,12 +45,14 @@ from ninelives.core.spec import Message
 from ninelives.core.state import RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
-from ninelives.engine.earlier import Earlier, SessionLister
 from ninelives.engine.lease import Lease
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
-from ninelives.journal.base import Store, Unlisten
+from ninelives.journal.answers import answer_to
+from ninelives.journal.base import Unlisten
+from ninelives.journal.earlier import Earlier
+from ninelives.journal.listing import SessionLister
 from ninelives.journal.steering import ends_run, steers_of
 from ninelives.journal.values import Signal, StoreUnavailable
 
@@ -572,69 +571,3 @@ def _given_up(call_id: str) -> ToolFinished:
 def _not_resumable(*, clean: bool) -> AgentError:
     what = "The server was restarted" if clean else "The server died"
     return AgentError("agent_not_resumable", f"{what} during this run and its agent cannot go on.")
-
-
-# a person's answer
-
-
-class PersonAnswer(msgspec.Struct, frozen=True):
-    """A person's word, as a signal carries it. `nonce` tells two answers apart: only the first one counts."""
-
-    choice: Choice
-    by: str
-    nonce: str
-
-
-def answer_to(state: RunState, signals: Sequence[Signal], *, overdue: bool) -> ApprovalGiven | None:
-    """The answer to the open question: a person's, or, where the store says that its time is over, none in time."""
-    asked = state.facts.asked
-    if asked is None:
-        return None
-    for signal in signals:
-        if signal.kind == "approval" and signal.key == asked.code:
-            answer = msgspec.json.decode(signal.payload, type=PersonAnswer)
-            return ApprovalGiven(call_id=asked.call.id, choice=answer.choice, by=answer.by)
-    return ApprovalGiven(call_id=asked.call.id, choice="expired", by="clock") if overdue else None
-
-
-def not_pending() -> ClientError:
-    """The one answer where there is nothing to approve."""
-    return ClientError(
-        "approval_not_pending", "No approval is pending here: it was answered, has expired or never was.", status=409
-    )
-
-
-def not_offered(choices: Sequence[Choice]) -> ClientError:
-    """The error for an answer that the question does not take."""
-    return ClientError(
-        "approval_choice",
-        f"This question takes {', '.join(choices)}. `session` needs a chat with an id of its own: send "
-        "X-Hermes-Session-Id. Neither `session` nor `always` is possible where a rule of the configuration asks, for a "
-        "request with store: false, and for a call over 8,000 characters.",
-        param="choice",
-    )
-
-
-async def leave_answer(store: Store, owner: str, state: RunState, answer: PersonAnswer) -> None:
-    """Leave a person's answer for the holder; 409 where another came first."""
-    asked = state.facts.asked
-    run = state.facts.run
-    if asked is None:
-        raise not_pending()
-    signal = Signal(run, "approval", asked.code, msgspec.json.encode(answer))
-    if not await store.signal(owner, signal):
-        raise not_pending()
-    kept = [s for s in await store.signals(run) if s.kind == "approval" and s.key == asked.code]
-    if kept[0].payload != signal.payload if kept else not await _was_taken(store, owner, state, answer):
-        raise not_pending()
-
-
-async def _was_taken(store: Store, owner: str, state: RunState, answer: PersonAnswer) -> bool:
-    """The run ended before its signals were read: what does its journal say?"""
-    asked, after = state.facts.asked, state.seq
-    while asked is not None and (page := await store.read(owner, state.facts.run, after)):
-        for event in (codec.decode(record.data) for record in page):
-            if isinstance(event, ApprovalGiven) and event.call_id == asked.call.id:
-                return (event.choice, event.by) == (answer.choice, answer.by)
-        after = page[-1].seq
-    return False

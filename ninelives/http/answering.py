@@ -23,13 +23,13 @@ from ninelives.dialects.asking import Context, Profile, is_session_name, policy_
 from ninelives.dialects.clients import TABLE, Client, first_of, recognise
 from ninelives.dialects.shared import broken_frame
 from ninelives.engine.base import Cut, CutOff, Idle, Projection, StreamEnded, Ticket
-from ninelives.engine.conversations import SessionBook
 from ninelives.engine.engine import Engine
 from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.access import ProfileReach
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
 from ninelives.journal.values import RunRow
+from ninelives.sessions.book import SessionBook
 
 QUESTION_WAIT_S = 60.0
 """How long a request without a stream waits for a person to answer a question."""

@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute
 
-from ninelives.engine.base import Logger
 from ninelives.http.edge.access import ProfileAccess
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
@@ -23,6 +22,7 @@ from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
 from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
 from ninelives.http.routes.web import WebRoutes
+from ninelives.journal.base import Logger
 
 
 def build_health_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[], str], log: Logger) -> Gate:

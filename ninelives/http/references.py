@@ -14,8 +14,8 @@ from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.responses import body, items, parse
 from ninelives.dialects.responses.refs import Item, references
-from ninelives.engine.earlier import would_follow
 from ninelives.http.answering import RouteParts
+from ninelives.journal.earlier import would_follow
 from ninelives.journal.values import Query
 
 ITEMS_OF = ("responses", "conversations")

@@ -33,13 +33,14 @@ from ninelives.core.state import RunState, chainable, hands_back
 from ninelives.dialects.asking import Context
 from ninelives.dialects.responses import frames, parse, socket
 from ninelives.dialects.responses.socket import Create, FrameRefused, Held, SteerFrame
-from ninelives.engine.base import Broken, Chunk, Cut, CutOff, Logger, Order, StreamEnded, Ticket
+from ninelives.engine.base import Broken, Chunk, Cut, CutOff, Order, StreamEnded, Ticket
 from ninelives.engine.subscription import Subscription
 from ninelives.http import answering
 from ninelives.http.answering import RouteParts
 from ninelives.http.body import check_object, too_large
 from ninelives.http.errors import unexpected
 from ninelives.http.references import check_results, parse_resolved
+from ninelives.journal.base import Logger
 from ninelives.journal.steering import Steer
 from ninelives.journal.values import StoreUnavailable
 

@@ -1,6 +1,6 @@
 """The Protocols of a store. Owns: Journal (the log of runs), Catalog (the rows beside it), Pending, Deliveries,
-Sessions, Conversations, Upkeep, Peers and Notifier. Every backend passes the contract suite in ninelives/testing.
-Refuses to know: what an event means."""
+Sessions, Conversations, Upkeep, Peers, Notifier and Logger. Every backend passes the contract suite in
+ninelives/testing. Refuses to know: what an event means."""
 
 from __future__ import annotations
 
@@ -249,6 +249,22 @@ class Sessions(Protocol):
     async def forget(self, owner: str, session: str) -> None:
         """Delete the session with its turns, title and permissions. Its runs stay: delete them first. What is left of
         them is listed again."""
+        ...
+
+
+class Logger(Protocol):
+    """Where a part says what happened: one event name and fields."""
+
+    def info(self, name: str, **fields: object) -> None:
+        """Something happened."""
+        ...
+
+    def warning(self, name: str, **fields: object) -> None:
+        """Something is not as it should be, and was dealt with."""
+        ...
+
+    def error(self, name: str, **fields: object) -> None:
+        """Something failed."""
         ...
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ninelives.core.events import AnyEvent, MessageCompleted, RunCompleted, TextDelta
 from ninelives.engine.claim import ClaimEvent
-from ninelives.engine.earlier import Earlier
 from ninelives.engine.workers import OPENED, Worker
+from ninelives.journal.earlier import Earlier
 from tests.engine.test_flush import desk, turns
 
 

@@ -10,8 +10,8 @@ from ninelives.core.admission import Asked
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, MessageCompleted, RunAccepted, RunCompleted
 from ninelives.core.spec import Resolved, Spec
 from ninelives.core.state import RunState, fold
-from ninelives.engine.earlier import LONG_CHAIN, Earlier, earlier_messages
 from ninelives.engine.run import end_mark
+from ninelives.journal.earlier import LONG_CHAIN, Earlier, earlier_messages
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import Opened, Opening, Record, Slice
 

@@ -26,10 +26,11 @@ from ninelives.dialects.messages.frames import MessagesProjection
 from ninelives.dialects.responses.frames import ResponsesProjection
 from ninelives.dialects.responses.reattach import ReattachProjection
 from ninelives.dialects.runs.frames import RunsProjection
-from ninelives.engine.base import BoundedCache, Broken, Chunk, EngineLimits, EngineParts, News, StreamEnded
+from ninelives.engine.base import Broken, Chunk, EngineLimits, EngineParts, News, StreamEnded
 from ninelives.engine.readers import Readers
 from ninelives.engine.replay import LONG, alike, read_kept, read_state
 from ninelives.engine.subscription import Subscription
+from ninelives.journal.cache import BoundedCache
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.values import Mark, Opening, Record, Slice

@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ninelives.core.errors import ClientError, NinelivesError, store_unavailable
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.asking import is_session_name
-from ninelives.engine.base import Logger
 from ninelives.http.api_style import OPENAI, STYLE_CHARS, STYLES, ApiStyle
 from ninelives.http.body import too_large
 from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
 from ninelives.http.errors import Headers, error_response, unexpected
+from ninelives.journal.base import Logger
 from ninelives.journal.values import StoreUnavailable
 
 _METHODS = b"GET, POST, PATCH, DELETE, OPTIONS"

@@ -22,14 +22,15 @@ from ninelives.dialects.approval import Reply, is_too_long, too_long
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import broken_frame
-from ninelives.engine.base import Logger, Order, Projection, Ticket
-from ninelives.engine.workers import not_pending
+from ninelives.engine.base import Order, Projection, Ticket
 from ninelives.http import answering, query
 from ninelives.http.answering import Answering, Body, RouteParts
 from ninelives.http.body import parse_json, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
 from ninelives.http.references import check_results
+from ninelives.journal.answers import not_pending
+from ninelives.journal.base import Logger
 from ninelives.journal.values import Query, RunRow
 
 

@@ -16,14 +16,15 @@ from ninelives.dialects import Dialect
 from ninelives.dialects.asking import Context
 from ninelives.dialects.conversations import body, items, parse, shapes
 from ninelives.dialects.parsed import ParsedRequest
-from ninelives.engine.base import Logger, Order, Ticket
-from ninelives.engine.conversations import ConversationEdits
+from ninelives.engine.base import Order, Ticket
 from ninelives.http import answering, query
 from ninelives.http.answering import RouteParts
 from ninelives.http.describe.operations import KEY, PAGING, Endpoint, Operation
 from ninelives.http.describe.shapes import Deleted, ListPage, StoredItem
 from ninelives.http.routes.base import DialectRoutes
+from ninelives.journal.base import Logger
 from ninelives.journal.values import ConversationLink, ConversationRow
+from ninelives.sessions.book import ConversationEdits
 
 NOUN = "conversation"
 Item = dict[str, object]

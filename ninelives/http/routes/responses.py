@@ -18,7 +18,6 @@ from ninelives.dialects.responses import body, compaction, parse, shapes
 from ninelives.dialects.responses.reattach import ReattachProjection
 from ninelives.dialects.responses.refs import references
 from ninelives.engine.base import Order, Ticket
-from ninelives.engine.earlier import would_follow
 from ninelives.http import answering, query
 from ninelives.http.describe.operations import (
     CREATE_ERRORS,
@@ -35,6 +34,7 @@ from ninelives.http.errors import error_response
 from ninelives.http.references import named_items, parse_resolved
 from ninelives.http.routes.base import RunRoutes
 from ninelives.http.websocket import ResponsesSocket
+from ninelives.journal.earlier import would_follow
 
 
 class ResponsesRoutes(RunRoutes):

@@ -18,7 +18,6 @@ from ninelives.dialects.receipt import Receipt
 from ninelives.dialects.runs import body, parse, shapes
 from ninelives.dialects.shared import messages_text
 from ninelives.engine.base import ForkOrder, Ticket
-from ninelives.engine.workers import not_pending
 from ninelives.http import answering, query
 from ninelives.http.describe.operations import (
     AFTER_SEQ,
@@ -33,6 +32,7 @@ from ninelives.http.describe.operations import (
 )
 from ninelives.http.describe.shapes import ListPage
 from ninelives.http.routes.base import RunRoutes
+from ninelives.journal.answers import not_pending
 from ninelives.journal.steering import Steer, steer_id_of
 from ninelives.journal.values import RunRow
 

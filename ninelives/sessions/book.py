@@ -85,12 +85,12 @@ class ConversationEdits:
             metadata=msgspec.json.encode(spec.metadata),
             ended=end_mark(whole),
         )
-        return (await self._stored(self._engine.durable.open(opening))).run
+        return (await _stored(self._engine.durable.open(opening))).run
 
     async def annotate(self, owner: str, named: str, metadata: dict[str, str]) -> ConversationRow:
         """Replace its metadata."""
         self._engine.refuse_if_unable(stored=True)
-        if not await self._stored(self._rows.annotate(owner, named, msgspec.json.encode(metadata))):
+        if not await _stored(self._rows.annotate(owner, named, msgspec.json.encode(metadata))):
             raise not_found("conversation", named)
         return await self.find(owner, named)
 
@@ -100,18 +100,15 @@ class ConversationEdits:
         """Take an item of a run out: `turn` is the run's turn without some items. False where it is gone already."""
         self._engine.refuse_if_unable(stored=True)
         # A run that is listed later would be found by what is removed here.
-        await self._stored(self._engine.lister.catch_up(owner))
+        await _stored(self._engine.lister.catch_up(owner))
         removal = Removal(state.facts.run, item, lambda removed: msgspec.json.encode(turn(removed)))
-        return await self._stored(self._rows.remove(owner, named, removal))
+        return await _stored(self._rows.remove(owner, named, removal))
 
     async def forget(self, owner: str, named: str, own: str) -> str:
         """Delete a conversation with its runs of the dialect `own`; responses stay. 409 while a run is active in it:
         to stop that is a decision of its own, and two steps would be two transactions."""
         self._engine.refuse_if_unable(stored=True)
-        return await self._stored(self._rows.forget(owner, named, own, self._engine.now_ms()))
-
-    async def _stored(self, work: Awaitable[T]) -> T:
-        return await _stored(work)
+        return await _stored(self._rows.forget(owner, named, own, self._engine.now_ms()))
 
 
 async def _stored(work: Awaitable[T]) -> T:
