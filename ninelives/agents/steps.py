@@ -53,6 +53,7 @@ NO_WAITING = (
     "This call needs the approval of a person. It was not made, because it is part of another call, which cannot wait "
     "for an answer."
 )
+NO_USAGE = e.Usage()
 SHOWN = 500
 """Characters of a value in an error message."""
 _inside: ContextVar[str] = ContextVar("inside", default="")
@@ -227,7 +228,14 @@ class Steps:
                 await self._pass_over()
                 await self._tell(e.ReasoningDelta(text) if thinking else e.TextDelta(text))
 
-    async def close_message(self) -> None:
+    async def end_message(self, text: str, usage: e.Usage) -> None:
+        """The whole of the last message, and what it cost. It is said where it was not."""
+        if text.strip() not in ("".join(self._piece).strip(), self._last_text.strip()):
+            await self.close_message()
+            await self.say(text)
+        await self.close_message(usage)
+
+    async def close_message(self, usage: e.Usage = NO_USAGE) -> None:
         """End the message that `say` began, if there is one."""
         text, thought = "".join(self._piece), "".join(self._thought)
         self._piece, self._thought = [], []
@@ -240,7 +248,7 @@ class Steps:
                 raise _diverged(f"the text {_brief(said.text)}", f"the text {_brief(text)}")
             return self._found()
         async with self._floor:
-            await self._tell(e.MessageCompleted(text, reasoning=thought))
+            await self._tell(e.MessageCompleted(text, usage=usage, reasoning=thought))
 
     # the seam of models
 

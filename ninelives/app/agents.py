@@ -145,7 +145,7 @@ class Agents(Struct, kw_only=True):
         """The sandbox, the approvals of the default profile, and whether programs can be run: for the start."""
         made = self.by_profile[self.default.name]
         if made.approvals is None or made.toolbox is None:
-            return f"sandbox {self.sandbox.kind}; the agent has its own tools and approvals"
+            return f"sandbox {self.sandbox.kind}; your agent has its own tools"
         shell = "offered" if made.toolbox.get("terminal") is not None else "not offered"
         return f"sandbox {self.sandbox.kind}, approval {made.approvals.policy.mode}, shell tools {shell}"
 

@@ -31,7 +31,7 @@ class BuiltServer(Struct, frozen=True):
     key: str
     key_is_new: bool
     model: str
-    """One phrase that describes the model of the default profile."""
+    """One phrase that describes the model of the default profile, or names its agent."""
 
 
 async def build_server(
@@ -71,13 +71,17 @@ async def build_server(
 async def _model(loaded: LoadedSettings, extensions: Extensions) -> tuple[Model, str]:
     if extensions.model is not None:
         return extensions.model, f"{extensions.model.name}, given by the program"
-    return await choose_model(loaded.settings, os.environ)
+    model, phrase = await choose_model(loaded.settings, os.environ)
+    own = loaded.settings.agent.object
+    return model, f"your agent {own}" if own else phrase
 
 
 def import_from_config_folder(loaded: LoadedSettings) -> None:
-    """Let `tools.modules` name modules that are beside the configuration file, as a Python script may import those
-    beside it."""
-    if loaded.file is not None and loaded.settings.tools.modules:
+    """Let `tools.modules` and agents name modules that are beside the configuration file, as a Python script may import
+    those beside it."""
+    settings = loaded.settings
+    agents = (settings.agent.object, *(table.agent for table in settings.tables.profiles.values()))
+    if loaded.file is not None and (settings.tools.modules or any(agents)):
         folder = str(loaded.file.parent.absolute())
         if folder not in sys.path:
             sys.path.insert(0, folder)

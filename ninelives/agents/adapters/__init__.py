@@ -5,8 +5,9 @@ know: where an object comes from (app/extensions.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isroutine, signature
 from typing import cast, get_args
 
 from msgspec import Struct
@@ -36,12 +37,23 @@ class Adapter(Struct, frozen=True):
     """Below ninelives.agents.adapters. It has `adapt(found, surroundings)`."""
     classes: tuple[str, ...] = ()
     """Full names of classes. An object whose class has one of them among its bases is of this kind."""
+    makes: bool = False
+    """Such a class itself is of this kind too, and a functools.partial of it: one object is made for each run."""
+    parameters: tuple[str, ...] = ()
+    """A function with a parameter of one of these names is of this kind."""
 
 
 ADAPTERS = (
     Adapter("a pydantic-ai Agent", "pydantic_ai", ("pydantic_ai.agent.abstract.AbstractAgent",)),
     Adapter("an agent of the OpenAI Agents SDK", "openai_agents", ("agents.agent.Agent",)),
     Adapter("a LangGraph graph", "langgraph", ("langgraph.pregel.main.Pregel", "langgraph.graph.state.StateGraph")),
+    Adapter(
+        "an AIAgent of hermes-agent, or a function with its callbacks",
+        "hermes",
+        ("run_agent.AIAgent",),
+        makes=True,
+        parameters=("tool_start_callback", "tool_progress_callback"),
+    ),
     Adapter("an async function or async generator", "function"),
 )
 
@@ -91,14 +103,23 @@ def adapted(found: object, surroundings: Surroundings) -> Agent:
     """The object as an Agent. Raises NotAnAgent."""
     if all(hasattr(found, name) for name in ("run", "end_leftovers", "resumable")):
         return cast(Agent, found)
-    names = {f"{base.__module__}.{base.__qualname__}" for base in type(found).__mro__}
     for row in ADAPTERS:
-        if names & set(row.classes) or (not row.classes and _is_function(found)):
+        if _is_of(found, row):
             return cast(Agent, import_module(f"{__name__}.{row.module}").adapt(found, surroundings))
     kinds = "; ".join(row.kind for row in ADAPTERS)
     raise NotAnAgent(
         f"is {type(found).__name__}, which cannot be served. It can be: an Agent (docs/api/python.md); {kinds}"
     )
+
+
+def _is_of(found: object, row: Adapter) -> bool:
+    if row.parameters and isroutine(found):
+        return any(name in row.parameters for name in signature(found).parameters)
+    if not row.classes:
+        return _is_function(found)
+    made = found.func if isinstance(found, partial) else found
+    kind = made if row.makes and isinstance(made, type) else type(found)
+    return any(f"{base.__module__}.{base.__qualname__}" in row.classes for base in kind.__mro__)
 
 
 def _is_function(found: object) -> bool:
