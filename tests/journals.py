@@ -56,9 +56,9 @@ class Pen:
         """A worker takes the run; what came before ended by itself."""
         return self.write(e.AttemptStarted())
 
-    def crash(self) -> Pen:
-        """The worker died; another one takes the run."""
-        return self.write(e.AttemptStarted(clean=False))
+    def crash(self, lost: int = 0) -> Pen:
+        """The worker died; another one takes the run. `lost`: so many events were lost with a database server."""
+        return self.write(e.AttemptStarted(clean=False, lost=lost))
 
     def text(self, *pieces: str) -> Pen:
         """Deltas of answer."""

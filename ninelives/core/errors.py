@@ -95,6 +95,16 @@ class Damaged(Exception):
     """The store does not have what it must have: a gap, a broken checksum, an event that cannot be read."""
 
 
+class WentBack(Damaged):
+    """The database lost events that this reader was shown: it failed over to a standby that was behind."""
+
+    def __init__(self, run: str, seq: int) -> None:
+        super().__init__(
+            f"run {run}: event {seq} was lost with a database server, so this stream cannot go on. The run goes on "
+            "from its last event that was kept: read it again from its beginning"
+        )
+
+
 class NewerEvent(Damaged):
     """Nothing is damaged: a newer release wrote a kind of event that this one does not know (R18)."""
 

@@ -88,6 +88,9 @@ class AttemptStarted(Event, frozen=True, tag="attempt.started"):
     """A worker took the run. `clean`: nothing died before (a first start, a parked run), so it is no strike."""
 
     clean: bool = True
+    lost: int = 0
+    """How many events of the attempts before were shown to readers and then lost by the database (a failover to a
+    standby that was behind), as far as the last holder could tell."""
 
 
 class TextDelta(Event, frozen=True, tag="text.delta", gc=False):

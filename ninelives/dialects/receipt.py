@@ -36,10 +36,10 @@ class Receipt:
         match entry.event:
             case e.RunAccepted() as accepted:
                 self._forked = accepted.forked
-            case e.AttemptStarted(clean):
-                self._attempt(entry, clean, before)
-            case e.ToolStarted() as started:
-                self._started(entry, started)
+            case e.AttemptStarted() as started:
+                self._attempt(entry, started, before)
+            case e.ToolStarted() as tool:
+                self._started(entry, tool)
             case e.ToolFinished() as finished:
                 self._finished(entry, finished)
             case e.SteerApplied() | e.SteerUnused() as steer:
@@ -51,8 +51,10 @@ class Receipt:
             case e.ApprovalGiven() as given:
                 self._approvals[-1] |= {"choice": given.choice, "by": given.by, "answered_at": entry.at / 1000}
 
-    def _attempt(self, entry: e.Entry, clean: bool, before: RunState | None) -> None:
-        story: Story = {"attempt": entry.attempt, "at": entry.at / 1000, "clean": clean}
+    def _attempt(self, entry: e.Entry, started: e.AttemptStarted, before: RunState | None) -> None:
+        story: Story = {"attempt": entry.attempt, "at": entry.at / 1000, "clean": started.clean}
+        if started.lost:
+            story["events_lost"] = started.lost
         if before is not None and before.facts.attempt > 0:
             facts = before.facts
             story["reused_messages"] = len(facts.messages)

@@ -143,6 +143,7 @@ class Engine:
         for held in await self.durable.peers.held(self.holder):
             if not self._finder.takes(held.run):
                 undriven.add((held.run, held.attempt))
+                self.readers.kept.forget(held.run)  # its end may have been lost with a database server
             else:
                 self._compare(held)
         for run, attempt in undriven & self._undriven:

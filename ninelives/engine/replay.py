@@ -116,34 +116,34 @@ class SharedReading:
     """What readers of the same run need at the same time. Only they keep it in memory."""
 
     def __init__(self) -> None:
-        self._standings: WeakValueDictionary[tuple[str, str, int], Standing] = WeakValueDictionary()
-        self._pages: WeakValueDictionary[tuple[str, int], Page] = WeakValueDictionary()
+        self._standings: WeakValueDictionary[tuple[str, str, tuple[int, int]], Standing] = WeakValueDictionary()
+        self._pages: WeakValueDictionary[tuple[str, int, int], Page] = WeakValueDictionary()
         self._chunks: WeakValueDictionary[tuple[str, str, object], Chunk] = WeakValueDictionary()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def page(self, store: Store, owner: str, run: str, after: int) -> Page | None:
-        """The records after some entry; None where there are none. Readers of a run ask one after the other, so that a
-        big page is read once."""
+    async def page(self, store: Store, owner: str, run: str, place: tuple[int, int]) -> Page | None:
+        """The records after a place, which is an entry and its attempt; None where there are none. Readers of a run ask
+        one after the other, so that a big page is read once."""
         lock = self._locks.get(run)
         if lock is None:
             lock = self._locks[run] = asyncio.Lock()
         async with lock:
-            page = self._pages.get((run, after))
+            page = self._pages.get((run, *place))
             if page is not None and await store.find(owner, run) is not None:
                 return page
-            records = await store.read(owner, run, after)
+            records = await store.read(owner, run, *place)
         if not records:
             return None
         page = Page(run, records)
         if page.big:
-            self._pages[run, after] = page
+            self._pages[(run, *place)] = page
         return page
 
-    def standing(self, run: str, name: str, seq: int, view: Any) -> Standing:
-        """The place after some entry: readers who come there get the view of the first, with its texts."""
-        found = self._standings.get((run, name, seq))
+    def standing(self, run: str, name: str, place: tuple[int, int], view: Any) -> Standing:
+        """A place in a run: readers who come there get the view of the first, with its texts."""
+        found = self._standings.get((run, name, place))
         if found is None:
-            found = self._standings[run, name, seq] = Standing(view)
+            found = self._standings[run, name, place] = Standing(view)
         return found
 
     def encoded(self, run: str, name: str, frame: BigFrame) -> Chunk:

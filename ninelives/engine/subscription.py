@@ -97,6 +97,8 @@ class Subscription:
         self._bound = bound
         self._view: Any = projection.view0(reading.after)
         self._seq = -1
+        self._attempt = -1
+        """Of the entry `_seq`."""
         self._ahead = reading.after >= 0 and isinstance(projection, Resumable)
         """The reader names a position that may be beyond what was told."""
         self._alike = alike(projection)
@@ -157,6 +159,8 @@ class Subscription:
 
     def detach(self, view: Any, seq: int) -> None:
         """Leave the audience: read on from the journal, after `seq`, with this view."""
+        if self._joined is not None:
+            self._attempt = self._joined.attempt
         self._joined, self._view, self._seq = None, view, seq
         self._wake()
 
@@ -324,7 +328,8 @@ class Subscription:
     async def _load(self) -> bool:
         """The next page from the journal, if there is one."""
         store = self._source.store_of(self.run)
-        page = await self._source.shared.page(store, self.owner, self.run, self._seq)
+        place = self._seq, self._attempt
+        page = await self._source.shared.page(store, self.owner, self.run, place)
         if page is None:
             return False
         self._driven = self._followed
@@ -333,7 +338,7 @@ class Subscription:
         self._page, self._at = page, 0
         if self._alike is not None and self._seq >= 0 and not self._is_ahead():
             view, _ = self._projection.live(self._view)
-            self._standing = self._source.shared.standing(self.run, self._alike, self._seq, view)
+            self._standing = self._source.shared.standing(self.run, self._alike, place, view)
             self._view = self._standing.view
         return True
 
@@ -423,7 +428,7 @@ class Subscription:
     def _step(self, entries: Sequence[Entry]) -> None:
         """Fold and render some entries."""
         self._view, frames, last = render(self._projection, self._view, entries)
-        self._seq = last.seq
+        self._seq, self._attempt = last.seq, last.attempt
         over = isinstance(last.event, Terminal)
         self._ended = over or self._projection.over(self._view)
         self._add(frames)

@@ -269,10 +269,10 @@ class WorkFinder:
         if not span.held():  # the finder looked a while ago: nothing is begun without a lease
             return
 
-        def first(attempt: int, was_clean: bool) -> bytes:
+        def first(attempt: int, was_clean: bool, lost: int) -> bytes:
             nonlocal clean
             clean = was_clean
-            return codec.encode(AttemptStarted(was_clean))
+            return codec.encode(AttemptStarted(was_clean, lost))
 
         claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
         if claim is None:

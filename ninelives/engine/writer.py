@@ -193,15 +193,17 @@ class Writer:
         self._notifier.ring([*(part.run for part in back), WORK])
 
     async def _flush(self, batch: Sequence[Staged]) -> None:
-        fenced = Verdict.FENCED  # an enumeration is slow to ask
+        written, fenced = Verdict.WRITTEN, Verdict.FENCED  # an enumeration is slow to ask
         taken = [run.take() for run in batch]
         verdicts = await self._append([part for part, _, _ in taken], batch)
         for run, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
             if run.gone:  # while it was on its way: what became of it the journal knows
                 continue
-            if verdict is fenced:
+            if verdict is not written:
                 self.fenced += 1
-                self._log.warning("run_fenced", run=run.run, attempt=part.attempt)
+                self._log.warning(
+                    "run_fenced" if verdict is fenced else "run_went_back", run=run.run, attempt=part.attempt
+                )
                 run.lose()
                 continue
             self.entries += len(part.records)

@@ -16,6 +16,7 @@ from ninelives.journal.values import (
     ConversationLink,
     ConversationRow,
     Evicted,
+    FirstRecord,
     Gone,
     Grant,
     HeldRun,
@@ -58,9 +59,9 @@ class Journal(Protocol):
         again: what was written after all is recognised by its records."""
         ...
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """Claim a run that has not ended and that nobody holds: never claimed, parked, or its lease lapsed. The attempt
-        goes up by one, and the record `first(attempt, clean)` is appended in the same transaction. The wait for a
+        goes up by one, and the record `first(attempt, clean, lost)` is appended in the same transaction. The wait for a
         person or a caller ends with it (wake_at and asks). A store may refuse a run that claimable() would omit."""
         ...
 
@@ -69,9 +70,10 @@ class Journal(Protocol):
         it is given back or the process ends."""
         ...
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         """Records with seq > after, in order, about PAGE_BYTES of them. Empty at the end, or if the owner has no such
-        run. Raises Damaged at a gap or a wrong checksum."""
+        run. Raises Damaged at a gap or a wrong checksum. `seen` is the attempt of the record `after`, where the reader
+        has it: WentBack is raised if the store does not have that record any more."""
         ...
 
     async def signal(self, owner: str, signal: Signal) -> bool:

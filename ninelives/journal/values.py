@@ -100,6 +100,8 @@ class Verdict(Enum):
 
     WRITTEN = "written"
     FENCED = "fenced"
+    BEHIND = "behind"
+    """Not written: the store has lost records that it had confirmed (a failover), and released the run."""
 
 
 class Opening(Struct, frozen=True, kw_only=True):
@@ -144,6 +146,11 @@ class Attached(Struct, frozen=True):
 
     run: str
     again: bool = False
+
+
+FirstRecord = Callable[[int, bool, int], bytes]
+"""Makes the AttemptStarted of a claim. Its arguments: the attempt, whether the run was parked, and how many events the
+store has lost that were shown before (a failover to a standby that was behind)."""
 
 
 class Claim(Struct, frozen=True):

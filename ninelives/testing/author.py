@@ -48,7 +48,7 @@ def need_processes(backend: Backend) -> Backend:
     return backend._replace(store=backend.other, other=backend.store)
 
 
-def started(attempt: int, clean: bool) -> bytes:
+def started(attempt: int, clean: bool, lost: int = 0) -> bytes:
     """What the claims of an Author write."""
     return b"started %d %s" % (attempt, b"clean" if clean else b"unclean")
 

@@ -13,6 +13,7 @@ from ninelives.journal.base import Conversations, Deliveries, Peers, Sessions, S
 from ninelives.journal.values import (
     Attached,
     Claim,
+    FirstRecord,
     Gone,
     Grant,
     Opened,
@@ -90,7 +91,7 @@ class CrashingStore:
         """See Journal.append."""
         return await self._counted(lambda: self._inner.append(slices))
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""
         return await self._counted(lambda: self._inner.claim(run, holder, first, at))
 
@@ -98,9 +99,9 @@ class CrashingStore:
         """See Journal.beat."""
         await self._plain(lambda: self._inner.beat(holder))
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         """See Journal.read."""
-        return await self._plain(lambda: self._inner.read(owner, run, after))
+        return await self._plain(lambda: self._inner.read(owner, run, after, seen))
 
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""

@@ -15,6 +15,7 @@ from ninelives.journal.memory.tables import MemoryRun
 from ninelives.journal.values import (
     Attached,
     Claim,
+    FirstRecord,
     Gone,
     HeldRun,
     Opened,
@@ -251,7 +252,7 @@ class Seat:
         self._store.ring(self._holder, [*(part.run for part in written), *(["work"] if parked else [])])
         return verdicts
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""
         claim = await self._store.claim(run, holder, first, at)
         if claim is not None:

@@ -41,6 +41,13 @@ def test_a_receipt_tells_what_recovery_reused_and_repeated() -> None:
     assert made["error"] is None
 
 
+def test_events_that_the_database_has_lost_are_on_the_receipt() -> None:
+    """A failover to a standby that was behind: the last holder knows what it had shown."""
+    pen = Pen().attempt().text("Hel")
+    pen.crash(lost=3)
+    assert [story.get("events_lost") for story in of(pen.text("Hello").settle().complete())["attempts"]] == [None, 3]
+
+
 def test_a_call_that_was_started_again_is_repeated() -> None:
     """P5: only read and idempotent ones are."""
     pen = Pen().attempt()

@@ -47,9 +47,9 @@ class Counted(MemoryStore):
         super().__init__(lambda: 0.0)
         self.reads = 0
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         self.reads += 1
-        return await super().read(owner, run, after)
+        return await super().read(owner, run, after, seen)
 
 
 async def ended(store: MemoryStore, run: str = "r1", words: int = WORDS, word: str = "word ") -> RunState:

@@ -191,7 +191,7 @@ async def test_unfinished_runs_go_on_in_the_database_with_their_next_attempt(tmp
         assert free == {"open": "ann", "parked": "ann"}
         seen: list[tuple[int, bool]] = []
 
-        def first(attempt: int, clean: bool) -> bytes:
+        def first(attempt: int, clean: bool, lost: int) -> bytes:
             seen.append((attempt, clean))
             return b"attempt"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import asyncpg
 import pytest
 
-from ninelives.core.errors import ClientError, Damaged
+from ninelives.core.errors import ClientError, Damaged, WentBack
 from ninelives.journal import queries
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import connections
@@ -26,6 +26,7 @@ from ninelives.journal.values import (
     Replica,
     Retention,
     Signal,
+    Slice,
     StoreUnavailable,
     Verdict,
 )
@@ -444,3 +445,83 @@ async def test_runs_age_by_the_clock_of_the_database(place: Place) -> None:
     assert await place.store.now_ms() == place.clock.now_ms()
     rule = Retention(at=place.clock.now_ms(), before=place.clock.now_ms() - day // 2)
     assert (await place.store.upkeep.evict(rule, frozenset())).runs == []
+
+
+# failover to a standby that was behind: rows that were confirmed are gone
+
+
+async def failover(place: Place, run: str, last: int, *, attempt: int = 1) -> None:
+    """The database goes back to a state in which the run's log ended with `last`."""
+    await place.sql("DELETE FROM run_log WHERE run = $1 AND first_seq > $2", run, last)
+    await place.sql(
+        "UPDATE runs SET ended = false, holder = 'h1', attempt = $2, status = 'running', last_seq = $3 WHERE id = $1",
+        run,
+        attempt,
+        last,
+    )
+
+
+async def started_with(place: Place) -> list[int]:
+    """Claim r1 after the loss; the numbers of lost events that the stores gave to the first record."""
+    lost = []
+
+    def first(attempt: int, clean: bool, gone: int) -> bytes:
+        lost.append(gone)
+        return started(attempt, clean)
+
+    assert await place.store.claimable(10, 0) == [("ann", "r1")]
+    claim = await place.store.claim("r1", "h1", first, 0)
+    assert claim is not None and not claim.overdue
+    return lost
+
+
+@pytest.mark.parametrize("marked", [False, True])
+async def test_a_holder_never_writes_behind_rows_that_the_database_has_lost(place: Place, marked: bool) -> None:
+    """It wrote at the next number over the hole, and the run could not be read any more."""
+    await place.ann.open("r1")
+    for data in (b"two", b"three", b"four"):
+        await place.ann.write("r1", data)
+    await failover(place, "r1", 2)
+    verdict = await (place.ann.end("r1") if marked else place.ann.write("r1", b"five"))
+    assert verdict is Verdict.BEHIND
+    assert await started_with(place) == [2]
+    assert [record.seq for record in await place.ann.read("r1")] == [0, 1, 2, 3]
+
+
+async def test_a_run_whose_end_was_lost_is_claimed_again_and_told_so(place: Place) -> None:
+    """Its process has forgotten it: the beat gives the claim back (Notices.beaten)."""
+    await place.ann.open("r1")
+    await place.ann.write("r1", b"two")
+    await place.ann.end("r1")
+    await failover(place, "r1", 1)
+    assert [held.run for held in await place.store.peers.held("h1")] == ["r1"]
+    assert await place.store.append([Slice("r1", 1, [], Mark(status="queued", at=0, parked=True))]) == [Verdict.WRITTEN]
+    assert await started_with(place) == [2]
+
+
+async def test_a_claim_that_was_lost_belongs_to_whoever_had_the_run_before(place: Place) -> None:
+    await place.ann.open("r1", held=False)
+    assert await place.ann.claim("r1") is not None
+    await place.ann.write("r1", b"two")
+    await place.sql("DELETE FROM run_log WHERE run = 'r1' AND first_seq > 0")
+    await place.sql("UPDATE runs SET holder = NULL, attempt = 0, parked = true, last_seq = 0 WHERE id = 'r1'")
+    assert await place.ann.write("r1", b"three") is Verdict.BEHIND
+    assert await started_with(place) == [2]
+
+
+async def test_a_reader_that_was_shown_more_than_is_left_gets_one_clear_error(place: Place) -> None:
+    await place.ann.open("r1")
+    for data in (b"two", b"three"):
+        await place.ann.write("r1", data)
+    assert await place.store.read("ann", "r1", 3, 1) == []
+    await failover(place, "r1", 1)
+    with pytest.raises(WentBack, match="from its beginning"):
+        await place.store.read("ann", "r1", 3, 1)
+    await place.ann.write("r1", b"four")
+    await started_with(place)
+    place.ann.seqs["r1"], place.ann.attempts["r1"] = 2, 2
+    await place.ann.write("r1", b"other three")
+    with pytest.raises(WentBack):  # the number is there again, and means something else
+        await place.store.read("ann", "r1", 3, 1)
+    assert [r.data for r in await place.store.read("ann", "r1", 2, 2)] == [b"other three"]
+    assert len(await place.store.read("ann", "r1", 1, 1)) == 2

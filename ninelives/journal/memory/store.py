@@ -22,6 +22,7 @@ from ninelives.journal.values import (
     PAGE_BYTES,
     Attached,
     Claim,
+    FirstRecord,
     Gone,
     Grant,
     Mark,
@@ -160,13 +161,13 @@ class MemoryStore:
             turn = MemoryTurn(mark.at, run.opening.run, mark.session_turn)
             self._sessions.setdefault((run.owner, mark.session), []).append(turn)
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""
         found = self._runs.get(run)
         if found is None or found.ended or found.hidden or self._is_held(found):
             return None
         attempt, overdue = found.attempt + 1, self._waiting.is_overdue(run, self._time(at))
-        record = Record(len(found.records), attempt, at, first(attempt, found.parked))
+        record = Record(len(found.records), attempt, at, first(attempt, found.parked, 0))
         found.records.append(record)
         found.attempt, found.updated_at = attempt, at
         found.holder, found.parked, found.status = holder, False, "running"
@@ -188,7 +189,7 @@ class MemoryStore:
             if run.holder == holder and self._is_held(run):
                 run.lease_until = until
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         """See Journal.read."""
         found = self._tables.visible(owner, run)
         if found is None:

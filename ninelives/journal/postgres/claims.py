@@ -33,7 +33,7 @@ from ninelives.journal.postgres.listener import Listener, notify_payloads
 from ninelives.journal.postgres.log import LogRow, PostgresLog, RunEnd, packed
 from ninelives.journal.postgres.rows import EVICTED, SQL
 from ninelives.journal.segments import origin
-from ninelives.journal.values import Attached, Claim, Mark, Opened, Opening, Record, StoreUnavailable
+from ninelives.journal.values import Attached, Claim, FirstRecord, Mark, Opened, Opening, Record, StoreUnavailable
 
 UNCONFIRMED_S = 60.0
 """The last statement of a broken connection may still be committed for a while."""
@@ -67,14 +67,15 @@ class ClaimCall(Struct):
     run: str
     holder: str
     at: int
-    first: Callable[[int, bool], bytes]
+    first: FirstRecord
     tried: dict[int, tuple[bytes, bool]] = {}
     """Also whether the run was overdue. The claim itself ends that."""
 
-    def first_record(self, attempt: int, clean: bool, overdue: bool) -> bytes:
-        """The data of the first record of an attempt."""
-        data = self.first(attempt, clean)
-        self.tried[attempt] = data, overdue
+    def first_record(self, attempt: int, row: Any) -> bytes:
+        """The data of the first record of an attempt; `row` is what claim_look found."""
+        lost = max(0, row["told_seq"] - row["last"][0])
+        data = self.first(attempt, row["parked"], lost)
+        self.tried[attempt] = data, row["overdue"]
         return data
 
 
@@ -282,7 +283,7 @@ class PostgresClaims:
 
     # Claiming
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""
         call = ClaimCall(run, holder, at, first)
 
@@ -309,7 +310,7 @@ class PostgresClaims:
         if row is None or row["last"] is None:
             return None
         attempt, (seq, crc) = row["attempt"] + 1, row["last"]
-        data = call.first_record(attempt, row["parked"], row["overdue"])
+        data = call.first_record(attempt, row)
         payload = notify_payloads(self._holder, [run])[0]
         while True:
             record = Record(seq + 1, attempt, call.at, data)

@@ -3,10 +3,14 @@ slices are written, and the batches in which pages are read. Refuses to know: wh
 
 Theory of operation. A row of run_log is one slice. This process knows the end (attempt, number, checksum) of each run
 that it holds, because only the holder writes (R3). A slice that does not follow the end is fenced without a query. One
-statement decides the rest: the attempt must still hold the run, and the place in the log must be free (R5). The
-statement is its own transaction, so a process that stops at any moment keeps no lock. Each run uses one lane, so two of
-its slices never overtake each other. An append whose answer was lost is remembered. When the same slice comes again, it
-is compared with the row at its place."""
+statement decides the rest: the attempt must still hold the run, and the log must end where this process believes (R5).
+The statement is its own transaction, so a process that stops at any moment keeps no lock. Each run uses one lane, so
+two of its slices never overtake each other. An append whose answer was lost is remembered. When the same slice comes
+again, it is compared with the row at its place.
+
+A database that failed over to a standby which was behind has lost rows. A run whose log ends too early is released, so
+that it is claimed again from what is left. `told_seq` says how far its readers were shown; a reader that was shown more
+than there is gets WentBack."""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ import asyncpg
 import msgspec
 from msgspec import Struct
 
-from ninelives.core.errors import Damaged
+from ninelives.core.errors import Damaged, WentBack
 from ninelives.journal import queries
 from ninelives.journal.postgres.connections import (
     Connection,
@@ -36,6 +40,8 @@ from ninelives.journal.values import PAGE_BYTES, Mark, Record, Slice, StoreUnava
 SQL = queries.load("postgres", "log")
 READ_MS = 300_000
 """How long retention spares a run after a page of it was read that is not its last."""
+TOLD = 4096
+"""Of how many ended runs a process remembers the end."""
 PAGES_AT_ONCE = 32
 """How many pages one statement reads."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -101,7 +107,11 @@ class PostgresLog:
         self.ends: dict[str, RunEnd] = {}
         self._unconfirmed: set[tuple[str, int, int]] = set()
         """(run, attempt, first number) of slices whose answer was lost."""
-        self._wanted: dict[tuple[str, str, int], asyncio.Future[list[Record]]] = {}
+        self._behind: set[str] = set()
+        """Runs whose log was just found to have lost its end."""
+        self._told: dict[str, tuple[int, int]] = {}
+        """(attempt, last number) of runs that have ended here, or whose lease has. The database may lose their end."""
+        self._wanted: dict[tuple[str, str, int, int], asyncio.Future[list[Record]]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     def hold_run(self, run: str, end: RunEnd) -> None:
@@ -115,6 +125,7 @@ class PostgresLog:
 
     def forget_runs(self) -> None:
         """The lease expired, and others may hold the runs now. A run that is still held here is looked up again."""
+        self._told.update({run: (end.attempt, end.seq) for run, end in self.ends.items()})
         self.ends.clear()
         self._unconfirmed.clear()
 
@@ -138,7 +149,11 @@ class PostgresLog:
                 now.setdefault(slices[n].run, n)
             written = await self._on_lanes([slices[n] for n in now.values()])
             for run, n in now.items():
-                verdicts[n] = Verdict.WRITTEN if run in written else Verdict.FENCED
+                if run in written:
+                    verdicts[n] = Verdict.WRITTEN
+                elif run in self._behind:
+                    verdicts[n] = Verdict.BEHIND
+                self._behind.discard(run)
             left = [n for n in left if now[slices[n].run] != n]
         return verdicts
 
@@ -164,18 +179,40 @@ class PostgresLog:
             fit = [part for part in parts if self._follows(part)]
             ends = {part.run: self.ends[part.run] for part in fit}
             rows = {part.run: packed(part.records, ends[part.run].crc) for part in fit if part.records}
-            written = await self._add_confirmed(connection, parts, set())
+            back = await self._return_ended(connection, parts)
+            written = await self._add_confirmed(connection, parts, back)
             plain = [part for part in fit if part.mark is None and part.run not in written]
             marked = [part for part in fit if part.mark is not None and part.run not in written]
             if plain:
                 written |= await self._append_plain(connection, plain, rows)
             if marked:
                 written |= await self._append_marked(connection, marked, rows, ends)
-            return rows, await self._add_confirmed(connection, parts, written)
+            written = await self._add_confirmed(connection, parts, written)
+            behind = {part.run: (part.attempt, ends[part.run].seq) for part in fit if part.run not in written}
+            await self._release_behind(connection, behind)
+            return rows, written
 
         rows, written = await self._connections.on_lane(lane, work)
         self._update_ends(parts, rows, written)  # not before the commit; the next slice of the lane has not started yet
         return written
+
+    async def _release_behind(self, connection: Connection, ends: dict[str, tuple[int, int]]) -> set[str]:
+        """Release the runs of these (attempt, last number) whose log has lost its end. Others were fenced."""
+        if not ends:
+            return set()
+        attempts, places = [list(column) for column in zip(*ends.values(), strict=True)]
+        values = (list(ends), attempts, places, self._holder, notify_payloads(self._holder, [*ends, "work"])[0])
+        lost = {row["id"] for row in await connection.fetch(SQL["went_back"], *values)}
+        self._behind |= lost
+        return lost
+
+    async def _return_ended(self, connection: Connection, parts: list[Slice]) -> set[str]:
+        """The runs that are given back because nobody drives them, though this process has told of their end."""
+        idle = [part for part in parts if not part.records and part.mark is not None and part.mark.parked]
+        return await self._release_behind(
+            connection,
+            {p.run: self._told[p.run] for p in idle if p.run in self._told and self._told[p.run][0] >= p.attempt},
+        )
 
     def _follows(self, part: Slice) -> bool:
         end = self.ends.get(part.run)
@@ -211,7 +248,9 @@ class PostgresLog:
         async def work() -> set[str] | None:
             marks = [_mark_values(part, part.mark, rows.get(part.run), ends[part.run]) for part in parts if part.mark]
             columns = _columns([part for part in parts if part.records], rows)
+            known = [ends[part.run] for part in parts]
             values = [*map(list, zip(*marks, strict=True)), *columns, notify_payloads(self._holder, _topics(parts))]
+            values += [[end.seq for end in known], [end.crc for end in known]]
             try:
                 return await _fetch_written(connection, "append_marked", values)
             except asyncpg.UniqueViolationError as error:
@@ -246,15 +285,22 @@ class PostgresLog:
                 if end is not None and row is not None:
                     del self.ends[part.run]  # somebody else holds the run, or it has ended
             elif part.mark is not None and (part.mark.ended or part.mark.parked):
-                self.ends.pop(part.run, None)
+                self._remember_end(part, self.ends.pop(part.run, None), row)
             elif end is not None and row is not None:
                 self.ends[part.run] = RunEnd(part.attempt, row.last, row.after, end.size + len(row.data))
 
+    def _remember_end(self, part: Slice, end: RunEnd | None, row: LogRow | None) -> None:
+        if part.mark is None or not part.mark.ended or end is None:
+            return
+        self._told[part.run] = part.attempt, end.seq if row is None else row.last
+        if len(self._told) > TOLD:
+            del self._told[next(iter(self._told))]
+
     # Reading
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         """See Journal.read. Reads that arrive while a statement runs share the next one."""
-        asked = (owner, run, after)
+        asked = (owner, run, after, seen)
         answer = self._wanted.get(asked)
         if answer is None:
             answer = self._wanted[asked] = asyncio.get_running_loop().create_future()
@@ -280,15 +326,15 @@ class PostgresLog:
                 else:
                     answer.set_result(page)
 
-    async def _pages(self, batch: list[tuple[str, str, int]]) -> list[list[Record] | Exception]:
-        columns = [list(column) for column in zip(*batch, strict=True)]
+    async def _pages(self, batch: list[tuple[str, str, int, int]]) -> list[list[Record] | Exception]:
+        *columns, seen = [list(column) for column in zip(*batch, strict=True)]
 
         async def work(connection: Connection) -> list[list[Record] | Exception]:
-            rows = await connection.fetch(SQL["pages"], *columns, PAGE_BYTES)
+            rows = await connection.fetch(SQL["pages"], *columns, PAGE_BYTES, seen)
             found: dict[int, list[Any]] = {i: list(some) for i, some in groupby(rows, key=lambda row: row["i"])}
-            pages = [_page_or_error(run, after, found.get(n, [])) for n, (_, run, after) in enumerate(batch, 1)]
+            pages = [_page_or_error(asked, found.get(n, [])) for n, asked in enumerate(batch, 1)]
             unfinished = [
-                run for n, (_, run, _) in enumerate(batch, 1) if n in found and _goes_on(pages[n - 1], found[n][0])
+                asked[1] for n, asked in enumerate(batch, 1) if n in found and _goes_on(pages[n - 1], found[n][0])
             ]
             if unfinished:  # their readers come again, and retention of another process must spare them until then
                 await connection.execute(SQL["being_read"], sorted(set(unfinished)), READ_MS)
@@ -297,7 +343,10 @@ class PostgresLog:
         return await self._connections.once(work)
 
 
-def _page_or_error(run: str, after: int, rows: list[Any]) -> list[Record] | Exception:
+def _page_or_error(asked: tuple[str, str, int, int], rows: list[Any]) -> list[Record] | Exception:
+    _, run, after, seen = asked
+    if rows and seen >= 0 and not rows[0]["at_place"]:
+        return WentBack(run, after)
     try:
         return _page(run, after, rows)
     except Damaged as error:

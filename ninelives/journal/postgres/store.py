@@ -10,7 +10,7 @@ without a gap. claims.py opens and claims runs, and knows what to do when the an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -45,6 +45,7 @@ from ninelives.journal.values import (
     MAX_GRANTS,
     Attached,
     Claim,
+    FirstRecord,
     Gone,
     Grant,
     Opened,
@@ -143,7 +144,7 @@ class PostgresStore:
             self._notifier.ring(["work"])
         return verdicts
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""
         return await self._claims.claim(run, holder, first, at)
 
@@ -159,9 +160,9 @@ class PostgresStore:
             self._log.forget_runs()
         await self._release_unconfirmed()
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         """See Journal.read."""
-        return await self._log.read(owner, run, after)
+        return await self._log.read(owner, run, after, seen)
 
     async def signal(self, owner: str, signal: Signal) -> bool:
         """See Journal.signal."""

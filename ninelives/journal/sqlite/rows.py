@@ -6,7 +6,7 @@ last_seq only at claim, park and end, because an UPDATE per run in each flush co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -24,6 +24,7 @@ from ninelives.journal.sqlite.tails import Written
 from ninelives.journal.values import (
     Attached,
     Claim,
+    FirstRecord,
     Gone,
     Mark,
     Opened,
@@ -241,14 +242,14 @@ def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark
 
 
 def claim(
-    db: apsw.Connection, fences: Fences, run: str, holder: str, first: Callable[[int, bool], bytes], at: int
+    db: apsw.Connection, fences: Fences, run: str, holder: str, first: FirstRecord, at: int
 ) -> tuple[Claim, int] | None:
     """Journal.claim, inside the transaction. Returns the claim and the row of its record."""
     fence = fences.get(run)
     if fence is None or fence.holder is not None:
         return None
     attempt, overdue = fence.attempt + 1, fence.is_overdue(at)
-    record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked))
+    record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked, 0))
     values: list[apsw.SQLiteValue] = []
     crc = _chain(fence.n, fence.crc, [record], values)
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, wake_at=0, asks="")

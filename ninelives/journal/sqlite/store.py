@@ -25,6 +25,7 @@ from ninelives.journal.values import (
     MAX_GRANTS,
     Attached,
     Claim,
+    FirstRecord,
     Gone,
     Grant,
     HeldRun,
@@ -87,7 +88,7 @@ class SqliteStore:
             lambda db: run_rows.append(db, self._fences, slices), partial(self._tails.add_appended, slices)
         )
 
-    async def claim(self, run: str, holder: str, first: Callable[[int, bool], bytes], at: int) -> Claim | None:
+    async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""
 
         def claimed(done: tuple[Claim, int] | None) -> Claim | None:
@@ -102,7 +103,7 @@ class SqliteStore:
     async def beat(self, holder: str) -> None:
         """See Journal.beat. There are no leases: all claims end with the process."""
 
-    async def read(self, owner: str, run: str, after: int) -> list[Record]:
+    async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:
         """See Journal.read."""
         tail = self._tails.by_run.get(run)
         if tail is not None:

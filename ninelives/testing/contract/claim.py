@@ -162,7 +162,7 @@ class ClaimContract:
         ann = Author(backend)
         await ann.open("r1", held=False)
 
-        def fail(attempt: int, clean: bool) -> bytes:
+        def fail(attempt: int, clean: bool, lost: int) -> bytes:
             raise ZeroDivisionError
 
         work = (backend.store.claim("r1", "h1", fail, 0), ann.open("r2"))

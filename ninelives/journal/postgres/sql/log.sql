@@ -1,13 +1,16 @@
 -- name: append
--- Appends slices without a mark, each only where its attempt holds the run, and notifies other processes. A taken place
--- fails the whole statement. That is rare, and a check each time would cost half as much again.
+-- Appends slices without a mark, and notifies other processes. Each is written only where its attempt holds the run and
+-- the log ends just before it: after a failover to a standby that was behind, rows may be missing. A place that is taken
+-- at the same moment fails the whole statement.
 WITH written AS (
   INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
   FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
     AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
   CROSS JOIN LATERAL (
-    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended LIMIT 1
+    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+      AND (s.first_seq - 1, s.crc_before) =
+        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.run = s.run ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
   ) AS held
   RETURNING run
 )
@@ -21,15 +24,17 @@ WITH written AS (
   FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
     AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
   CROSS JOIN LATERAL (
-    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended LIMIT 1
+    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+      AND (s.first_seq - 1, s.crc_before) =
+        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.run = s.run ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
   ) AS held
   ON CONFLICT DO NOTHING RETURNING run
 )
 SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($9::text[]) AS p;
 
 -- name: append_marked
--- Appends slices with a mark: locks and changes the run's row, then all that depends on it, in one statement. A taken
--- place fails it as a whole. used_at and ended_at go by the clock of the database, because retention compares them. A
+-- Appends slices with a mark: locks and changes the run's row, then all that depends on it, in one statement. The log
+-- must end where this process believes it does (as in `append`). A taken place fails it as a whole. used_at and ended_at go by the clock of the database, because retention compares them. A
 -- run that was left (s.gone) waits until its request cannot join it any more, unless somebody has joined it already.
 WITH m AS (
   UPDATE runs AS r SET status = s.status, updated_at = s.at, used_at = c.now, parked = s.parked, ended = s.ended,
@@ -41,10 +46,11 @@ WITH m AS (
     ended_at = CASE WHEN s.ended THEN c.now ELSE 0 END, delivered_at = CASE WHEN s.ended AND s.void THEN c.now ELSE 0 END
   FROM unnest($1::text[], $2::int[], $3::text[], $4::bigint[], $5::boolean[], $6::boolean[], $7::boolean[],
       $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::text[], $13::boolean[], $14::text[], $15::boolean[],
-      $16::bytea[])
-    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks, gone, said),
-    (SELECT ninelives_now() AS now) c
-  WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+      $16::bytea[], $26::bigint[], $27::bigint[])
+    AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks, gone, said,
+      end_seq, end_crc), (SELECT ninelives_now() AS now) c
+  WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended AND (s.end_seq, s.end_crc) =
+    (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.run = s.run ORDER BY b.first_seq DESC LIMIT 1)
   RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, COALESCE(s.said, s.turn) AS turn
 ), written AS (
   INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
@@ -73,6 +79,19 @@ FROM runs r CROSS JOIN LATERAL (
   SELECT last_seq, crc_after FROM run_log WHERE run = r.id ORDER BY first_seq DESC LIMIT 1
 ) l WHERE r.id = ANY ($1::text[]) AND r.holder IS NOT NULL AND NOT r.ended;
 
+-- name: went_back
+-- Releases runs whose log ends before the last record that this process has written and shown ($3): the database lost
+-- the rest. told_seq remembers how far readers were shown. A run whose claim was lost too belongs to whoever had it before.
+UPDATE runs r SET told_seq = GREATEST(r.told_seq, d.seq), parked = r.parked AND r.attempt != d.attempt,
+  holder = CASE WHEN r.attempt = d.attempt THEN NULL ELSE r.holder END,
+  status = CASE WHEN r.attempt = d.attempt THEN 'queued' ELSE r.status END
+FROM unnest($1::text[], $2::int[], $3::bigint[]) AS d (run, attempt, seq) CROSS JOIN LATERAL (
+  SELECT last_seq FROM run_log WHERE run_log.run = d.run ORDER BY first_seq DESC LIMIT 1
+) l
+WHERE r.id = d.run AND r.attempt <= d.attempt AND (r.holder IS NULL OR r.holder = $4 OR r.attempt < d.attempt)
+  AND NOT r.ended AND l.last_seq < d.seq
+RETURNING r.id, d.seq - l.last_seq AS lost, pg_notify('ninelives', $5);
+
 -- name: written
 -- The rows at the places of slices whose answer was lost.
 SELECT l.run, l.first_seq, l.attempt, l.data FROM unnest($1::text[], $2::bigint[]) AS d (run, first_seq)
@@ -83,11 +102,15 @@ JOIN run_log l ON l.run = d.run AND l.first_seq = d.first_seq;
 SELECT id, attempt, status, updated_at FROM runs WHERE id = ANY ($1::text[]) AND holder IS NULL;
 
 -- name: pages
--- For each (owner, run, place): the last number that the run's row knows of, and about a page of the rows after the
--- place.
-SELECT q.i, r.last_seq AS least, r.ended, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data
-FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS q (owner, run, place, i)
+-- For each (owner, run, place): the last number that the run's row knows of, about a page of the rows after the place, and
+-- the row that has the place itself, where the reader has seen it ($5 is the attempt, -1 for a reader that has not).
+SELECT q.i, r.last_seq AS least, r.ended, l.first_seq, l.last_seq, l.crc_before, l.crc_after, l.data, at_place
+FROM unnest($1::text[], $2::text[], $3::bigint[], $5::bigint[]) WITH ORDINALITY AS q (owner, run, place, seen, i)
 JOIN runs r ON r.id = q.run AND r.owner = q.owner AND r.hidden = 0
+LEFT JOIN LATERAL (
+  SELECT p.last_seq >= q.place AND (p.first_seq = 0 OR p.attempt = q.seen) AS at_place FROM run_log p
+  WHERE q.seen >= 0 AND p.run = q.run AND p.first_seq <= q.place ORDER BY p.first_seq DESC LIMIT 1
+) seen ON true
 LEFT JOIN LATERAL (
   SELECT * FROM (
     SELECT near.*, sum(octet_length(near.data)) OVER (ORDER BY near.first_seq) - octet_length(near.data) AS ahead

@@ -133,7 +133,7 @@ WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
 
 -- name: claim_look
 -- Locks a run that nobody holds, with the end of its log. Skips a run that another transaction has locked.
-SELECT r.owner, r.attempt, r.parked, (r.wake_at > 0 AND r.wake_at <= c.now) OR (r.kept = 'delivery' AND NOT r.waits
+SELECT r.owner, r.attempt, r.parked, r.told_seq, (r.wake_at > 0 AND r.wake_at <= c.now) OR (r.kept = 'delivery' AND NOT r.waits
     AND r.lost_at > 0 AND r.asks = '' AND r.lost_at + r.resend_ms <= c.now) AS overdue,
   (SELECT ROW(last_seq, crc_after) FROM run_log WHERE run = $2 ORDER BY first_seq DESC LIMIT 1) AS last,
   (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE run = $2)::bigint AS bytes
@@ -158,7 +158,8 @@ WITH marker AS (
   VALUES ($1, $2, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING 1
 ), taken AS (
   UPDATE runs SET attempt = $3, parked = false, status = 'running', last_seq = $2, updated_at = $4, holder = $8,
-    held_until = ninelives_now() + $9::bigint, wake_at = 0, asks = '' WHERE id = $1 AND EXISTS (SELECT FROM marker)
+    held_until = ninelives_now() + $9::bigint, wake_at = 0, asks = '', told_seq = 0
+  WHERE id = $1 AND EXISTS (SELECT FROM marker)
 )
 SELECT pg_notify('ninelives', $10) FROM marker;
 
