@@ -30,6 +30,7 @@ from ninelives.app.store import quota_limits
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens
 from ninelives.core.history import ask_messages
+from ninelives.core.limits import Price
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.asking import Profile
@@ -93,6 +94,8 @@ class ProfileAgent(Struct, frozen=True):
     """The agent of one profile. An agent from an extension brings its own tools and approvals."""
 
     agent: Agent
+    model: str = ""
+    """The name of its model at the upstream."""
     loop: LoopAgent | None = None
     toolbox: Toolbox | None = None
     approvals: Approvals | None = None
@@ -112,6 +115,7 @@ class Agents(Struct, kw_only=True):
     processes: Processes
     mcp: McpTools
     holdings: ToolHoldings
+    prices: Mapping[str, Price]
 
     async def start(self) -> None:
         """Connect to MCP servers. Waits at most two seconds for slow ones."""
@@ -140,6 +144,11 @@ class Agents(Struct, kw_only=True):
         """See TokenCounts.window."""
         loop = self.by_profile[model].loop
         return loop.window if loop is not None else 0
+
+    def price_of(self, profile: str) -> Price | None:
+        """What the model of a profile costs: by the name of the profile, else by that of its model."""
+        made = self.by_profile.get(profile) or self.by_profile[self.default.name]
+        return self.prices.get(profile) or self.prices.get(made.model)
 
     def describe_rules(self) -> str:
         """The sandbox, the approvals of the default profile, and whether programs can be run: for the start."""
@@ -255,11 +264,11 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             on_unknown=agent.on_unknown,
         )
         if table.agent:
-            return ProfileAgent(own_agent(table.agent, Surroundings(model, settings, approvals)))
+            return ProfileAgent(own_agent(table.agent, Surroundings(model, settings, approvals)), model.name)
         place = self.places(table.workspace or self.settings.tools.workspace)
         environment = CallEnvironment(place, self.end_leftover, self.outputs)
         loop = LoopAgent(model, toolbox, settings, environment, approvals)
-        return ProfileAgent(loop, loop, toolbox, approvals)
+        return ProfileAgent(loop, model.name, loop, toolbox, approvals)
 
     def toolbox(self, wanted: tuple[str, ...] | None) -> Toolbox:
         """The tools that a profile names; None: all tools."""
@@ -362,6 +371,7 @@ def build_agents(
         outputs=outputs,
         processes=processes,
         mcp=mcp,
+        prices=tables.prices,
         holdings=ToolHoldings(settings.server.data_path, quotas, processes, threads, environment.now_ms),
     )
 

@@ -139,6 +139,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             holder=opened.holder,
             mask=log.secrets.mask,
             outside=agents.holdings,
+            price_of=agents.price_of,
         )
     )
     keyring = Keyring()

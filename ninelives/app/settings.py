@@ -25,6 +25,7 @@ from ninelives.app.environment import secret_files
 from ninelives.app.errors import ConfigError
 from ninelives.app.keys import MAKE_KEY, weakness
 from ninelives.core.hosts import LEAST, is_loopback, longest
+from ninelives.core.limits import Price
 from ninelives.core.spec import ToolProgress
 from ninelives.dialects.clients import MATCHED_CHARS, Client
 
@@ -265,6 +266,8 @@ class Tables(Struct, frozen=True, forbid_unknown_fields=True):
     mcp: dict[str, dict[str, Any]] = {}
     clients: tuple[Client, ...] = ()
     """[[clients]]: rows that come before the built-in table of clients."""
+    prices: dict[str, Price] = {}
+    """[prices."MODEL"]: what a million tokens cost, by the name of a model at its upstream or of a profile."""
 
 
 _TABLES = Tables.__struct_fields__

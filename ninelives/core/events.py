@@ -32,6 +32,8 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     reasoning_tokens: int = 0
     estimated: bool = False
     """True where the upstream left out a count, so that some of these were estimated (C11)."""
+    cost: int = 0
+    """In billionths of the currency of the prices (core/limits.py), or of the upstream's own bill. 0: not known."""
 
     def plus(self, other: Usage) -> Usage:
         """The sum of both."""
@@ -41,6 +43,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
             self.cached_tokens + other.cached_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
             self.estimated or other.estimated,
+            self.cost + other.cost,
         )
 
 
@@ -82,6 +85,8 @@ class RunAccepted(Event, frozen=True, tag="run.accepted", kw_only=True):
     resolved: Resolved
     owner: str
     forked: ForkedFrom | None = None
+    key: str = ""
+    """The id of the API key that asked. Its limits count for the run."""
 
 
 class AttemptStarted(Event, frozen=True, tag="attempt.started"):
@@ -239,8 +244,11 @@ class RunCancelled(Event, frozen=True, tag="run.cancelled"):
 class RunInterrupted(Event, frozen=True, tag="run.interrupted"):
     """A limit ended the run. What it did so far stands."""
 
-    reason: Literal["max_output_tokens", "max_messages", "content_filter", "interrupted", "steered"]
-    """interrupted, steered: another request of the same conversation took its place at a safe point."""
+    reason: Literal["max_output_tokens", "max_messages", "content_filter", "interrupted", "steered", "budget"]
+    """interrupted, steered: another request of the same conversation took its place at a safe point. budget: tokens or
+    money of the run, or of whoever asked, are used up."""
+    message: str = ""
+    """Which limit it was and what to do, as one text for people. Empty where the reason says it all."""
 
 
 AnyEvent = (

@@ -62,6 +62,7 @@ class Admission:
         self._clock = parts.clock()
         self._holder = holder
         self._workers = workers
+        self._accounts = workers.accounts
         self._lease, self._writers, self._tasks = workers.lease, workers.writers, workers.tasks
         self._finder = finder
         self._deliveries = deliveries
@@ -99,7 +100,7 @@ class Admission:
         """Open a run whose admission depends on nothing in the store: its opening is written like the events of other
         runs, and with them. Its worker begins after that: an agent that kills the process must not do so without a
         trace (P18)."""
-        accepted = RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner)
+        accepted = accepted_of(order, resolved)
         data, at = (codec.encode(accepted), _ATTEMPT), self._parts.now_ms()
         opening = self._opening(order.spec, order.asked, lambda _: list(data), held=True, foregone=resolved)
         opened = Opened(opening.run, resolved, [Record(seq, seq, at, each) for seq, each in enumerate(data)])
@@ -167,6 +168,7 @@ class Admission:
             return await self._ticket(order.owner, opened)
         if place is None:
             return self._begin(opened, order, span)
+        self._accounts.begin(order.owner, order.spec.model, order.credential)
         self._finder.opened(opened.run, place)
         if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
             self._finder.seek()
@@ -183,7 +185,7 @@ class Admission:
         def accept(resolved: Resolved) -> list[bytes]:
             taken = facts(opening.run)
             forked = replace(source, copied=len(taken))
-            accepted = RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, forked=forked)
+            accepted = replace(accepted_of(order, resolved), forked=forked)
             return [codec.encode(event) for event in (accepted, _STARTED, *taken)]
 
         opening = self._opening(order.spec, order.asked, accept, held=False)
@@ -198,15 +200,17 @@ class Admission:
         if isinstance(opened, Attached):
             self._return(False, place)
             return await self._ticket(order.owner, opened)
+        self._accounts.begin(order.owner, order.spec.model, order.credential)
         self._finder.opened(opened.run, place)
         return Ticket(opened.run, opened.resolved.session or "")
 
     def _begin(self, opened: Opened, order: Order, span: LeaseSpan) -> Ticket:
         """Drive a run that was opened with a slot, or as a chore, with two records. Its first event is made again from
         the order, because to decode it would take as long as to parse the request."""
+        self._accounts.begin(order.owner, order.spec.model, order.credential)
         name, in_memory, session = opened.run, order.spec.kept == "memory", opened.resolved.session or ""
         if span.held() and not self._finder.takes(name):
-            accepted = RunAccepted(spec=order.spec, resolved=opened.resolved, owner=order.owner)
+            accepted = accepted_of(order, opened.resolved)
             at = opened.records[0].at
             first, second = Entry(name, 0, at, 0, accepted), Entry(name, 1, at, 1, _STARTED)
             state = apply(start(first), second)
@@ -277,7 +281,7 @@ class Admission:
         def accept(resolved: Resolved) -> list[bytes]:
             if full:
                 raise self._too_many()
-            accepted = RunAccepted(spec=spec, resolved=prepared or resolved, owner=order.owner)
+            accepted = accepted_of(order, prepared or resolved)
             return [codec.encode(accepted)] + ([_ATTEMPT] if held else [])
 
         if not asked.fresh_conversation:
@@ -326,6 +330,11 @@ class Admission:
             self._parts.log.warning("session_not_read", run=found.run, reason=str(error))
             row = None
         return Ticket(found.run, row.session if row else "", attached=not found.again, waited=found.again)
+
+
+def accepted_of(order: Order, resolved: Resolved) -> RunAccepted:
+    """The first event of a run."""
+    return RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, key=order.credential)
 
 
 def is_short(spec: Spec) -> bool:

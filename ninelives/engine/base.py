@@ -15,6 +15,7 @@ from ninelives.agents.base import Agent
 from ninelives.core.admission import Asked
 from ninelives.core.events import Entry
 from ninelives.core.holding import Holding
+from ninelives.core.limits import Price
 from ninelives.core.rope import Frame
 from ninelives.core.spec import Message, Spec, Strategy
 from ninelives.journal.base import Logger, Notifier, Store
@@ -84,6 +85,8 @@ class Order(Struct, frozen=True, kw_only=True):
     """Bytes of the request."""
     strategy: Strategy = "reject"
     """What happens while another run of its conversation or session is active."""
+    credential: str = ""
+    """The id of the API key. Its limits count."""
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
@@ -96,6 +99,8 @@ class ForkOrder(Struct, frozen=True, kw_only=True):
     key: str | None = None
     """The idempotency key, with the fingerprint of the request."""
     fingerprint: str = ""
+    credential: str = ""
+    """See Order.credential."""
 
 
 class Ticket(Struct, frozen=True):
@@ -227,6 +232,10 @@ class NothingOutside:
         """See Outside.drop."""
 
 
+def no_price(profile: str) -> None:
+    """The `price_of` of an engine whose models have none."""
+
+
 class EngineParts(Struct, frozen=True):
     """What an engine is made of; chosen in app/assemble.py."""
 
@@ -245,6 +254,8 @@ class EngineParts(Struct, frozen=True):
     mask: Callable[[str], str] = str
     """Hides secrets in the text of a failure, before it is stored."""
     outside: Outside = NothingOutside()
+    price_of: Callable[[str], Price | None] = no_price
+    """The price of a profile's model."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

@@ -54,6 +54,7 @@ class Engine:
         }
         self.lister = SessionLister(parts.durable.sessions, readers.look, parts.log)
         self._workers = workers = Workers(parts, readers, writers, self.lease, tasks, self.lister)
+        self.accounts = workers.accounts
         self._finder = WorkFinder(parts, holder, workers)
         self._deliveries = DeliveryTracker(parts, tasks)
         self.retainer = Retainer(parts, readers)
@@ -103,6 +104,7 @@ class Engine:
                 parts.create_task(self.lease.watch(), name="lease")
                 parts.create_task(self._finder.run(), name="finder")
                 parts.create_task(self.lister.run(), name="sessions")
+                parts.create_task(self.accounts.run(), name="accounts")
                 parts.create_task(self.retainer.run(), name="retention")
                 parts.create_task(self.retainer.run_forgetting(), name="forgetting")
                 begun.set()
@@ -115,6 +117,7 @@ class Engine:
         self._finder.stop()
         self._deliveries.stop()
         await self._workers.drain(seconds)
+        await self.accounts.flush()
         self.readers.cut()
 
     async def stop(self) -> None:
@@ -245,7 +248,8 @@ class Engine:
             key=fork.key,
             derived_session=accepted.resolved.session or "",
         )
-        order = Order(owner=owner, spec=spec, asked=asked, size=sum(len(str(m)) for m in spec.history))
+        size = sum(len(str(m)) for m in spec.history)
+        order = Order(owner=owner, spec=spec, asked=asked, size=size, credential=fork.credential)
         source = ForkedFrom(run, place.seq, 0)
         ticket = await self._admission.open_fork(order, lambda new: copied(place, new, fork.said, fork.by), source)
         return ticket, place.seq

@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -40,12 +40,14 @@ from ninelives.core.events import (
     RunInterrupted,
     SteerApplied,
     ToolFinished,
+    Usage,
 )
 from ninelives.core.spec import Message
 from ninelives.core.state import RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.lease import Lease
+from ninelives.engine.limits.accounts import Accounts
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
@@ -56,6 +58,8 @@ from ninelives.journal.listing import SessionLister
 from ninelives.journal.steering import ends_run, steers_of
 from ninelives.journal.values import Signal, StoreUnavailable
 
+T = TypeVar("T", bound=AnyEvent)
+NOTHING = Usage()
 DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
 PARKED = 100_000
 SHORT_S = 2.0
@@ -82,11 +86,20 @@ OPENED = Claimed()
 class Worker:
     """One attempt at one run."""
 
-    def __init__(self, run: ClaimedRun, agent: Agent, writer: Writer, earlier: Earlier, parts: EngineParts) -> None:
+    def __init__(
+        self,
+        run: ClaimedRun,
+        agent: Agent,
+        writer: Writer,
+        earlier: Earlier,
+        parts: EngineParts,
+        accounts: Accounts,
+    ) -> None:
         self.run = run
         self._agent = agent
         self._writer = writer
         self._earlier = earlier
+        self._accounts = accounts
         self._limits = parts.limits
         self._log = parts.log
         self._mask = parts.mask
@@ -237,7 +250,7 @@ class Worker:
 
     def put_last(self, message: MessageCompleted) -> None:
         """See DeltaSink.put_last."""
-        self._writer.stage(self.run, message)
+        self._writer.stage(self.run, self._counted(message))
 
     async def _may_go_on(self, claimed: Claimed) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
@@ -265,7 +278,7 @@ class Worker:
         if self._interrupted and isinstance(event, SteerApplied):  # the next run is told it, not this one
             run.stop()
             await self._stopped()
-        after = await self._writer.fact(run, event)
+        after = await self._writer.fact(run, self._counted(event))
         if after.ended:
             return after
         interrupted = self._interrupted and not hands_back(after)
@@ -277,6 +290,13 @@ class Worker:
             return after
         await self._stopped()
         return after
+
+    def _counted(self, event: T) -> T:
+        """A fact with the cost of its tokens, which are counted."""
+        if not isinstance(event, MessageCompleted | ToolFinished) or event.usage == NOTHING:
+            return event
+        usage = self._accounts.spend(self.run.staged.facts.accepted, event.usage)
+        return event if usage is event.usage else msgspec.structs.replace(event, usage=usage)
 
     async def _hold_back(self) -> None:
         """Deltas may run ahead of the disk, and of the one reader of a run in memory, by a bound."""
@@ -382,6 +402,7 @@ class Workers:
         lister: SessionLister,
     ) -> None:
         self._parts = parts
+        self.accounts = Accounts(parts)
         self._readers = readers
         self.writers = writers
         self.lease = lease
@@ -410,7 +431,7 @@ class Workers:
         self._readers.lives[name] = run
         agent = agent_for(parts.agent, run.staged)
         writer = self.writers[run.in_memory]
-        worker = Worker(run, agent, writer, self.earlier, parts)
+        worker = Worker(run, agent, writer, self.earlier, parts, self.accounts)
         self.by_run[name] = worker
         if not run.in_memory:
             self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))

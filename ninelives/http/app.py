@@ -21,6 +21,7 @@ from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
 from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
+from ninelives.http.routes.usage import UsageRoutes
 from ninelives.http.routes.web import WebRoutes
 from ninelives.journal.base import Logger
 
@@ -44,6 +45,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *HermesSessionRoutes(parts).routes(),
             *SessionRoutes(parts).routes(),
             *ApprovalRoutes(parts).routes(),
+            *UsageRoutes(parts).routes(),
             *WebRoutes().routes(),
             *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
         ]

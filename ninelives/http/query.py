@@ -47,6 +47,14 @@ def limit_of(request: Request, default: int = 20, most: int = 100) -> int:
     return limit
 
 
+def days_of(request: Request, default: int, most: int) -> int:
+    """How many days the caller wants to see."""
+    days = _whole(request.query_params.get("days", str(default)), "days")
+    if not 1 <= days <= most:
+        raise ClientError("invalid_value", f"days must be from 1 to {most}.", param="days")
+    return days
+
+
 def output_chars(request: Request) -> int | None:
     """How much of each output a list shows; None: all of it."""
     given = request.query_params.get("output_chars")

@@ -331,7 +331,8 @@ class Connection:
             if parsed.unmatched:
                 await check_results(self._parts, context, parsed)
             asked = context.waiting(parsed.asked)
-            order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(frame.raw))
+            size, credential = len(frame.raw), context.credential
+            order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=size, credential=credential)
             return await self._parts.engine.submit(order)
         except ClientError as error:
             if error.status == 404 and error.param == "previous_response_id" and not frame.stored:

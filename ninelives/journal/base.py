@@ -1,5 +1,5 @@
 """The Protocols of a store. Owns: Journal (the log of runs), Catalog (the rows beside it), Pending, Deliveries,
-Sessions, Conversations, Upkeep, Peers, Notifier and Logger. Every backend passes the contract suite in
+Sessions, Conversations, Upkeep, Peers, Ledger, Notifier and Logger. Every backend passes the contract suite in
 ninelives/testing. Refuses to know: what an event means."""
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ from ninelives.journal.values import (
     SessionRow,
     Signal,
     Slice,
+    Spending,
     StoredAmount,
     StoredTurn,
+    Subject,
+    Totals,
     Use,
     Verdict,
 )
@@ -400,6 +403,23 @@ class Upkeep(Protocol):
         ...
 
 
+class Ledger(Protocol):
+    """What was spent, by day, owner, key and model. It outlives the runs: neither deletion nor retention changes it."""
+
+    async def add(self, spent: Sequence[Spending]) -> None:
+        """Add these, and drop counts by the minute that nobody needs any more."""
+        ...
+
+    async def days(self, owner: str | None, since: int, until: int) -> list[Spending]:
+        """By day, owner and model, keys summed up, the newest day first. Days that begin in [since, until). None: all
+        owners."""
+        ...
+
+    async def totals(self, subject: Subject, now: int) -> Totals:
+        """What a subject spent, of all processes that use the store."""
+        ...
+
+
 class Store(Journal, Catalog, Pending, Protocol):
     """Everything that a backend provides."""
 
@@ -426,4 +446,9 @@ class Store(Journal, Catalog, Pending, Protocol):
     @property
     def peers(self) -> Peers:
         """The other processes that use the store."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent."""
         ...

@@ -168,6 +168,21 @@ class CarriedGrant(Carried, frozen=True):
     given_by: str
 
 
+class CarriedUsage(Carried, frozen=True):
+    """What was spent on a day. Counts by the minute stay behind."""
+
+    owner: str
+    day: int
+    model: str
+    key: str
+    runs: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    cost: int
+
+
 _NOUNS: dict[type[Carried], str] = {
     CarriedSecret: "secrets",
     CarriedRun: "runs",
@@ -179,6 +194,7 @@ _NOUNS: dict[type[Carried], str] = {
     CarriedText: "session texts",
     CarriedSignal: "signals",
     CarriedGrant: "grants",
+    CarriedUsage: "days of usage",
 }
 
 

@@ -5,6 +5,7 @@ status, claim, conversation, session."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
 from enum import Enum
 from typing import Literal
 
@@ -397,6 +398,90 @@ class StoredAmount(Struct, frozen=True):
     runs: int
     bytes: int
     pinned: int
+
+
+class Spending(Struct, frozen=True, kw_only=True):
+    """What was spent: by an owner, with a key and a model, at a time or on the day that begins then."""
+
+    owner: str
+    model: str
+    key: str = ""
+    at: int
+    runs: int = 0
+    """How many were started."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int = 0
+    """See core.events.Usage.cost."""
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+
+SubjectKind = Literal["owner", "key", "model"]
+Subject = tuple[SubjectKind, str]
+"""Who or what a limit is for."""
+
+
+class Totals(Struct, frozen=True):
+    """What a subject spent today, this month (UTC), and in the last two minutes."""
+
+    day_tokens: int = 0
+    day_cost: int = 0
+    month_tokens: int = 0
+    month_cost: int = 0
+    minutes: tuple[tuple[int, int, int], ...] = ()
+    """(minutes since 1970, runs, tokens) of this minute and the one before it, as far as there were any."""
+
+
+def columns_of(spent: Spending) -> tuple[int, ...]:
+    """The counts of a row, in the order of the tables."""
+    return (
+        spent.runs,
+        spent.input_tokens,
+        spent.output_tokens,
+        spent.cached_tokens,
+        spent.reasoning_tokens,
+        spent.cost,
+    )
+
+
+def spending_of(owner: str, day: int, model: str, *counts: int) -> Spending:
+    """A row of Ledger.days, with its counts in the order of the tables."""
+    runs, asked, answered, cached, reasoning, cost = counts
+    return Spending(
+        owner=owner,
+        model=model,
+        at=day * DAY_MS,
+        runs=runs,
+        input_tokens=asked,
+        output_tokens=answered,
+        cached_tokens=cached,
+        reasoning_tokens=reasoning,
+        cost=cost,
+    )
+
+
+def totals_of(sums: Sequence[int], minutes: Iterable[Sequence[int]]) -> Totals:
+    """The totals of a subject, from what a database sums up."""
+    day_tokens, day_cost, month_tokens, month_cost = sums
+    recent = tuple((minute, runs, tokens) for minute, runs, tokens in minutes)
+    return Totals(day_tokens, day_cost, month_tokens, month_cost, recent)
+
+
+DAY_MS, MINUTE_MS = 86_400_000, 60_000
+RECENT_MINUTES = 5
+"""Older counts by the minute are dropped."""
+
+
+def month_start(at: int) -> int:
+    """The day, counted from 1970, on which the month of this time began (UTC)."""
+    day = datetime.fromtimestamp(at / 1000, UTC).date()
+    return day.replace(day=1).toordinal() - date(1970, 1, 1).toordinal()
 
 
 Judge = Callable[[str, Iterable[Record]], object]

@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from ninelives.core.errors import AgentError
 from ninelives.core.events import Finish, Usage
+from ninelives.core.limits import billionths
 from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
 from ninelives.models.halves import Halves, decoded_with_halves
 
@@ -81,6 +83,8 @@ class _Usage(Struct, gc=False):
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
+    cost: Any = None
+    """What the upstream bills for the call, where it tells. Any: what is no number is left out, never an error."""
 
 
 class _Error(Struct, gc=False):
@@ -117,6 +121,7 @@ def _usage(told: _Usage) -> Usage:
         told.completion_tokens or 0,
         (prompt.cached_tokens if prompt else None) or 0,
         (completion.reasoning_tokens if completion else None) or 0,
+        cost=billionths(told.cost),
     )
 
 

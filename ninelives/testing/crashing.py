@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from ninelives.core.admission import Asked
 from ninelives.core.spec import Resolved
-from ninelives.journal.base import Conversations, Deliveries, Peers, Sessions, Store, Upkeep
+from ninelives.journal.base import Conversations, Deliveries, Ledger, Peers, Sessions, Store, Upkeep
 from ninelives.journal.values import (
     Attached,
     Claim,
@@ -171,6 +171,11 @@ class CrashingStore:
     def conversations(self) -> Conversations:
         """See Store.conversations. Edits are no crash points."""
         return self._inner.conversations
+
+    @property
+    def ledger(self) -> Ledger:
+        """See Store.ledger. Counting is no crash point."""
+        return self._inner.ledger
 
     @property
     def sessions(self) -> Sessions:

@@ -17,6 +17,7 @@ pair of brackets, several pairs in one text:
   [[length=5]] [[cached=7]] finish_reason length after 5 tokens; cached tokens in the usage
   [[json]] [[crlf]] [[noindex]] [[nodone]]  a JSON answer; CRLF; calls without index; no [DONE] after the finish
   [[callgate]]              wait for FakeUpstream.go or POST /_go after the name of each call
+  [[cost=0.01]]             what the call costs, in the usage
   [[nousage]]               no usage, whether asked for or not
   [[nostream]] [[nostream=tools]] [[nooptions]]  400 for stream: true; only with tools; for stream_options
 Faults, each with `times=N` (only the first N requests with this text), `at=R` (only in round R) and, for those that
@@ -146,7 +147,8 @@ class Script:
 
     def usage(self) -> Json:
         said = len(self.thoughts) + len(self.tokens) + sum(len(call[1].split()) for call in self.calls)
-        return {
+        bill = {"cost": float(self.keys["cost"])} if "cost" in self.keys else {}
+        return bill | {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": said,
             "total_tokens": self.prompt_tokens + said,

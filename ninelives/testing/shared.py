@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from ninelives.core.admission import Asked
-from ninelives.journal.base import Conversations, Notifier, Peers, Sessions, Upkeep
+from ninelives.journal.base import Conversations, Ledger, Notifier, Peers, Sessions, Upkeep
 from ninelives.journal.memory.deliveries import MemoryDeliveries
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.memory.tables import MemoryRun
@@ -236,6 +236,11 @@ class Seat:
     def peers(self) -> Peers:
         """See Store."""
         return self._store.peers
+
+    @property
+    def ledger(self) -> Ledger:
+        """See Store."""
+        return self._store.ledger
 
     async def open(self, opening: Opening) -> Opened | Attached:
         """See Journal.open."""

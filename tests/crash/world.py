@@ -91,6 +91,11 @@ class MortalStore:
         return self.inner.sessions
 
     @property
+    def ledger(self) -> Any:
+        """Counting is no place to die at."""
+        return self.inner.ledger
+
+    @property
     def peers(self) -> Any:
         """One process has the store to itself."""
         return self.inner.peers

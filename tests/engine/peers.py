@@ -100,6 +100,10 @@ class Valve:
     def sessions(self) -> Any:
         return _Valved(self, self._store.sessions)
 
+    @property
+    def ledger(self) -> Any:
+        return _Valved(self, self._store.ledger)
+
     def foregone(self, asked: Any) -> Any:
         return self._store.foregone(asked)
 

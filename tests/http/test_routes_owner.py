@@ -108,6 +108,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/api/model/options"): [Probe("/api/model/options")],
     ("GET", "/api/status"): [],  # counts of the whole server, as in /health/detailed
     ("GET", "/v1/approvals"): [Probe("/v1/approvals")],
+    ("GET", "/api/usage"): [Probe("/api/usage"), Probe("/api/usage?owner={name}")],
     ("DELETE", "/v1/approvals/{id}"): by_id("/v1/approvals/ID", "grant"),
     ("POST", CHAT): [*create(CHAT, MESSAGES), *approvals(CHAT)],
     ("GET", CHAT): [Probe(f"{CHAT}?after={{chat}}"), Probe(f"{CHAT}?after={{active_chat}}&order=desc")],
@@ -196,9 +197,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", SESSIONS + "/{id:path}/export"): by_id(SESSIONS + "/ID/export", "private"),
     ("POST", SESSIONS + "/{id:path}/fork"): by_id(SESSIONS + "/ID/fork", "private", body={"id": "mine"}),
     ("POST", SESSIONS): [Probe(SESSIONS, {"id": "{session}", "title": "bob's"})],
-    ("POST", SESSIONS + "/{id:path}/model"): by_id(
-        SESSIONS + "/ID/model", "private", body={"model": "hermes-agent"}
-    ),
+    ("POST", SESSIONS + "/{id:path}/model"): by_id(SESSIONS + "/ID/model", "private", body={"model": "hermes-agent"}),
     ("POST", SESSIONS + "/{id:path}/chat"): by_id(SESSIONS + "/ID/chat", "private", body={"message": "hi"}),
     ("POST", SESSIONS + "/{id:path}/chat/stream"): by_id(
         SESSIONS + "/ID/chat/stream", "private", body={"message": "hi"}

@@ -29,7 +29,7 @@ from ninelives.journal.sqlite.load import database_in
 from ninelives.journal.sqlite.maintenance import check as check_sqlite
 from ninelives.journal.sqlite.move import SqliteCarrier
 from ninelives.journal.sqlite.store import SqliteStore
-from ninelives.journal.values import Grant, NewSession, Removal, Retention, StoreUnavailable
+from ninelives.journal.values import Grant, NewSession, Removal, Retention, Spending, StoreUnavailable
 from ninelives.testing import VirtualClock
 from ninelives.testing.author import Author, Backend
 from tests.journal.cut import Wire
@@ -122,6 +122,7 @@ async def story(data: Path) -> None:
     assert await store.sessions.make(NewSession(owner="bob", session="copy", at=6, source="cli", turns=copied))
     for owner in ("ann", "bob"):
         await store.grant(Grant(owner, "g1", "desk" if owner == "bob" else "", "terminal", "{}", 1, "key 1"))
+        await store.ledger.add([Spending(owner=owner, model="Ä", key="k", at=10**12, runs=1, input_tokens=7, cost=9)])
     await ann.finished("deleted", previous="three")
     assert await store.delete("ann", "deleted")
     await bob.finished("expired")
@@ -158,6 +159,7 @@ async def test_everything_that_a_store_can_hold_moves(tmp_path: Path) -> None:
         "session texts",
         "signals",
         "grants",
+        "days of usage",
     }
     assert nouns <= set(counts), "the story has all of them"
     back, _ = await moved(PostgresCarrier(url), SqliteCarrier(tmp_path / "new"))

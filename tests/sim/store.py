@@ -24,7 +24,7 @@ from ninelives.core import codec
 from ninelives.core.admission import Asked
 from ninelives.core.events import AttemptStarted
 from ninelives.core.spec import Resolved
-from ninelives.journal.base import Deliveries, Peers, Sessions, Upkeep
+from ninelives.journal.base import Deliveries, Ledger, Peers, Sessions, Upkeep
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import Claim, Mark, Opened, Slice, StoreUnavailable, Verdict
 from tests.sim.watch import Watch
@@ -124,6 +124,12 @@ class Door:
         """See Store.sessions. Listing runs is no step that a life dies at."""
         sessions: Sessions = self._inner.sessions
         return sessions
+
+    @property
+    def ledger(self) -> Ledger:
+        """See Store.ledger. Counting is no step that a life dies at."""
+        ledger: Ledger = self._inner.ledger
+        return ledger
 
     @property
     def upkeep(self) -> Upkeep:

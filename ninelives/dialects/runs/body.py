@@ -8,6 +8,7 @@ from msgspec import UNSET
 from ninelives.core import events as e
 from ninelives.core.history import text_of
 from ninelives.core.ids import wire_id
+from ninelives.core.limits import money
 from ninelives.core.spec import Spec
 from ninelives.core.state import Called, Returned, RunState, Said, Thought
 from ninelives.core.table import Phase
@@ -58,6 +59,7 @@ def body(state: RunState) -> RunObject:
         usage=usage_object(facts.usage),
         usage_incomplete=facts.usage_incomplete,
         usage_estimated=facts.usage.estimated,
+        cost=money(facts.usage.cost),
         attempt=facts.attempt,
         error=failure_text(failed) if failed else None,
         ignored_tools=facts.accepted.spec.ignored_tools or UNSET,

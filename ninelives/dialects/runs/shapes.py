@@ -57,6 +57,8 @@ class RunObject(Struct, frozen=True):
     usage_incomplete: bool
     usage_estimated: bool
     """The upstream left out counts, so some of them are estimates."""
+    cost: Annotated[float, Meta(ge=0)]
+    """By the upstream's own bill or the prices of the configuration; 0 where there are none."""
     attempt: Count
     error: str | None
     ignored_tools: tuple[str, ...] | UnsetType = UNSET

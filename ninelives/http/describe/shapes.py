@@ -39,6 +39,22 @@ class Deleted(Struct, frozen=True):
     deleted: Annotated[bool, Meta(extra_json_schema={"enum": [True]})]  # msgspec < 0.22 refuses Literal[True]
 
 
+class UsageDay(Struct, frozen=True):
+    """What an owner spent with a model on a day (UTC)."""
+
+    day: Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    owner: str
+    model: str
+    runs: Count
+    """Runs that were started."""
+    input_tokens: Count
+    output_tokens: Count
+    cached_tokens: Count
+    reasoning_tokens: Count
+    cost: Annotated[float, Meta(ge=0)]
+    """In the currency of the prices, or of the upstream's own bill."""
+
+
 class StoredItem(Struct, frozen=True):
     """An item or message of a request, as it was sent, with an id."""
 

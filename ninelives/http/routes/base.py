@@ -197,7 +197,14 @@ class RunRoutes(DialectRoutes):
         if strategy is not None:
             asked = replace(asked, alone=asked.session is not None and asked.kept in ("stored", "hours"))
         ticket = await parts.engine.submit(
-            Order(owner=context.owner, spec=parsed.spec, asked=asked, size=size, strategy=strategy or "reject")
+            Order(
+                owner=context.owner,
+                spec=parsed.spec,
+                asked=asked,
+                size=size,
+                strategy=strategy or "reject",
+                credential=context.credential,
+            )
         )
         # The run may wait for long: from here on the whole request is in its store only.
         parsed = replace(parsed, spec=parsed.spec.for_readers())

@@ -151,7 +151,8 @@ class HermesSessionRoutes(Routes):
         if parsed.asked.owner != context.owner:
             raise not_found("session", place.id)  # a session stays with its owner
         asked = context.waiting(parsed.asked)
-        ticket = await parts.engine.submit(Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(raw)))
+        order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(raw), credential=context.credential)
+        ticket = await parts.engine.submit(order)
         return await answering.answer_run(request, parts, ticket, self._how, stream=stream)
 
     async def _find(self, request: Request) -> SessionRow:

@@ -104,7 +104,8 @@ class ResponsesRoutes(RunRoutes):
         known = await named_items(self.parts, context.owner, references(given.input), given.previous_response_id)
         parsed = await aside.run(len(raw), compaction.parse, given, context, self.parts.max_parts, known)
         earlier = (*await would_follow(self.parts.engine.durable, parsed.asked), *parsed.messages)
-        ticket = await self.parts.engine.submit(Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked))
+        order = Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked, credential=context.credential)
+        ticket = await self.parts.engine.submit(order)
 
         def summary(state: RunState, metadata: dict[str, str] | None) -> shapes.Compaction:
             return compaction.body(state, context, earlier)

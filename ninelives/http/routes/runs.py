@@ -158,6 +158,7 @@ class RunsRoutes(RunRoutes):
             by=f"key {request.state.key.id}",
             key=self.context(request).key(),
             fingerprint=f"{row.run} {print_of}",
+            credential=request.state.key.id,
         )
         ticket, seq = await self.parts.engine.fork(row.owner, row.run, order)
         named = wire_id("runs", ticket.run)

@@ -14,6 +14,7 @@ from ninelives.core.spec import Resolved
 from ninelives.journal.base import Peers, Upkeep
 from ninelives.journal.memory.conversations import MemoryConversations
 from ninelives.journal.memory.deliveries import MemoryDeliveries, MemoryPeers, MemoryWaiting, deliver, wake_at
+from ninelives.journal.memory.ledger import MemoryLedger
 from ninelives.journal.memory.sessions import MemorySessions
 from ninelives.journal.memory.tables import MemoryConversation, MemoryRun, MemoryTables, MemoryTurn
 from ninelives.journal.memory.upkeep import MemoryUpkeep
@@ -58,6 +59,7 @@ class MemoryStore:
         self.deliveries = self._make_deliveries()
         self._waiting = MemoryWaiting(tables, self._is_held, self.deliveries.caller_waits)
         self.upkeep: Upkeep = MemoryUpkeep(tables)
+        self.ledger = MemoryLedger()
         self.peers: Peers = MemoryPeers(self._waiting, self._now_ms)
 
     def _make_deliveries(self) -> MemoryDeliveries:

@@ -49,6 +49,7 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedText: ("texts", "session_texts"),
     c.CarriedSignal: ("wishes", "signals"),
     c.CarriedGrant: ("grants", "call_grants"),
+    c.CarriedUsage: ("usage", "usage_days"),
 }
 """What is copied as it is, in order: the query and the table of each kind."""
 _NAMES = {"key": "idem", "delivered": "delivered_at"}

@@ -33,6 +33,7 @@ from ninelives.journal.postgres.connections import (
     retry_while_away,
 )
 from ninelives.journal.postgres.conversations import PostgresConversations
+from ninelives.journal.postgres.ledger import PostgresLedger
 from ninelives.journal.postgres.listener import Listener, lock_key, notify_payloads
 from ninelives.journal.postgres.log import PostgresLog
 from ninelives.journal.postgres.peers import SQL as PEERS
@@ -89,6 +90,7 @@ class PostgresStore:
         self.deliveries = PostgresDeliveries(connections, identity.holder)
         self.conversations = PostgresConversations(connections)
         self.upkeep = PostgresUpkeep(connections, self._listener)
+        self.ledger = PostgresLedger(connections)
         self.peers = PostgresPeers(connections, identity.holder)
 
     @classmethod

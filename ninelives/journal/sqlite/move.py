@@ -43,6 +43,7 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedText: ("texts", "put_text"),
     c.CarriedSignal: ("signals", "put_signal"),
     c.CarriedGrant: ("grants", "put_grant"),
+    c.CarriedUsage: ("usage", "put_usage"),
 }
 """Kinds that are carried unchanged, in order, each with the queries that read and write it."""
 _BOOLS = ("parked", "ended", "chains", "waits", "pinned", "delivered")

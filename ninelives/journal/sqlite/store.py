@@ -20,7 +20,7 @@ from ninelives.journal.sqlite.database import Durability, SqliteDatabase
 from ninelives.journal.sqlite.rows import SQL
 from ninelives.journal.sqlite.segments import read_segment
 from ninelives.journal.sqlite.space import Space
-from ninelives.journal.sqlite.upkeep import SqliteUpkeep
+from ninelives.journal.sqlite.upkeep import SqliteLedger, SqliteUpkeep
 from ninelives.journal.values import (
     MAX_GRANTS,
     Attached,
@@ -55,6 +55,7 @@ class SqliteStore:
         self.peers = SqlitePeers(database, now_ms)
         self.conversations = SqliteConversations(database)
         self.upkeep = SqliteUpkeep(database)
+        self.ledger = SqliteLedger(database)
 
     @classmethod
     async def open_at(

@@ -1,5 +1,5 @@
-"""Retention in a SQLite store. Owns: which runs expire, their removal, the end of their tombstones. Refuses to know:
-why a limit was chosen, and who reads a run."""
+"""Retention in a SQLite store, and what was spent. Owns: which runs expire, their removal, the end of their tombstones;
+the tables of usage. Refuses to know: why a limit was chosen, and who reads a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,26 @@ from ninelives.journal import queries
 from ninelives.journal.sqlite.conversations import FORGET_SESSION
 from ninelives.journal.sqlite.database import SqliteDatabase
 from ninelives.journal.sqlite.rows import EVICTED, SQL, hide
-from ninelives.journal.values import SETTLE_MS, Evicted, Gone, Retention, StoredAmount, Use
+from ninelives.journal.values import (
+    DAY_MS,
+    MINUTE_MS,
+    RECENT_MINUTES,
+    SETTLE_MS,
+    Evicted,
+    Gone,
+    Retention,
+    Spending,
+    StoredAmount,
+    Subject,
+    Totals,
+    Use,
+    columns_of,
+    month_start,
+    spending_of,
+    totals_of,
+)
 
+LEDGER = queries.load("sqlite", "ledger")
 CONVERSATIONS = queries.load("sqlite", "conversations")
 EVICT_RUNS = 64
 """Runs per transaction."""
@@ -100,6 +118,39 @@ class SqliteUpkeep:
             return gone
 
         return await self._database.write(evict, evicted)
+
+
+class SqliteLedger:
+    """See journal.base.Ledger."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    async def add(self, spent: Sequence[Spending]) -> None:
+        """See Ledger.add."""
+        days = [(each.owner, each.at // DAY_MS, each.model, each.key, *columns_of(each)) for each in spent]
+        minutes = [(each.at // MINUTE_MS, each.owner, each.model, each.key, each.runs, each.tokens) for each in spent]
+
+        def add(db: apsw.Connection) -> None:
+            db.executemany(LEDGER["add_day"], days)
+            db.executemany(LEDGER["add_minute"], minutes)
+            db.execute(LEDGER["drop_minutes"], (max(row[0] for row in minutes) - RECENT_MINUTES,))
+
+        if spent:
+            await self._database.write(add)
+
+    async def days(self, owner: str | None, since: int, until: int) -> list[Spending]:
+        """See Ledger.days."""
+        rows = await self._database.select(LEDGER["days"], (owner, since // DAY_MS, until // DAY_MS))
+        return [spending_of(*row) for row in rows]
+
+    async def totals(self, subject: Subject, now: int) -> Totals:
+        """See Ledger.totals."""
+        kind, name = subject
+        bounds = (name, now // DAY_MS, month_start(now))
+        (sums,) = await self._database.select(LEDGER[f"{kind}_days"], bounds)
+        minutes = await self._database.select(LEDGER[f"{kind}_minutes"], (name, now // MINUTE_MS - 1))
+        return totals_of(sums, minutes)
 
 
 DROPS = {

@@ -22,6 +22,7 @@ from ninelives.testing.contract.conversations import ConversationContract
 from ninelives.testing.contract.delete import DeleteContract
 from ninelives.testing.contract.deliveries import DeliveriesContract
 from ninelives.testing.contract.forget import ForgetContract
+from ninelives.testing.contract.ledger import LedgerContract
 from ninelives.testing.contract.open import OpenContract
 from ninelives.testing.contract.owners import OwnerContract
 from ninelives.testing.contract.read import ReadContract
@@ -44,5 +45,6 @@ class JournalContract(
     ForgetContract,
     SessionContract,
     UpkeepContract,
+    LedgerContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""

@@ -12,12 +12,12 @@ SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transact
 -- name: lock_source
 -- Nobody may write during the move, and no replica may join.
 LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, sessions, session_texts, signals, grants,
-  call_grants, replicas IN SHARE MODE;
+  call_grants, usage_days, replicas IN SHARE MODE;
 
 -- name: lock_target
 -- Nobody else may write during the move, and no replica may join.
 LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, sessions, session_texts, signals, grants,
-  call_grants, replicas IN EXCLUSIVE MODE;
+  call_grants, usage_days, replicas IN EXCLUSIVE MODE;
 
 -- name: alive
 -- The replicas that use the database.
@@ -27,7 +27,8 @@ WHERE NOT dead AND lease_until > ninelives_now() ORDER BY name;
 -- name: full
 -- Whether the database has anything that a move would mix with.
 SELECT EXISTS (SELECT FROM runs) OR EXISTS (SELECT FROM keys) OR EXISTS (SELECT FROM conversations)
-  OR EXISTS (SELECT FROM session_turns) OR EXISTS (SELECT FROM sessions) OR EXISTS (SELECT FROM call_grants);
+  OR EXISTS (SELECT FROM session_turns) OR EXISTS (SELECT FROM sessions) OR EXISTS (SELECT FROM call_grants)
+  OR EXISTS (SELECT FROM usage_days);
 
 -- name: secret
 -- The secret of this database.
@@ -76,6 +77,11 @@ SELECT owner, run, kind, key, payload FROM signals ORDER BY run, kind, key;
 -- name: grants
 -- All standing permissions.
 SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants ORDER BY owner, id;
+
+-- name: usage
+-- What was spent, by day.
+SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost
+FROM usage_days ORDER BY owner, day, model, key;
 
 -- name: put_secret
 -- Replaces the secret. A database without runs has never used its own.

@@ -77,3 +77,13 @@ INSERT INTO signals (owner, run, kind, key, payload) VALUES (?, ?, ?, ?, ?);
 -- name: put_grant
 -- A standing permission.
 INSERT INTO call_grants (owner, id, session, tool, arguments, at, given_by) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_usage
+-- What was spent on a day.
+INSERT INTO usage_days (owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: usage
+-- What was spent, by day.
+SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost
+FROM usage_days ORDER BY owner, day, model, key;

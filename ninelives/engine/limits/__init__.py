@@ -1,0 +1,1 @@
+"""What owners, keys and profiles may use, and what they have used."""

@@ -1,0 +1,95 @@
+"""What runs spend. Owns: the cost of a model call, and the counts of this process until they are in the store. Refuses
+to know: how they are stored, and what follows from them.
+
+Theory of operation. Counts go to the store in batches, a moment after they arise, so that no run waits for them. All
+processes of a shared store add to the same rows. A process that is killed loses what it counted in the last moment; the
+journal of each run still has its usage."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from ninelives.core.events import RunAccepted, Usage
+from ninelives.engine.base import EngineParts
+from ninelives.journal.values import MINUTE_MS, Spending, StoreUnavailable
+
+FLUSH_S = 0.5
+"""How long counts wait for others."""
+MOST = 10_000
+"""More different counts than this are not kept while the store is away."""
+Place = tuple[str, str, str, int]
+"""Owner, model, key and minute."""
+
+
+class Accounts:
+    """The counts of one process."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._ledger = parts.durable.ledger
+        self._price_of = parts.price_of
+        self.now_ms = parts.now_ms
+        self._log = parts.log
+        self._counts: dict[Place, Spending] = {}
+        """What the store does not have yet."""
+        self._due = asyncio.Event()
+
+    def begin(self, owner: str, model: str, key: str) -> None:
+        """A run was started."""
+        self._add(owner, model, key, runs=1)
+
+    def spend(self, accepted: RunAccepted, usage: Usage) -> Usage:
+        """A model call of a run is over. Returns its usage with the cost, by the upstream's bill or the price table."""
+        model = accepted.spec.model
+        if not usage.cost and (price := self._price_of(model)) is not None:
+            usage = replace(usage, cost=price.of(usage))
+        self._add(
+            accepted.owner,
+            model,
+            accepted.key,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            cost=usage.cost,
+        )
+        return usage
+
+    def _add(self, owner: str, model: str, key: str, **counts: int) -> None:
+        at = self.now_ms()
+        place = owner, model, key, at // MINUTE_MS
+        known = self._counts.get(place)
+        if known is None:
+            if len(self._counts) >= MOST:
+                self._log.error("usage_not_counted", owner=owner, **counts)
+                return
+            known = Spending(owner=owner, model=model, key=key, at=at)
+        self._counts[place] = replace(known, **{name: getattr(known, name) + n for name, n in counts.items()})
+        self._due.set()
+
+    async def run(self) -> None:
+        """Store what is counted, until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await asyncio.sleep(FLUSH_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Store what was counted. What cannot be stored now is tried again."""
+        counts, self._counts = self._counts, {}
+        if not counts:
+            return
+        try:
+            await self._ledger.add(list(counts.values()))
+        except StoreUnavailable as error:
+            self._log.warning("usage_not_stored", reason=str(error))
+            for place, spent in counts.items():
+                self._counts[place] = _sum(self._counts[place], spent) if place in self._counts else spent
+            self._due.set()
+
+
+def _sum(one: Spending, two: Spending) -> Spending:
+    names = ("runs", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost")
+    return replace(one, **{name: getattr(one, name) + getattr(two, name) for name in names})
