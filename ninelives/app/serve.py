@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from shutil import which
 from socket import gethostname
 from typing import TYPE_CHECKING
 
@@ -235,12 +236,20 @@ class Foreground:
         model, stored = settings.server.model_name, f"$(cat {settings.server.data_path / 'key'})"
         shown = built.key if built.key_is_new else stored if settings.server.key is None else "$API_SERVER_KEY"
         yield "Try it:"
+        yield f"  {self._command()} chat"
         yield f'  curl -N {url}/v1/chat/completions -H "Authorization: Bearer {shown}" \\'
         yield "    -H 'Content-Type: application/json' \\"
         yield f'    -d \'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}\''
         yield f"  OpenAI clients: base_url {url}/v1, the key above, model {model}"
         if not is_loopback(settings.server.host):
             yield "  warning   the server can be reached from other machines: put TLS in front of it"
+
+    def _command(self) -> str:
+        """How a command of another terminal finds this server."""
+        program = "ninelives" if which("ninelives") else sys.argv[0]
+        if self._loaded.origins["server.data_dir"] == "default":
+            return program
+        return f"NINELIVES_SERVER_DATA_DIR={self._loaded.settings.server.data_path.absolute()} {program}"
 
     def _state(self, built: BuiltServer, upstream: str) -> Iterator[str]:
         """Whether the model answers, what tools may do, and whose configuration this is."""

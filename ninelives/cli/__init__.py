@@ -6,6 +6,7 @@ import click
 
 from ninelives import __version__
 from ninelives.cli.approvals import approvals
+from ninelives.cli.chat import ask, chat
 from ninelives.cli.config import config
 from ninelives.cli.doctor import doctor
 from ninelives.cli.drill import drill
@@ -32,6 +33,8 @@ def main() -> None:
 for _command in (
     serve,
     worker,
+    chat,
+    ask,
     status,
     runs,
     sessions,

@@ -4,7 +4,6 @@ they work with a server on another machine too. Refuses to know: the store."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import click
@@ -57,20 +56,15 @@ def show(run: str, url: str | None, key: str | None, as_json: bool) -> None:
 @remote_options
 @json_option
 def tail(run: str, after: int | None, url: str | None, key: str | None, as_json: bool) -> None:
-    """Print the events of a run until it ends."""
-    query = f"?after={after}" if after is not None else ""
-    for event in _events(Remote(url, key), f"/v1/runs/{run}/events{query}"):
-        if as_json:
+    """Print the events of a run until it ends. A restart of the server is waited for."""
+    from ninelives.cli.chat.follow import BACK, LOST, RunFollower
+
+    Remote(url, key).get(f"/v1/runs/{run}")  # a run that does not exist is told at once
+    for event in RunFollower(lambda: Remote(url, key)).events(run, after):
+        if as_json and event["event"] not in (LOST, BACK):
             click.echo(json.dumps(event))
-        else:
+        elif not as_json:
             _print_event(event)
-
-
-def _events(remote: Remote, path: str) -> Iterator[Answer]:
-    with remote.open(path, timeout=3600) as response:
-        for line in response:
-            if line.startswith(b"data: "):
-                yield json.loads(line[6:])
 
 
 def _print_event(event: Answer) -> None:
@@ -81,6 +75,14 @@ def _print_event(event: Answer) -> None:
             echo_text(f"\n[{event['tool']}] {event['preview']}")
         case "tool.completed":
             echo_text(f"[{event['tool']}] {'failed' if event['error'] else 'done'} in {event['duration']:.2f} s")
+        case "connection.lost":
+            echo_text("\nThe server is away. Waiting; nothing is lost.")
+        case "connection.back":
+            echo_text(f"The server is back after {event['away_s']:.1f} s.")
+        case "message.dropped":
+            echo_text("\nThe server was killed in this message. It begins again.")
+        case "approval.request":
+            echo_text(f"\nA person must approve {event['tool']}: ninelives approvals approve {event['run_id']}")
         case name:
             echo_text(f"\n{name} {event.get('error') or event.get('reason') or ''}".rstrip())
 

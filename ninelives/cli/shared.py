@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,9 +76,14 @@ def progress_line(what: str) -> Callable[[int, int | None], None]:
     return show
 
 
-def echo_text(text: str, *, nl: bool = True) -> None:
+def harmless(text: str) -> str:
+    """A text of a server, a model or a file that cannot control the terminal."""
+    return printable(text, keep=_KEPT)
+
+
+def echo_text(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print a text of a server, a model or a file. It cannot control the terminal."""
-    click.echo(printable(text, keep=_KEPT), nl=nl)
+    click.echo(harmless(text), nl=nl, err=err)
 
 
 def print_fields(answer: Answer, indent: str = "") -> None:
@@ -117,14 +122,21 @@ class Remote:
         try:
             return self.send(path, method, timeout, body)
         except HTTPError as error:
-            self._fail(error)
+            self.fail(error)
         except (OSError, HTTPException) as error:
             raise self.away(error) from error
 
-    def send(self, path: str, method: str = "GET", timeout: float = 30.0, body: Answer | None = None) -> Any:
+    def send(
+        self,
+        path: str,
+        method: str = "GET",
+        timeout: float = 30.0,
+        body: Answer | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
         """The open response. Raises HTTPError, OSError and HTTPException. Redirects are errors: they would carry the
         key to another server."""
-        request = Request(self.url + path, method=method)
+        request = Request(self.url + path, method=method, headers=dict(headers or {}))
         if body is not None:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
@@ -153,7 +165,8 @@ class Remote:
             raise click.ClickException(f"{self.url} is another server: its answer is not JSON. Check --url.") from error
         return answer
 
-    def _fail(self, error: HTTPError) -> NoReturn:
+    def fail(self, error: HTTPError) -> NoReturn:
+        """Raise ClickException with the message of the server."""
         try:
             message = str(json.loads(error.read())["error"]["message"])
         except (ValueError, KeyError, TypeError):

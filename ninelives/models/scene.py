@@ -57,7 +57,8 @@ def slow_step(messages: Sequence[Message], offered: Mapping[str, object]) -> Ste
         return None
     (first, first_words), (second, second_words), proof = tools
     results = [text_of(message) for message in turn if message.get("role") == "tool"]
-    steers = [text_of(message).strip() for message in turn if message.get("role") == "user"]
+    spoken = max((place for place, each in enumerate(turn) if each.get("role") == "assistant"), default=-1)
+    steers = [text_of(message).strip() for message in turn[spoken + 1 :] if message.get("role") == "user"]
     heard = f'You wrote: "{steers[-1][:SHOWN_CHARS]}". I have read it, and go on. ' if steers else ""
     if not results:
         return Step(heard + _FIRST.format(first=first_words), *first)

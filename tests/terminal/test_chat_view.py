@@ -1,0 +1,50 @@
+"""What a chat leaves on the screen, event by event."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from rich.markdown import Markdown
+from rich.text import Text
+
+from ninelives.cli.chat.view import LiveView, split_paragraphs
+
+
+def delta(text: str) -> dict[str, Any]:
+    return {"event": "message.delta", "delta": text}
+
+
+def markdown(view: LiveView, *events: dict[str, Any]) -> list[str]:
+    return [made.markup for event in events for made in view.handle(event) if isinstance(made, Markdown)]
+
+
+def test_a_paragraph_stays_once_it_is_complete_and_a_fenced_block_is_one_paragraph() -> None:
+    assert split_paragraphs("one\n\n```\na\n\nb\n```\n\ntwo") == (["one", "```\na\n\nb\n```"], "two")
+    assert split_paragraphs("half ") == ([], "half ")
+    view = LiveView()
+    assert markdown(view, delta("one\n"), delta("\ntw")) == ["one"]
+    assert view.live(80, 10) == ["tw"]
+    assert markdown(view, {"event": "run.completed"}) == ["tw"]
+
+
+def test_paragraphs_that_come_again_after_a_crash_are_not_shown_twice() -> None:
+    view = LiveView()
+    assert markdown(view, delta("one\n\ntwo\n\nthr")) == ["one", "two"]
+    (note,) = view.handle({"event": "message.dropped", "from_seq": 1})
+    assert isinstance(note, Text) and "begins again" in note.plain
+    assert markdown(view, delta("one\n\nTWO\n\n"), delta("three\n\n")) == ["TWO", "three"]
+
+
+def test_text_of_a_model_cannot_control_the_terminal() -> None:
+    view = LiveView()
+    assert markdown(view, delta("a\x1b[2Jb\n\n")) == ["a\\x1b[2Jb"]
+
+
+def test_a_server_and_a_help_text_do_not_load_the_parts_of_a_chat() -> None:
+    program = (
+        "import sys, ninelives.cli, ninelives.app.serve; print(sorted({'rich', 'prompt_toolkit'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "[]\n"
