@@ -129,8 +129,9 @@ class TracedServer:
         self.port = 0
         serve = ["serve", "--port", "0", "--data-dir", str(folder / "data"), "--store", "sqlite"]
         model = ["--model-url", f"http://127.0.0.1:{upstream}/v1", "--model", "trace"]
+        alone = ["--no-supervisor"] if package == "ninelives" else []
         self._process = subprocess.Popen(
-            [sys.executable, __file__, package, *serve, *model],
+            [sys.executable, __file__, package, *serve, *model, *alone],
             env={**os.environ, "API_SERVER_KEY": KEY, "TRACE_SPAN": span, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -119,7 +119,8 @@ class Ground:
         self.started += 1
         data = self.data / str(self.started)
         argv = [*(command or self.command), "serve", "--port", str(port), "--data-dir", str(data), "--store", "sqlite"]
-        return [*argv, "--model-url", self.model_url, "--model", "bench"]
+        alone = [] if command or self.foreign else ["--no-supervisor"]  # an earlier release has none
+        return [*argv, "--model-url", self.model_url, "--model", "bench", *alone]
 
     def floor_argv(self, burn_us: int = 0, port: int = 0) -> list[str]:
         """The store-less proxy."""

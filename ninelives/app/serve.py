@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from shutil import which
@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     from ninelives.http.edge.server import Serving
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
+    from ninelives.supervisor.supervised import Supervised
 
 _OOM_SCORE = "-500"
 FRAME_SLACK = 1024 * 1024
 """A websocket frame that exceeds the limit by less than this gets an error. A larger one closes its connection."""
+REBUILD_S = 2.0
+"""How long a restarted server leaves new connections in the backlog. Then it accepts them, and answers probes."""
 
 
 def serve(
@@ -79,6 +82,7 @@ class Foreground:
         extensions: Extensions | None = None,
         on_ready: Callable[[str], object] | None = None,
     ) -> None:
+        self._supervised: Supervised | None = None
         self._loaded = loaded
         self._say = say
         self._serves = serves
@@ -87,11 +91,27 @@ class Foreground:
 
     def run(self) -> int:
         """Serve until a signal. Returns the exit code. Raises StartError."""
+        sock = self._bind()
+        be_killed_last()
+        return self._serve(sock)
+
+    def run_supervised(self, started: Supervised | None) -> int:
+        """The same in a process that a supervisor restarts (docs/supervisor.md). `started` is the line to the
+        supervisor that started this process; None makes one."""
+        from ninelives.supervisor.supervised import supervise
+
+        if started is None:
+            started = supervise(self._bind(), spare=self._loaded.settings.server.spare)
+        else:
+            import_server()
+            started.wait()
+        self._supervised = started
+        return self._serve(started.listener)
+
+    def _serve(self, sock: socket.socket) -> int:
         from ninelives.observe.log import LibraryHandler, Log
 
-        sock = self._bind()
         _give_memory_back()
-        be_killed_last()
         log = Log(_utc_now, json=not sys.stderr.isatty(), secrets=known_secrets(self._loaded.settings, os.environ))
         logging.getLogger().addHandler(LibraryHandler(log))
         hide_environment(SECRET_ENV)
@@ -129,10 +149,14 @@ class Foreground:
         starting = StartingApp()
         longest_s, frame_bytes = limits.drain_s + 5.0, limits.body_bytes + FRAME_SLACK
         serving = Serving(starting, sock, drain, longest_s, self._connection_limits(), frame_bytes)
-        running = asyncio.create_task(serving.run(), name="serving")
+        if self._supervised is not None:
+            self._supervised.watch(serving)
         host, port = sock.getsockname()[:2]
         name = self._loaded.settings.server.replica or f"{gethostname()}:{port}"
         building = asyncio.create_task(self._build(log, name), name="building")
+        if self._restarted:  # new connections wait in the socket: a request that was read would be lost by a crash now
+            await asyncio.wait({building}, timeout=REBUILD_S)
+        running = asyncio.create_task(serving.run(), name="serving")
         if shared:  # a build may wait for the database, and a signal must end that wait
             await asyncio.wait({building, running}, return_when=asyncio.FIRST_COMPLETED)
             if not building.done():
@@ -182,14 +206,26 @@ class Foreground:
         if serving.stopping:  # a signal came during the build, when there was nothing to drain
             await engine.drain(self._loaded.settings.limits.drain_s)
         else:
-            await self._greet(built, url, name)
-            if self._on_ready is not None:
-                self._on_ready(url)
+            await self._announce(built, url, name)
         await running
         watching.cancel()
         await built.assembled.stop()
         log.info("stopped")
         return int(engine.failed)
+
+    @property
+    def _restarted(self) -> bool:
+        return self._supervised is not None and self._supervised.restarts > 0
+
+    async def _announce(self, built: BuiltServer, url: str, name: str) -> None:
+        """Say that the server answers requests: to the user once, to the supervisor each time."""
+        if self._supervised is not None:
+            self._supervised.ready(self._loaded.settings.server.data_path / "supervisor")
+        if self._restarted:
+            return
+        await self._greet(built, url, name)
+        if self._on_ready is not None:
+            self._on_ready(url)
 
     async def _stop_with(self, engine: Engine, serving: Serving) -> None:
         """An engine that failed as a whole takes the server with it."""
@@ -271,6 +307,13 @@ def stop_line(runs: int, in_tools: int, longest_s: float) -> str:
         f"Stopping: waiting at most {longest_s:g} s for {work} to reach a safe point. Stored runs go on after the next "
         "start. Ctrl-C again ends at once; nothing that is stored is lost."
     )
+
+
+def import_server() -> None:
+    """Import what a server needs, before it is needed."""
+    for module in ("ninelives.app.build", "ninelives.app.extensions", "ninelives.http.edge.server", "uvloop"):
+        with suppress(ImportError):
+            import_module(module)
 
 
 def _give_memory_back() -> None:

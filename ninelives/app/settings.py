@@ -110,6 +110,8 @@ class ServerSettings(Section, frozen=True):
         Literal["default", "error"], _doc("Unknown model: the default profile answers, or 404.")
     ] = "default"
     worker: Annotated[bool, _doc("Execute stored runs here; false leaves them to other replicas.")] = True
+    supervisor: Annotated[bool, _doc("Restart a server that dies (Linux); false: one process.")] = True
+    spare: Annotated[bool, _doc("Keep an idle process: restarts take 0.1 s, for 45 MB.")] = True
     replica: Annotated[str, _doc("Name of this replica in health; empty is host:port.")] = ""
 
     @property

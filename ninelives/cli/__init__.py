@@ -12,6 +12,7 @@ from ninelives.cli.doctor import doctor
 from ninelives.cli.drill import drill
 from ninelives.cli.import_hermes import import_hermes
 from ninelives.cli.migrate import migrate
+from ninelives.cli.restart import restart
 from ninelives.cli.runs import runs
 from ninelives.cli.serve import serve
 from ninelives.cli.sessions import sessions
@@ -33,6 +34,7 @@ def main() -> None:
 for _command in (
     serve,
     worker,
+    restart,
     chat,
     ask,
     status,

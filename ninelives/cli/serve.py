@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ninelives.cli.shared import config_option, settings_from
+from ninelives.supervisor.supervised import inherited
 
 if TYPE_CHECKING:
     from ninelives.app.settings import LoadedSettings
+    from ninelives.supervisor.supervised import Supervised
 
 _NAMES = {
     "host": "server.host",
@@ -27,6 +29,7 @@ _NAMES = {
     "sandbox": "tools.sandbox",
     "approval": "tools.approval",
     "agent": "agent.object",
+    "supervisor": "server.supervisor",
 }
 
 
@@ -56,23 +59,27 @@ def run_options(command: Any) -> Any:
     return command
 
 
-def settings_of(config: str | None, given: dict[str, Any]) -> LoadedSettings:
+def settings_of(config: str | None, given: dict[str, Any], *, quiet: bool = False) -> LoadedSettings:
     """Settings from the flags of `run_options`. Raises ClickException."""
     # Until the event loop handles signals, there is nothing to drain (A9). SystemExit would be lost where Python drops
     # exceptions: in __del__, and in the callback that ends the lock of each import.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if given.get("agent") and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    return settings_from(config, **{_NAMES[name]: value for name, value in given.items()})
+    return settings_from(config, quiet, **{_NAMES[name]: value for name, value in given.items()})
 
 
-def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False) -> int:
-    """Run a server or a worker in the foreground. Returns the exit code."""
+def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False, under: Supervised | None = None) -> int:
+    """Run a server or a worker in the foreground. `under` is the line to the supervisor that started this process.
+    Returns the exit code."""
     from ninelives.app.errors import StartError
     from ninelives.app.serve import Foreground
 
+    foreground = Foreground(loaded, click.echo, serves=serves, on_ready=click.launch if open_page else None)
     try:
-        return Foreground(loaded, click.echo, serves=serves, on_ready=click.launch if open_page else None).run()
+        if under is not None or (serves and loaded.settings.server.supervisor and sys.platform == "linux"):
+            return foreground.run_supervised(under)
+        return foreground.run()
     except StartError as error:
         click.echo(f"ninelives: {error}", err=True)
         return 1
@@ -83,6 +90,9 @@ def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False) -> int
 @click.option(
     "--no-worker", "worker", flag_value=False, default=None, help="Only answer requests; workers execute stored runs."
 )
+@click.option(
+    "--no-supervisor", "supervisor", flag_value=False, default=None, help="One process: nothing restarts the server."
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the server's page in a browser.")
 def serve(config: str | None, open_page: bool, **given: Any) -> None:
     """Run the server in the foreground.
@@ -92,4 +102,6 @@ def serve(config: str | None, open_page: bool, **given: Any) -> None:
 
     With --store postgresql://... several servers on any machines act as one. Put a load balancer in front of them and
     give all of them the same key (API_SERVER_KEY)."""
-    raise SystemExit(run(settings_of(config, given), serves=True, open_page=open_page))
+    under = inherited()
+    loaded = settings_of(config, given, quiet=under is not None)
+    raise SystemExit(run(loaded, serves=True, open_page=open_page, under=under))

@@ -30,13 +30,13 @@ BAR_S = 0.1
 """Time between two updates of a progress line."""
 
 
-def settings_from(config: str | None, **flags: object) -> LoadedSettings:
+def settings_from(config: str | None, quiet: bool = False, /, **flags: object) -> LoadedSettings:
     """Settings of the flags, the environment and the file. Raises ClickException."""
     try:
         loaded = load(Path(config) if config else None, os.environ, flags)
     except ConfigError as error:
         raise click.ClickException(printable(str(error))) from error
-    if loaded.ignored:
+    if loaded.ignored and not quiet:
         click.echo(f"ninelives: {printable(loaded.ignored)}", err=True)
     return loaded
 

@@ -192,7 +192,7 @@ class Server(Process):
     @classmethod
     async def spawn(cls, folder: Path, upstream: int | None, launch: Launch) -> Server:
         """Start without waiting."""
-        argv = [*launch.under, sys.executable, "-m", *launch.module, "serve", "--port", "0"]
+        argv = [*launch.under, sys.executable, "-m", *launch.module, "serve", "--port", "0", "--no-supervisor"]
         # never on the configured store: a drill kills its server
         argv += ["--data-dir", str(folder / "data"), "--store", "sqlite", *launch.arguments]
         if upstream is not None:

@@ -81,7 +81,7 @@ class Bench:
         """A server of its own data directory."""
         argv = [sys.executable, "-m", "ninelives", "serve", "--port", "0", "--data-dir", str(self.folder / name)]
         argv += ["--model-url", f"http://{self.upstream.address}/v1", "--model", "bench"]
-        argv += ["--store", store]
+        argv += ["--store", store, "--no-supervisor"]
         return self.fleet.start(name, argv, CORES, {"API_SERVER_KEY": KEY, "NINELIVES_SERVER_REPLICA": name})
 
     def ask(self, target: Target, load: loads.Load) -> list[Seen]:

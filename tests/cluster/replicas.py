@@ -195,7 +195,7 @@ class Cluster:
         address = self.ground.address(n)
         argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address, "--port", "0"]
         argv += ["--data-dir", str(self.folder / f"data-{n}"), "--sandbox", "off", "--approval", self.shape.approval]
-        argv += ["--model-url", f"{self.upstream}/v1", "--model", "m"]
+        argv += ["--model-url", f"{self.upstream}/v1", "--model", "m", "--no-supervisor"]
         if self.database is not None:
             argv += ["--store", self.database.url]
         ours = {

@@ -347,15 +347,21 @@ def start_server(
 
 
 def start_stock(where: Path, model_url: str, *, at: int = 0) -> Server:
-    """A server as its user starts it: nothing is set but key, port, data directory and model."""
+    """A server as its user starts it: nothing is set but key, port, data directory and model. It has no supervisor,
+    because its users kill it and start the next one themselves."""
     data = where / "data"
-    args = ["--port", str(at), "--data-dir", str(data), "--model-url", model_url, "--model", "m"]
+    args = ["--port", str(at), "--data-dir", str(data), "--model-url", model_url, "--model", "m", "--no-supervisor"]
     return _started(where, ["ninelives", "serve", *args], _environment(where), data)
 
 
 def start_demo(where: Path, **settings: str) -> Server:
     """The same with the model that is built in."""
     return _serve(where, [], settings)
+
+
+def start_supervised(where: Path, model_url: str, **settings: str) -> Server:
+    """A server with its supervisor, whose pid is that of the process."""
+    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, supervisor=True)
 
 
 def start_worker(where: Path, model_url: str, **settings: str) -> Server:
@@ -371,13 +377,15 @@ def _serve(
     *,
     command: str = "serve",
     program: str = "ninelives",
+    supervisor: bool = False,
 ) -> Server:
     env = _environment(where)
     env |= {"NINELIVES_TOOLS_APPROVAL": "never", "NINELIVES_STORE_BALLAST_BYTES": "0"}
     env |= {"NINELIVES_LIMITS_DRAIN_S": "3", **settings}  # the time that a run which hangs adds to a stop
     data = Path(settings.get("NINELIVES_SERVER_DATA_DIR", where / "data"))
     args = [command, "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
-    return _started(where, [program, *args, *flags], env, data)
+    alone = [] if supervisor or command != "serve" else ["--no-supervisor"]  # tests kill the process that they started
+    return _started(where, [program, *args, *alone, *flags], env, data)
 
 
 def _environment(where: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ from ninelives.http.edge.shutdown import Shutdown
 # Before 0.52.1, a refused websocket upgrade had two Content-Length headers. A drain with open websockets lost close
 # codes (1006 instead of 1012) or ended with exit code 1.
 # - uvicorn.server.Server: serve() calls capture_signals(), startup(), main_loop(), shutdown(), in this order.
-#   capture_signals and main_loop are overridden; should_exit and server_state are set.
+#   capture_signals and main_loop are overridden; should_exit and server_state are set; servers is read.
 # - uvicorn.server.ServerState.default_headers: read once per request, so it may be a property.
 # - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol.
 # - uvicorn.server.ServerState.connections: all open connections, websockets included.
@@ -133,6 +133,11 @@ class Serving:
         """Serve until the shutdown is complete."""
         await self._server.serve(sockets=[self._sock])
 
+    def stop_listening(self) -> None:
+        """Accept no connection any more. Those that are open go on."""
+        for each in getattr(self._server, "servers", ()):  # absent before uvicorn's startup
+            each.close()
+
     def stop(self) -> None:
         """Begin the shutdown. Called again: end the process now."""
-        self._shutdown.begin()
+        self._shutdown.begin("program")

@@ -20,6 +20,7 @@ class Shutdown:
         self._stop_server = stop_server
         self._longest_s = longest_s
         self._task: asyncio.Task[None] | None = None
+        self._askers: set[str] = set()
 
     @property
     def begun(self) -> bool:
@@ -30,12 +31,16 @@ class Shutdown:
         """Call begin() for SIGTERM and SIGINT."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.begin)
+            loop.add_signal_handler(number, self.begin, "signal")
 
-    def begin(self) -> None:
-        """Start to drain. Called again: end the process now."""
-        if self._task is not None:
+    def begin(self, asker: str) -> None:
+        """Start to drain. Asked again by the same: end the process now. A terminal signals a server and its supervisor,
+        which then asks too: that is one wish."""
+        if asker in self._askers:
             os._exit(1)
+        self._askers.add(asker)
+        if self._task is not None:
+            return
         # A thread, because a hanging event loop must not keep the process alive. What is committed is safe.
         deadline = threading.Timer(self._longest_s, os._exit, (1,))
         deadline.daemon = True

@@ -1,0 +1,57 @@
+"""python -m ninelives.supervisor FD: `ninelives serve` starts it. Owns: its log lines. Refuses to know: servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from ninelives.supervisor.plan import SupervisorPlan
+from ninelives.supervisor.process import Supervisor
+
+
+def say(level: str, name: str, **fields: object) -> None:
+    """Write a log line as the server does: JSON, or text on a terminal."""
+    now = time.time()
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}+00:00"
+    if sys.stderr.isatty():
+        line = f"{at} {level:7} {name} " + " ".join(f"{key}={value}" for key, value in fields.items())
+    else:
+        line = json.dumps({"at": at, "level": level, "event": name, **fields}, separators=(",", ":"))
+    with suppress(OSError):  # the terminal may be gone
+        sys.stderr.write(line.rstrip() + "\n")
+        sys.stderr.flush()
+
+
+def hang_up_check() -> Callable[[], bool]:
+    """A function that says whether the terminal of the command has gone. False for ever after nohup."""
+    ignored, had = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, has_terminal()
+    return lambda: had and not ignored and not has_terminal()
+
+
+def has_terminal() -> bool:
+    """Is there a controlling terminal?"""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+async def supervise(plan: SupervisorPlan) -> int:
+    """Run until the server ends."""
+    return await Supervisor(plan, say, hang_up_check()).run()
+
+
+def main() -> None:
+    """Run the supervisor. Its exit code is that of the server."""
+    raise SystemExit(asyncio.run(supervise(SupervisorPlan.read(int(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    main()

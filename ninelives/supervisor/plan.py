@@ -1,0 +1,53 @@
+"""What a supervisor is started with. Owns: carrying it from the first process of `ninelives serve` into the supervisor,
+which is a new program in the same process: secrets of the environment go through memory, not through /proc. Refuses to
+know: what the command does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_KEPT = ("PATH", "HOME", "TZ", "LANG", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "JOURNAL_STREAM")
+_KEPT_BEGINNINGS = ("LC_", "PYTHON", "SSL_CERT_", "LD_", "ASAN_")
+
+
+@dataclass(frozen=True)
+class SupervisorPlan:
+    """How to start servers, and the first one, which runs already."""
+
+    argv: list[str]
+    """The command, as the user gave it."""
+    env: dict[str, str]
+    """The whole environment of the command."""
+    listener: int
+    control: int
+    first: int
+    """Descriptors of the listening socket and of the control line to the first server, and its pid."""
+    spare: bool
+    """Keep an idle server."""
+
+    @classmethod
+    def read(cls, fd: int) -> SupervisorPlan:
+        """The plan in a descriptor, which is closed."""
+        with os.fdopen(fd, "rb") as file:
+            return cls(**json.loads(file.read()))
+
+    def become_supervisor(self) -> None:
+        """Replace this program by the supervisor. Returns only by raising OSError."""
+        fd = os.memfd_create("plan")
+        os.write(fd, json.dumps(asdict(self)).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+        for each in (fd, self.listener, self.control):
+            os.set_inheritable(each, True)
+        package = str(Path(__file__).resolve().parents[2])
+        env = {name: value for name, value in self.env.items() if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH", ""))))
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "ninelives.supervisor", str(fd)], env)
+
+
+def command_line() -> list[str]:
+    """The command of this process, such that it can be started again."""
+    return [sys.executable, *sys.orig_argv[1:]]

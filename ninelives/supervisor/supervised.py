@@ -1,0 +1,153 @@
+"""A server that has a supervisor. Owns: the fork in which a command becomes both, the server's end of the control line,
+and that a server never outlives its supervisor. Refuses to know: how a server starts.
+
+Theory of operation. `ninelives serve` forks. The child goes on as the first server, with all that is imported by then.
+The parent becomes the supervisor by exec: it keeps its pid, which service managers know, and gives back its memory.
+Later servers are the same command again, with the descriptors of their line and of the listening socket in a
+variable."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from ninelives.supervisor.line import ControlLine, LineEnded
+from ninelives.supervisor.plan import SupervisorPlan, command_line
+
+VARIABLE = "_NINELIVES_SUPERVISED"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SCORE = "/proc/{}/oom_score_adj"
+_PR_SET_PDEATHSIG = 1
+_SUPERVISOR_SCORE, _SERVER_SCORE = -600, -500
+_RAISED = 20
+"""Added to the OOM score of a server where nobody may lower that of its supervisor."""
+
+
+class Stoppable(Protocol):
+    """What serves in this process."""
+
+    @property
+    def stopping(self) -> bool:
+        """True once it was told to stop."""
+
+    def stop_listening(self) -> None:
+        """Accept no connection any more: a successor takes them."""
+
+    def stop(self) -> None:
+        """Drain and end."""
+
+
+class Supervised:
+    """The server's end of the control line."""
+
+    def __init__(self, line: ControlLine, listener: socket.socket, restarts: int = 0) -> None:
+        self._line = line
+        self.listener = listener
+        self.restarts = restarts
+        """How many servers of this supervisor came before."""
+
+    def wait(self) -> None:
+        """A spare waits here until it is needed. Ends the process where it is not."""
+        self._line.send({"warm": os.getpid()})
+        try:
+            message, _ = self._line.receive()
+        except LineEnded:
+            os._exit(0)
+        if "go" not in message:
+            os._exit(0)
+        self.restarts = message["go"]
+        signal.signal(signal.SIGHUP, lambda *_: None)  # it is for the supervisor, also where a terminal sends it to all
+
+    def ready(self, status: Path) -> None:
+        """Say that requests are answered, and where the supervisor may say how it is."""
+        with suppress(LineEnded):  # the watch ends this process
+            self._line.send({"ready": os.getpid(), "status": str(status)})
+
+    def watch(self, server: Stoppable) -> None:
+        """From now on obey the supervisor."""
+        self._line.sock.setblocking(False)
+
+        def read() -> None:
+            try:
+                message, _ = self._line.receive()
+            except BlockingIOError:
+                return
+            except LineEnded:
+                os._exit(1)
+            if "now" in message:
+                os._exit(1)
+            if "leave" in message:
+                server.stop_listening()
+            if ("stop" in message or "leave" in message) and not server.stopping:
+                server.stop()
+
+        asyncio.get_running_loop().add_reader(self._line.sock, read)
+
+
+def inherited() -> Supervised | None:
+    """The line of a server that its supervisor started; None where a user did. Call it first: tools must not find the
+    variable and the descriptors."""
+    found = os.environ.pop(VARIABLE, "")
+    if not found:
+        return None
+    parent, line, listener = map(int, found.split(","))
+    for fd in (line, listener):
+        os.set_inheritable(fd, False)
+    _die_with(parent)
+    _rank_below(parent)
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: os._exit(0))
+    return Supervised(ControlLine(socket.socket(fileno=line)), socket.socket(fileno=listener))
+
+
+def supervise(listener: socket.socket, *, spare: bool) -> Supervised:
+    """Fork. Returns in the server only; the parent becomes its supervisor."""
+    ours, theirs = ControlLine.pair()
+    env, argv, parent = dict(os.environ), command_line(), os.getpid()
+    _be_killed_last()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _die_with(parent)
+        _rank_below(parent)
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return Supervised(theirs, listener)
+    theirs.close()
+    try:
+        SupervisorPlan(argv, env, listener.fileno(), ours.sock.fileno(), pid, spare).become_supervisor()
+    finally:
+        os._exit(70)  # the server ends with this process
+
+
+def _die_with(parent: int) -> None:
+    """The kernel ends this process when its parent ends. The end of the control line says the same, a little later."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _be_killed_last() -> None:
+    """Lower the OOM score where this process may (mostly as root), unless somebody has set it."""
+    score = Path(_SCORE.format("self"))
+    with suppress(OSError):
+        if score.read_text().strip() == "0":
+            score.write_text(str(_SUPERVISOR_SCORE))
+
+
+def _rank_below(parent: int) -> None:
+    """When memory is short, the kernel ends the server before its supervisor. Commands of tools go first of all."""
+    with suppress(OSError):
+        above = int(Path(_SCORE.format(parent)).read_text())
+        own = above + (_SERVER_SCORE - _SUPERVISOR_SCORE if above < 0 else _RAISED)
+        Path(_SCORE.format("self")).write_text(str(min(own, 1000)))
