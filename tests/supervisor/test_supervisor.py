@@ -235,9 +235,10 @@ def test_sigterm_to_the_server_process_stops_both(tmp_path: Path, upstream: Upst
 
 def test_a9_a_second_sigterm_ends_all_at_once(tmp_path: Path, upstream: Upstream) -> None:
     made = start_supervised(tmp_path, upstream.url, NINELIVES_LIMITS_DRAIN_S="30")
-    asked = {"input": 'stuck [[tools=terminal:{"command": "sleep 60"}]]', "background": True, "store": True}
-    made.client.post("/v1/responses", asked)
-    wait_until(lambda: upstream.asked("stuck"), "the model to be asked")
+    begun = tmp_path / "begun"
+    call = json.dumps({"command": f"touch {begun}; sleep 60"})
+    made.client.post("/v1/responses", {"input": f"stuck [[tools=terminal:{call}]]", "background": True, "store": True})
+    wait_until(begun.exists, "the tool to run")
     made.process.child.send_signal(signal.SIGTERM)
     wait_until(lambda: made.anonymous.get("/readyz").status == 503, "the drain")
     began = time.monotonic()
