@@ -45,7 +45,7 @@ CLOCK = (
 
 TABLES = (
     "runs run_log keys conversations conversation_edits session_turns session_titles sessions session_texts "
-    "signals grants call_grants usage_days usage_minutes "
+    "signals grants call_grants usage_days usage_minutes api_keys audit_log "
     "replicas"
 )
 EMPTY = ";".join(f"DELETE FROM {table}" for table in [*TABLES.split(), "workspaces", "meta"])

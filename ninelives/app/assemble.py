@@ -36,9 +36,10 @@ from ninelives.http.app import build_app, build_health_app
 from ninelives.http.body import Aside, BodyLimits
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
+from ninelives.http.edge.scopes import ADMIN, OPEN_PATHS, OPEN_PREFIXES, USER_SCOPES
+from ninelives.http.edge.stored_keys import StoredKeys
 from ninelives.http.routes import DialectsError
-from ninelives.http.routes.server import OPEN_PATHS, About
-from ninelives.http.routes.web import STATIC
+from ninelives.http.routes.server import About
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.log import Log
@@ -56,9 +57,11 @@ class Assembled(Struct):
     agents: Agents
     opened: OpenedStore
     keyring: Keyring
+    stored_keys: StoredKeys
 
     async def start(self) -> None:
         """Start the tools, then the engine, so that recovered runs find their tools."""
+        await self.stored_keys.start()
         await self.agents.start()
         await self.engine.start()
 
@@ -66,6 +69,7 @@ class Assembled(Struct):
         """Stop the engine, then what it depends on."""
         await self.engine.stop()
         await self.agents.close()
+        await self.stored_keys.stop()
         await self.opened.close()
 
 
@@ -142,10 +146,11 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             price_of=agents.price_of,
         )
     )
-    keyring = Keyring()
-    keyring.add(key, ADMIN_OWNER, frozenset({"admin"}))
+    stored_keys = StoredKeys(store.keys, opened.steady_ms, log, opened.notifier if store.peers.shared else None)
+    keyring = Keyring(stored_keys)
+    keyring.add(key, ADMIN_OWNER, {ADMIN})
     for each in profile_keys(settings, key):
-        keyring.add(each.secret, each.owner, frozenset(), profile=each.profile)
+        keyring.add(each.secret, each.owner, USER_SCOPES, profile=each.profile)
     parts = RouteParts(
         engine=engine,
         sessions=SessionBook(engine),
@@ -165,12 +170,12 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         websocket_s=settings.limits.websocket_s,
         websockets=settings.limits.websockets,
     )
-    about = _about(settings, parts, made, log.secrets.mask)
+    about = _about(settings, parts, made, stored_keys, log.secrets.mask)
     try:
         app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings, log), new_id, log)
     except DialectsError as error:
         raise ConfigError(str(error)) from error
-    return Assembled(app, engine, store, agents, opened, keyring)
+    return Assembled(app, engine, store, agents, opened, keyring, stored_keys)
 
 
 def _limits(settings: Settings) -> EngineLimits:
@@ -206,7 +211,7 @@ def _rules(settings: Settings, log: Log) -> Rules:
         cors_origins=settings.server.cors_origins,
         allowed_hosts=settings.server.allowed_hosts,
         open_paths=OPEN_PATHS,
-        open_prefixes=(STATIC,),
+        open_prefixes=OPEN_PREFIXES,
         mask=log.secrets.mask,
     )
 
@@ -222,12 +227,15 @@ def _mcp_server(status: Status, mask: Callable[[str], str]) -> dict[str, object]
     }
 
 
-def _about(settings: Settings, parts: RouteParts, made: _Parts, mask: Callable[[str], str]) -> About:
+def _about(
+    settings: Settings, parts: RouteParts, made: _Parts, stored_keys: StoredKeys, mask: Callable[[str], str]
+) -> About:
     agents, store = made.agents, made.opened.store
     probe, peers, upkeep = Probe(made.model), store.peers, store.upkeep
     limits = settings.limits
     return About(
         parts=parts,
+        stored_keys=stored_keys,
         store={
             **made.opened.health,
             "sandbox": agents.sandbox.kind,

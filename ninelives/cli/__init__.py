@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 
 from ninelives import __version__
+from ninelives.cli.admin.audit import audit
+from ninelives.cli.admin.keys import keys
 from ninelives.cli.approvals import approvals
 from ninelives.cli.chat import ask, chat
 from ninelives.cli.config import config
@@ -41,6 +43,8 @@ for _command in (
     runs,
     sessions,
     approvals,
+    keys,
+    audit,
     config,
     trust,
     doctor,

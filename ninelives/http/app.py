@@ -15,6 +15,8 @@ from ninelives.http.edge.keys import Keyring
 from ninelives.http.errors import on_http_exception
 from ninelives.http.router import FastRouter
 from ninelives.http.routes import served_dialects
+from ninelives.http.routes.admin.audit import AuditRoutes
+from ninelives.http.routes.admin.keys import KeyRoutes
 from ninelives.http.routes.approvals import ApprovalRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
@@ -46,6 +48,8 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *SessionRoutes(parts).routes(),
             *ApprovalRoutes(parts).routes(),
             *UsageRoutes(parts).routes(),
+            *KeyRoutes(parts, about.stored_keys).routes(),
+            *AuditRoutes(parts).routes(),
             *WebRoutes().routes(),
             *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
         ]

@@ -20,12 +20,13 @@ def position(request: Request, *names: str) -> int:
     """Where a reader resumes: a query parameter, or Last-Event-ID; -1 for the beginning."""
     for name in names:
         if (given := request.query_params.get(name)) is not None:
-            return _whole(given, name)
+            return whole(given, name)
     given = request.headers.get("last-event-id")
-    return _whole(given, "Last-Event-ID") if given else -1
+    return whole(given, "Last-Event-ID") if given else -1
 
 
-def _whole(given: str, name: str) -> int:
+def whole(given: str, name: str) -> int:
+    """A number of a query parameter or a header."""
     if not given.isascii() or not given.isdigit() or len(given) > 15:
         raise ClientError("invalid_value", f"{name} must be a whole number from 0 on.", param=name)
     return int(given)
@@ -41,7 +42,7 @@ def wants_stream(request: Request) -> bool:
 
 def limit_of(request: Request, default: int = 20, most: int = 100) -> int:
     """How many entries of a list the caller wants."""
-    limit = _whole(request.query_params.get("limit", str(default)), "limit")
+    limit = whole(request.query_params.get("limit", str(default)), "limit")
     if not 1 <= limit <= most:
         raise ClientError("invalid_value", f"limit must be from 1 to {most}.", param="limit")
     return limit
@@ -49,7 +50,7 @@ def limit_of(request: Request, default: int = 20, most: int = 100) -> int:
 
 def days_of(request: Request, default: int, most: int) -> int:
     """How many days the caller wants to see."""
-    days = _whole(request.query_params.get("days", str(default)), "days")
+    days = whole(request.query_params.get("days", str(default)), "days")
     if not 1 <= days <= most:
         raise ClientError("invalid_value", f"days must be from 1 to {most}.", param="days")
     return days
@@ -58,7 +59,7 @@ def days_of(request: Request, default: int, most: int) -> int:
 def output_chars(request: Request) -> int | None:
     """How much of each output a list shows; None: all of it."""
     given = request.query_params.get("output_chars")
-    most = None if given is None else _whole(given, "output_chars")
+    most = None if given is None else whole(given, "output_chars")
     if most is not None and not 0 <= most <= MAX_OUTPUT_CHARS:
         raise ClientError("invalid_value", f"output_chars must be from 0 to {MAX_OUTPUT_CHARS}.", param="output_chars")
     return most
@@ -66,7 +67,7 @@ def output_chars(request: Request) -> int | None:
 
 def offset_of(request: Request) -> int:
     """How many entries of a list the caller skips."""
-    return _whole(request.query_params.get("offset", "0"), "offset")
+    return whole(request.query_params.get("offset", "0"), "offset")
 
 
 def is_ascending(request: Request, default: str = "desc") -> bool:

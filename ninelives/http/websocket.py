@@ -18,6 +18,7 @@ import asyncio
 import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -48,7 +49,7 @@ QUEUE = 16
 """Frames that may wait while a response is under way."""
 MEMORY_BYTES = 8 * 1024 * 1024
 """How much one connection remembers of responses that are not stored."""
-RESTARTING, NORMAL = 1012, 1000
+RESTARTING, POLICY_VIOLATION, NORMAL = 1012, 1008, 1000
 _PER_REQUEST = frozenset({"idempotency-key", "x-stainless-retry-count", "last-event-id"})
 """Headers about one request. A connection carries many."""
 
@@ -169,7 +170,9 @@ class Connection:
         self._cut()
 
     async def _limit(self) -> None:
-        await asyncio.sleep(self._parts.websocket_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._parts.websocket_s):
+                await self._websocket.state.key_ended.wait()
         self._expired = True
         self._cut()
 
@@ -251,6 +254,8 @@ class Connection:
 
     async def _work(self) -> None:
         while not self._gone:
+            if self._websocket.state.key_ended.is_set():
+                return await self._close(POLICY_VIOLATION, "the key has ended")
             if self._expired:
                 words = f"This connection has been open for {self._parts.websocket_s:.0f} s. Open another one to go on."
                 await self._refuse(ClientError("websocket_connection_limit_reached", words), None)

@@ -10,6 +10,7 @@ from typing import Protocol
 from ninelives.core.admission import Asked
 from ninelives.core.sessions import SessionTurn
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.base import AuditLog, Keys
 from ninelives.journal.values import (
     Attached,
     Claim,
@@ -451,4 +452,14 @@ class Store(Journal, Catalog, Pending, Protocol):
     @property
     def ledger(self) -> Ledger:
         """What was spent."""
+        ...
+
+    @property
+    def keys(self) -> Keys:
+        """The API keys of all owners."""
+        ...
+
+    @property
+    def audit(self) -> AuditLog:
+        """What was done, by whom."""
         ...

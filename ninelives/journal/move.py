@@ -183,6 +183,38 @@ class CarriedUsage(Carried, frozen=True):
     cost: int
 
 
+class CarriedApiKey(Carried, frozen=True):
+    """An API key (journal.accounts.base.COLUMNS)."""
+
+    id: str
+    digest: bytes
+    owner: str
+    name: str
+    scopes: str
+    profile: str
+    models: str
+    limits: str
+    acts_for: str
+    expires_at: int
+    revoked_at: int
+    created_by: str
+    created_at: int
+    last_used_at: int
+
+
+class CarriedAudit(Carried, frozen=True):
+    """An entry of the audit log. It gets a new number."""
+
+    at: int
+    owner: str
+    key: str
+    action: str
+    object: str
+    result: str
+    remote: str
+    detail: str
+
+
 _NOUNS: dict[type[Carried], str] = {
     CarriedSecret: "secrets",
     CarriedRun: "runs",
@@ -195,6 +227,8 @@ _NOUNS: dict[type[Carried], str] = {
     CarriedSignal: "signals",
     CarriedGrant: "grants",
     CarriedUsage: "days of usage",
+    CarriedApiKey: "API keys",
+    CarriedAudit: "audit entries",
 }
 
 

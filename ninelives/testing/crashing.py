@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 
 from ninelives.core.admission import Asked
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.base import AuditLog, Keys
 from ninelives.journal.base import Conversations, Deliveries, Ledger, Peers, Sessions, Store, Upkeep
 from ninelives.journal.values import (
     Attached,
@@ -166,6 +167,16 @@ class CrashingStore:
     async def revoke(self, owner: str, grant: str) -> bool:
         """See Pending.revoke."""
         return await self._plain(lambda: self._inner.revoke(owner, grant))
+
+    @property
+    def keys(self) -> Keys:
+        """See Store.keys."""
+        return self._inner.keys
+
+    @property
+    def audit(self) -> AuditLog:
+        """See Store.audit."""
+        return self._inner.audit
 
     @property
     def conversations(self) -> Conversations:

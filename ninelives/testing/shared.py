@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from ninelives.core.admission import Asked
+from ninelives.journal.accounts.base import AuditLog, Keys
 from ninelives.journal.base import Conversations, Ledger, Notifier, Peers, Sessions, Upkeep
 from ninelives.journal.memory.deliveries import MemoryDeliveries
 from ninelives.journal.memory.store import MemoryStore
@@ -216,6 +217,16 @@ class Seat:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         found: Callable[..., Awaitable[Any]] = getattr(self._store, name)
         return found
+
+    @property
+    def keys(self) -> Keys:
+        """See Store.keys."""
+        return self._store.keys
+
+    @property
+    def audit(self) -> AuditLog:
+        """See Store.audit."""
+        return self._store.audit
 
     @property
     def conversations(self) -> Conversations:

@@ -136,3 +136,11 @@ def test_a_test_file_outside_of_a_package_has_a_name_of_its_own() -> None:
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
     names = Counter(path.name for path in files)
     assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_migrations_are_numbered_without_gaps_and_repeats(backend: str) -> None:
+    from ninelives.journal.queries import migrations
+
+    numbers = [number for number, _ in migrations(backend)]
+    assert numbers == list(range(1, len(numbers) + 1))

@@ -20,7 +20,9 @@ import pytest_asyncio
 from ninelives.app.agents import choose_model
 from ninelives.app.assemble import Assembled, assemble
 from ninelives.app.settings import load
+from ninelives.http.edge.scopes import USER_SCOPES
 from ninelives.http.routes.server import endpoints_of
+from ninelives.journal.accounts.base import KeyRow
 from ninelives.journal.values import Grant, Query
 from ninelives.observe.log import Log
 from ninelives.testing.fake_upstream import FakeUpstream
@@ -37,6 +39,7 @@ SESSIONS = "/api/sessions"
 ASKS = SECRET + ' [[tools=write_file:{"path":"to-be-asked.txt","content":"x"}]]'
 TALKS = "/v1/conversations"
 ANTHROPIC = "/v1/messages"
+KEYS_PATH = "/api/keys"
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,13 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/api/status"): [],  # counts of the whole server, as in /health/detailed
     ("GET", "/v1/approvals"): [Probe("/v1/approvals")],
     ("GET", "/api/usage"): [Probe("/api/usage"), Probe("/api/usage?owner={name}")],
+    ("GET", KEYS_PATH): [Probe(KEYS_PATH)],
+    ("POST", KEYS_PATH): [Probe(KEYS_PATH, {"name": "mine"})],
+    ("GET", KEYS_PATH + "/{id}"): by_id(KEYS_PATH + "/ID", "api_key"),
+    ("PATCH", KEYS_PATH + "/{id}"): by_id(KEYS_PATH + "/ID", "api_key", body={"name": "mine"}),
+    ("DELETE", KEYS_PATH + "/{id}"): by_id(KEYS_PATH + "/ID", "api_key"),
+    ("POST", KEYS_PATH + "/{id}/rotate"): by_id(KEYS_PATH + "/ID/rotate", "api_key"),
+    ("GET", "/api/audit"): [Probe("/api/audit?target={api_key}")],
     ("DELETE", "/v1/approvals/{id}"): by_id("/v1/approvals/ID", "grant"),
     ("POST", CHAT): [*create(CHAT, MESSAGES), *approvals(CHAT)],
     ("GET", CHAT): [Probe(f"{CHAT}?after={{chat}}"), Probe(f"{CHAT}?after={{active_chat}}&order=desc")],
@@ -291,6 +301,7 @@ class World:
             "active_chat": await self._active_chat(chat["id"]),
             "code": await self._question(),
             "grant": await self._grant(),
+            "api_key": await self._key(),
         }
         await self._until_quiet(active=3)
 
@@ -322,6 +333,12 @@ class World:
         )
         (listed,) = (await self.call("alice", "GET", "/v1/approvals")).json()["data"]
         return str(listed["id"])
+
+    async def _key(self) -> str:
+        """A stored key of alice."""
+        row = KeyRow(id="0123456789ab", digest=b"." * 32, owner=self.owner, name=SECRET, scopes=("chat",))
+        await self.built.engine.durable.keys.add(row)
+        return row.id
 
     async def _until_quiet(self, active: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -368,7 +385,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         model, _ = await choose_model(loaded.settings, {})
         built = await assemble(loaded, flags["server.key"], Log(lambda: "", None), model)
         if not by_profile:
-            built.keyring.add(KEYS["bob"], "bob", frozenset())
+            built.keyring.add(KEYS["bob"], "bob", USER_SCOPES)
         await built.start()
         made = World(built, up, "alice" if by_profile else "default")
         await made.settle()
@@ -441,7 +458,7 @@ async def test_nothing_that_bob_did_changed_anything_of_alices(world: World) -> 
                 if "name}" in probe.path:  # a name is each owner's own: bob's is his
                     continue
                 answer = await world.call("bob", method, filled(probe.path, world.alices), probe.body)
-                assert answer.status == 404, probe
+                assert answer.status == (403 if route.startswith(KEYS_PATH) else 404), probe
     for probe in (*approvals(CHAT), *approvals(ANTHROPIC, max_tokens=100)):
         await world.call("bob", "POST", probe.path, filled(probe.body, world.alices))
     assert await _all_of(world) == before

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ninelives.cli.store import judge
 from ninelives.core.errors import Damaged
@@ -32,6 +33,7 @@ from ninelives.journal.sqlite.store import SqliteStore
 from ninelives.journal.values import Grant, NewSession, Removal, Retention, Spending, StoreUnavailable
 from ninelives.testing import VirtualClock
 from ninelives.testing.author import Author, Backend
+from ninelives.testing.contract.accounts import FULL, entry, key_row
 from tests.journal.cut import Wire
 from tests.journal.test_move import GOLDEN, golden
 from tests.pg import server
@@ -123,6 +125,10 @@ async def story(data: Path) -> None:
     for owner in ("ann", "bob"):
         await store.grant(Grant(owner, "g1", "desk" if owner == "bob" else "", "terminal", "{}", 1, "key 1"))
         await store.ledger.add([Spending(owner=owner, model="Ä", key="k", at=10**12, runs=1, input_tokens=7, cost=9)])
+    await store.keys.add(replace(FULL, revoked_at=7))
+    await store.keys.add(key_row("kurz"))
+    await store.keys.used({"kurz": 60_000})
+    await store.audit.add([entry(1), entry(2, detail="ä")])
     await ann.finished("deleted", previous="three")
     assert await store.delete("ann", "deleted")
     await bob.finished("expired")
@@ -160,6 +166,8 @@ async def test_everything_that_a_store_can_hold_moves(tmp_path: Path) -> None:
         "signals",
         "grants",
         "days of usage",
+        "API keys",
+        "audit entries",
     }
     assert nouns <= set(counts), "the story has all of them"
     back, _ = await moved(PostgresCarrier(url), SqliteCarrier(tmp_path / "new"))

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +18,8 @@ import pytest
 
 from tests import pg
 from tests.golden.test_golden import GOLDEN
-from tests.story.responses import PATH, SLOW, counted, create, finished, get, started, text_of
-from tests.story.server import KEY, ROOT, Server, Upstream, start_server, start_worker, wait_until
+from tests.story.responses import HANGS, PATH, SLOW, counted, create, finished, get, started, text_of
+from tests.story.server import KEY, ROOT, Client, Server, Upstream, start_server, start_worker, wait_until
 
 WORD = "word-of-the-database"
 """A password. The sockets of the test database ask for none, and so take any."""
@@ -337,3 +338,17 @@ def test_what_postgresql_does_better_is_named(command: str, tool: str, tmp_path:
     argument = (str(tmp_path),) if command in ("backup", "restore") else ()
     said = ninelives("store", command, *argument, status=1, NINELIVES_STORE_URL=f"postgresql://me:{WORD}@h/db")
     assert tool in said
+
+
+def test_a_key_that_one_replica_makes_and_revokes_counts_on_the_others(cluster: Cluster) -> None:
+    one, two = cluster.serve("one"), cluster.serve("two")
+    made = one.client.post("/api/keys", {"name": "n", "owner": "anna"}).json()
+    there = Client(two.port, {"authorization": f"Bearer {made['key']}"})
+    with there.stream(PATH, {"input": HANGS, "stream": True}) as stream:
+        stream.take(3)
+        begun = time.monotonic()
+        assert one.client.delete(f"/api/keys/{made['id']}").status == 200
+        stream.rest()
+        assert stream.ended == "cut"
+        assert time.monotonic() - begun < 15.0
+    assert there.get("/v1/models").status == 401

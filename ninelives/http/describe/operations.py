@@ -44,6 +44,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     """The shape of its errors, if it is not Error."""
     open: bool = False
     """No key is needed."""
+    scope: str = ""
+    """The scope that a route of another package needs. Ours are in edge/scopes.py."""
     media: str = "application/json"
     text: str = ""
     """A media type of text that a parameter chooses in place of JSON; empty: none."""

@@ -33,7 +33,8 @@ class ProfileReach(Struct, frozen=True):
 
 class ProfileAccess:
     """All profiles, and who may use them. A profile of an owner is for keys of this owner and for admin keys. A key
-    that is bound to a profile uses only profiles of its owner. Shared profiles are for all other keys."""
+    that is bound to a profile uses only this one and those of its owner. A key with a list of models uses only those.
+    Shared profiles are for all other keys."""
 
     def __init__(self, default: Profile, others: Mapping[str, Profile]) -> None:
         self._default = default
@@ -52,7 +53,7 @@ class ProfileAccess:
     def _entered(self, key: ApiKey, named: str | None) -> tuple[ApiKey, ProfileReach]:
         allowed = {name: profile for name, profile in self._profiles.items() if _may_use(key, profile)}
         if named is None:
-            default = self._profiles[key.profile] if key.profile else self._default
+            default = self._default_of(key, allowed)
         elif named in allowed:
             default = allowed[named]
             key = replace(key, owner=default.owner or key.owner)
@@ -63,11 +64,25 @@ class ProfileAccess:
         others = {name: each for name, each in allowed.items() if name != default.name}
         return key, ProfileReach(default, others, default.name != self._default.name)
 
+    def _default_of(self, key: ApiKey, allowed: Mapping[str, Profile]) -> Profile:
+        """The profile that answers where a request names none."""
+        wanted = key.profile or self._default.name
+        found = allowed.get(wanted) or (None if key.profile else next(iter(allowed.values()), None))
+        if found is None:
+            words = "The profile of this key does not exist any more. An admin can give the key another one."
+            raise ClientError("profile_not_found", words, status=404)
+        return found
+
 
 def _may_use(key: ApiKey, profile: Profile) -> bool:
-    if "admin" in key.scopes:
+    own = profile.owner == key.owner
+    if key.models:
+        return profile.name in key.models and (own or key.admin or not profile.owner)
+    if key.admin:
         return True
-    return profile.owner == key.owner if key.profile else profile.owner in ("", key.owner)
+    if key.profile:
+        return own or (profile.name == key.profile and not profile.owner)
+    return own or not profile.owner
 
 
 def split_path(path: str) -> tuple[str | None, str]:

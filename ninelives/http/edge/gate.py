@@ -5,9 +5,11 @@ without its cause. Refuses to know: routes, bodies, and what a key may do."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
@@ -91,10 +93,14 @@ class _GatedAnswer(Struct):
     style: ApiStyle
     headers: Headers
     started: bool = False
+    ended: bool = False
+    """The key of the request has ended, so nothing more is sent."""
 
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message. The first one gets the headers, which replace the route's own of the same name."""
         self.started = True
+        if self.ended:
+            raise ClientDisconnect
         if message["type"] in _STARTS:
             ours = {name for name, _ in self.headers if name != b"vary"}
             theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
@@ -131,8 +137,9 @@ class Gate:
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it here. Sets request_id, key (None on open paths) and reach (the profiles that
-        the key may use) in scope["state"]. The profile in a path, /p/NAME/..., is taken out of it."""
+        """Pass a request on, or answer it here. Sets request_id, key (None on open paths), reach (the profiles that the
+        key may use) and, for a websocket, key_ended in scope["state"]. The profile in a path, /p/NAME/..., is taken out
+        of it."""
         if scope["type"] not in ("http", "websocket"):
             await self.inside(scope, receive, send)
             return
@@ -180,13 +187,24 @@ class Gate:
         if scope.get("method") == "OPTIONS":
             await answer.whole(204, self._preflight(seen), b"")
             return
-        self._identify(scope, seen, answer)
+        await self._identify(scope, seen, answer)
         for length in seen.get(b"content-length", []):  # refused before the body is read; body.py counts what comes
             if not length.isdigit():
                 raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
             if len(length) > 18 or int(length) > rules.max_body:
                 raise too_large(rules.max_body)
-        await self.inside(scope, receive, answer.send)
+        await self._pass_on(scope, receive, answer)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
+        """Let the routes answer. The request ends with its key, if that can end."""
+        key, stored = scope["state"]["key"], self._keyring.stored
+        if scope["type"] == "websocket":
+            scope["state"]["key_ended"] = asyncio.Event()
+        if key is None or not key.stored or stored is None:
+            await self.inside(scope, receive, answer.send)
+            return
+        with stored.during(key, partial(_end, scope, answer)):
+            await self.inside(scope, receive, answer.send)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
@@ -223,14 +241,18 @@ class Gate:
             words = f"This server does not answer for the host {name!r:.100}: add it to server.allowed_hosts."
             raise ClientError("host_not_allowed", words, status=421)
 
-    def _identify(self, scope: Scope, seen: Seen, answer: _GatedAnswer) -> None:
+    async def _identify(self, scope: Scope, seen: Seen, answer: _GatedAnswer) -> None:
         """The key of a request, the profiles that it may use, and the session key that is echoed. x-api-key is read
         where there is no Authorization, or where the API style allows both. More than one credential is an error."""
         credentials = list(seen.get(b"authorization", []))
         if answer.style.api_key or not credentials:
             credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
         state, is_open = scope["state"], self._is_open(scope)
-        key = state["key"] = self._keyring.match(credentials)
+        key, stored = self._keyring.match(credentials), self._keyring.stored
+        if stored is not None and credentials and stored.doubts(key):
+            await stored.renew()
+            key = self._keyring.match(credentials)
+        state["key"] = key
         if key is None:
             if not is_open:
                 raise missing_key(credentials)
@@ -244,6 +266,17 @@ class Gate:
         path = scope["path"]
         listed = path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
         return listed and scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+
+
+def _end(scope: Scope, answer: _GatedAnswer) -> None:
+    """End a request whose key has ended. A stream breaks off without its end; a websocket closes itself."""
+    if scope["type"] == "websocket":
+        scope["state"]["key_ended"].set()
+        return
+    answer.ended = True
+    abort_connection = scope.get("extensions", {}).get("ninelives.abort")
+    if abort_connection is not None:
+        abort_connection()
 
 
 def _is_own_page(origin: bytes, seen: Seen) -> bool:

@@ -1,18 +1,23 @@
-"""API keys. Owns: the keys that this process accepts, kept as digests, and the parsing of the Authorization header. A
-secret is hashed first, then compared with every stored digest in constant time. An unknown secret and a nearly right
-one therefore take the same time. Refuses to know: what a key may do with a route, and where keys are stored."""
+"""API keys. Owns: the keys of the configuration that this process accepts, kept as digests, and the parsing of the
+Authorization header. A secret is hashed first, then compared in constant time with the digest of every key of the
+configuration, and with that of the stored key which it names. An unknown secret and a nearly right one therefore take
+the same time. Refuses to know: what a key may do with a route, and where keys are stored."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from msgspec import Struct
 
 from ninelives.core.errors import ClientError
 from ninelives.dialects.clients import Policy
+from ninelives.http.edge.scopes import ADMIN
+from ninelives.journal.accounts.base import NO_LIMITS, ActsFor, KeyLimits
 
 _BEARER = re.compile(rb"bearer +([!-~]{1,512})", re.IGNORECASE)
 """One credential of visible ASCII. A second one, joined by a comma and a space, does not match."""
@@ -31,13 +36,48 @@ class ApiKey(Struct, frozen=True):
     """How to treat callers with this key. It overrides the profile and the table of clients."""
     profile: str = ""
     """The profile that it belongs to: its default model. Empty: none."""
+    models: frozenset[str] = frozenset()
+    """The profiles that it may use. Empty: all that its owner may."""
+    limits: KeyLimits = NO_LIMITS
+    acts_for: ActsFor = "no"
+    """Whether its requests name an end user."""
+    expires_at: int = 0
+    """In milliseconds; 0: never."""
+    stored: bool = False
+    """It is in the store, so it can be revoked."""
+
+    @property
+    def admin(self) -> bool:
+        """Whether it may do everything, also for others."""
+        return ADMIN in self.scopes
+
+
+class KeySource(Protocol):
+    """Keys that come and go (stored_keys.py)."""
+
+    def find(self, secret: bytes, digest: bytes) -> ApiKey | None:
+        """The valid key with this secret."""
+        ...
+
+    def doubts(self, key: ApiKey | None) -> bool:
+        """Whether `renew` may give another result than this one."""
+        ...
+
+    async def renew(self) -> None:
+        """Learn what changed."""
+        ...
+
+    def during(self, key: ApiKey, end: Callable[[], None]) -> AbstractContextManager[None]:
+        """While a request with such a key is served: `end` is called when the key ends."""
+        ...
 
 
 class Keyring:
-    """The keys that are valid now."""
+    """The keys that are valid now: those of the configuration, and those of `stored`."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: KeySource | None = None) -> None:
         self._keys: dict[bytes, ApiKey] = {}
+        self.stored = stored
 
     def add(
         self, secret: str, owner: str, scopes: Iterable[str], settings: Policy = PLAIN, profile: str = ""
@@ -53,12 +93,14 @@ class Keyring:
 
     def match(self, authorization: Sequence[bytes]) -> ApiKey | None:
         """The key of a request, or None. `authorization`: its credentials, each as in an Authorization header."""
-        found = _BEARER.fullmatch(authorization[0].strip()) if len(authorization) == 1 else None
-        if found is None:
+        named = _BEARER.fullmatch(authorization[0].strip()) if len(authorization) == 1 else None
+        if named is None:
             return None
-        digest = hashlib.sha256(found[1]).digest()
+        secret = named[1]
+        digest = hashlib.sha256(secret).digest()
         hits = [key for known, key in self._keys.items() if hmac.compare_digest(known, digest)]
-        return hits[0] if hits else None
+        found = None if self.stored is None else self.stored.find(secret, digest)
+        return hits[0] if hits else found
 
 
 def missing_key(authorization: Sequence[bytes]) -> ClientError:

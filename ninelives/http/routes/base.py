@@ -28,6 +28,7 @@ from ninelives.http.answering import Answering, Body, RouteParts
 from ninelives.http.body import parse_json, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
+from ninelives.http.edge.scopes import guarded
 from ninelives.http.references import check_results
 from ninelives.journal.answers import not_pending
 from ninelives.journal.base import Logger
@@ -56,7 +57,11 @@ class Routes(ABC):
 
     def routes(self) -> list[BaseRoute]:
         """The endpoints as routes."""
-        return [DescribedRoute(endpoint, self.tag, self.base) for endpoint in self.endpoints()]
+        return [DescribedRoute(self._guarded(endpoint), self.tag, self.base) for endpoint in self.endpoints()]
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        path, own = self.base + endpoint.path, endpoint.operation.scope
+        return replace(endpoint, answer=guarded(endpoint.answer, endpoint.methods, path, own))
 
 
 class DialectRoutes(Routes):

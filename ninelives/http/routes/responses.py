@@ -30,6 +30,7 @@ from ninelives.http.describe.operations import (
     Operation,
 )
 from ninelives.http.describe.shapes import Deleted, ListPage, StoredItem
+from ninelives.http.edge.scopes import guarded
 from ninelives.http.errors import error_response
 from ninelives.http.references import named_items, parse_resolved
 from ninelives.http.routes.base import RunRoutes
@@ -59,7 +60,8 @@ class ResponsesRoutes(RunRoutes):
 
     def routes(self) -> list[BaseRoute]:
         """See Routes.routes: with the websocket."""
-        return [*super().routes(), WebSocketRoute(self.base, ResponsesSocket(self.parts, self.log).serve)]
+        serve = guarded(ResponsesSocket(self.parts, self.log).serve, "GET", self.base)
+        return [*super().routes(), WebSocketRoute(self.base, serve)]
 
     async def parse(self, raw: bytes, context: Context) -> ParsedRequest:
         """See RunRoutes.parse."""

@@ -18,20 +18,19 @@ from ninelives.http.answering import RouteParts, answer, reach_of
 from ninelives.http.describe import shapes
 from ninelives.http.describe.openapi import plain_path
 from ninelives.http.describe.operations import Endpoint, Operation
+from ninelives.http.edge.stored_keys import StoredKeys
 from ninelives.http.query import page
 from ninelives.http.routes.base import Routes
 from ninelives.journal.values import Replica
 
 Described = dict[str, object]
-OPEN_PATHS = frozenset(
-    {"/", "/livez", "/readyz", "/health", "/v1/health", "/health/detailed", "/api/status", "/docs", "/openapi.json"}
-)
 
 
 class About(Struct, frozen=True, kw_only=True):
     """What only the composition root (app/) knows."""
 
     parts: RouteParts
+    stored_keys: StoredKeys
     store: Described
     limits: Described
     sandbox: Described

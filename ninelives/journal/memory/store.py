@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ninelives.core import admission
 from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.memory import MemoryAudit, MemoryKeys
 from ninelives.journal.base import Peers, Upkeep
 from ninelives.journal.memory.conversations import MemoryConversations
 from ninelives.journal.memory.deliveries import MemoryDeliveries, MemoryPeers, MemoryWaiting, deliver, wake_at
@@ -54,6 +55,8 @@ class MemoryStore:
         self._conversations = tables.conversations
         self._sessions = tables.sessions
         self._signals = tables.signals
+        self.keys = MemoryKeys()
+        self.audit = MemoryAudit()
         self.conversations = MemoryConversations(tables)
         self.sessions = MemorySessions(tables)
         self.deliveries = self._make_deliveries()

@@ -50,6 +50,8 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedSignal: ("wishes", "signals"),
     c.CarriedGrant: ("grants", "call_grants"),
     c.CarriedUsage: ("usage", "usage_days"),
+    c.CarriedApiKey: ("api_keys", "api_keys"),
+    c.CarriedAudit: ("audit", "audit_log"),
 }
 """What is copied as it is, in order: the query and the table of each kind."""
 _NAMES = {"key": "idem", "delivered": "delivered_at"}

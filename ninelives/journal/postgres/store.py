@@ -19,6 +19,7 @@ from msgspec.structs import astuple
 
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.postgres import PostgresAudit, PostgresKeys
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres.claims import PostgresClaims
 from ninelives.journal.postgres.connections import (
@@ -92,6 +93,8 @@ class PostgresStore:
         self.upkeep = PostgresUpkeep(connections, self._listener)
         self.ledger = PostgresLedger(connections)
         self.peers = PostgresPeers(connections, identity.holder)
+        self.keys = PostgresKeys(connections, identity.holder)
+        self.audit = PostgresAudit(connections)
 
     @classmethod
     async def open_at(

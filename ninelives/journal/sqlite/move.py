@@ -44,6 +44,8 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
     c.CarriedSignal: ("signals", "put_signal"),
     c.CarriedGrant: ("grants", "put_grant"),
     c.CarriedUsage: ("usage", "put_usage"),
+    c.CarriedApiKey: ("api_keys", "put_api_key"),
+    c.CarriedAudit: ("audit", "put_audit"),
 }
 """Kinds that are carried unchanged, in order, each with the queries that read and write it."""
 _BOOLS = ("parked", "ended", "chains", "waits", "pinned", "delivered")

@@ -13,6 +13,7 @@ from msgspec.structs import astuple, replace
 
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.sqlite import SqliteAudit, SqliteKeys
 from ninelives.journal.base import Alone
 from ninelives.journal.sqlite import rows as run_rows
 from ninelives.journal.sqlite.conversations import SqliteConversations, SqliteSessions
@@ -56,6 +57,8 @@ class SqliteStore:
         self.conversations = SqliteConversations(database)
         self.upkeep = SqliteUpkeep(database)
         self.ledger = SqliteLedger(database)
+        self.keys = SqliteKeys(database)
+        self.audit = SqliteAudit(database)
 
     @classmethod
     async def open_at(

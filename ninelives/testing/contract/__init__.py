@@ -15,6 +15,7 @@ how the next process opens it. Tests that need what is missing are skipped.
 
 from __future__ import annotations
 
+from ninelives.testing.contract.accounts import AuditContract, KeyContract
 from ninelives.testing.contract.append import AppendContract
 from ninelives.testing.contract.catalog import CatalogContract
 from ninelives.testing.contract.claim import ClaimContract
@@ -46,5 +47,7 @@ class JournalContract(
     SessionContract,
     UpkeepContract,
     LedgerContract,
+    KeyContract,
+    AuditContract,
 ):
     """Subclass it with one fixture `backend` that gives a Backend with a fresh store."""

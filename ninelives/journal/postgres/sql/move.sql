@@ -12,12 +12,12 @@ SELECT set_config('statement_timeout', '0', false), set_config('idle_in_transact
 -- name: lock_source
 -- Nobody may write during the move, and no replica may join.
 LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, sessions, session_texts, signals, grants,
-  call_grants, usage_days, replicas IN SHARE MODE;
+  call_grants, usage_days, api_keys, audit_log, replicas IN SHARE MODE;
 
 -- name: lock_target
 -- Nobody else may write during the move, and no replica may join.
 LOCK TABLE meta, runs, run_log, keys, conversations, conversation_edits, session_turns, sessions, session_texts, signals, grants,
-  call_grants, usage_days, replicas IN EXCLUSIVE MODE;
+  call_grants, usage_days, api_keys, audit_log, replicas IN EXCLUSIVE MODE;
 
 -- name: alive
 -- The replicas that use the database.
@@ -28,7 +28,7 @@ WHERE NOT dead AND lease_until > ninelives_now() ORDER BY name;
 -- Whether the database has anything that a move would mix with.
 SELECT EXISTS (SELECT FROM runs) OR EXISTS (SELECT FROM keys) OR EXISTS (SELECT FROM conversations)
   OR EXISTS (SELECT FROM session_turns) OR EXISTS (SELECT FROM sessions) OR EXISTS (SELECT FROM call_grants)
-  OR EXISTS (SELECT FROM usage_days);
+  OR EXISTS (SELECT FROM usage_days) OR EXISTS (SELECT FROM api_keys);
 
 -- name: secret
 -- The secret of this database.
@@ -82,6 +82,15 @@ SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants ORDER 
 -- What was spent, by day.
 SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost
 FROM usage_days ORDER BY owner, day, model, key;
+
+-- name: api_keys
+-- All API keys.
+SELECT id, digest, owner, name, scopes, profile, models, limits, acts_for, expires_at, revoked_at, created_by, created_at,
+  last_used_at FROM api_keys ORDER BY id;
+
+-- name: audit
+-- The audit log.
+SELECT at, owner, key, action, object, result, remote, detail FROM audit_log ORDER BY n;
 
 -- name: put_secret
 -- Replaces the secret. A database without runs has never used its own.

@@ -37,6 +37,15 @@ SELECT owner, run, kind, key, payload FROM signals ORDER BY run, kind, key;
 -- All standing permissions.
 SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants ORDER BY owner, id;
 
+-- name: api_keys
+-- All API keys.
+SELECT id, digest, owner, name, scopes, profile, models, limits, acts_for, expires_at, revoked_at, created_by, created_at,
+  last_used_at FROM api_keys ORDER BY id;
+
+-- name: audit
+-- The audit log.
+SELECT at, owner, key, action, object, result, remote, detail FROM audit_log ORDER BY n;
+
 -- name: put_run
 -- A run from another store; its log follows.
 INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, ended, chains, hidden, last_seq, created_at,
@@ -87,3 +96,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- What was spent, by day.
 SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost
 FROM usage_days ORDER BY owner, day, model, key;
+
+-- name: put_api_key
+-- An API key.
+INSERT INTO api_keys (id, digest, owner, name, scopes, profile, models, limits, acts_for, expires_at, revoked_at, created_by,
+  created_at, last_used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_audit
+-- An entry of the audit log.
+INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?);

@@ -1,0 +1,1 @@
+"""Commands for admin keys: keys and the audit log."""

@@ -1,0 +1,100 @@
+"""What a key may do (A4). Owns: the scopes, and the scope that each route needs. A route without a row needs `admin`,
+so a new route is closed until somebody decides. Refuses to know: how keys are stored, and whose rows a request sees."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
+
+from ninelives.core.errors import ClientError
+
+CHAT, READ, WRITE, APPROVE, ADMIN = "chat", "responses:read", "responses:write", "tools:approve", "admin"
+SCOPES = (CHAT, READ, WRITE, APPROVE, ADMIN)
+DEFAULT_SCOPES = (CHAT, READ, WRITE)
+"""Those of a new key."""
+USER_SCOPES = frozenset({CHAT, READ, WRITE, APPROVE})
+"""All that a person needs for work of their own."""
+ANY_KEY, NO_KEY = "any key", "no key"
+"""Not scopes: the route says nothing of anybody's runs; it is open."""
+OPEN_PATHS = frozenset(
+    {"/", "/livez", "/readyz", "/health", "/v1/health", "/health/detailed", "/api/status", "/docs", "/openapi.json"}
+)
+OPEN_PREFIXES = ("/static/",)
+
+_CHAT_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens")
+_PLAIN_PATHS = (
+    "/v1/models",
+    "/v1/models/{id:path}",
+    "/v1/capabilities",
+    "/v1/toolsets",
+    "/v1/skills",
+    "/api/model/options",
+)
+_STORED_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/runs", "/api/sessions")
+"""How the paths of stored things begin."""
+_EXACT: Mapping[tuple[str, str], str] = {
+    **{("POST", path): CHAT for path in _CHAT_PATHS},
+    **{("GET", path): ANY_KEY for path in _PLAIN_PATHS},
+    ("POST", "/v1/responses/input_tokens"): READ,
+    ("GET", "/v1/responses"): WRITE,  # the websocket
+    ("POST", "/api/sessions/{id:path}/chat"): CHAT,
+    ("POST", "/api/sessions/{id:path}/chat/stream"): CHAT,
+    ("GET", "/v1/approvals"): READ,
+    ("GET", "/api/usage"): READ,
+    ("DELETE", "/v1/approvals/{id}"): APPROVE,
+    ("POST", "/v1/runs/{id}/approval"): APPROVE,
+}
+_ADMIN_PATHS = ("/api/keys", "/api/audit")
+
+
+def scope_of(method: str, path: str) -> str | None:
+    """What a route needs: a scope, ANY_KEY or NO_KEY. None: it has no row, and only an admin key may use it. `path` is
+    the pattern of the route."""
+    if path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
+        return NO_KEY
+    asked = "GET" if method == "HEAD" else method
+    found = _EXACT.get((asked, path))
+    if found is not None:
+        return found
+    if _is_below(path, _ADMIN_PATHS):
+        return ADMIN
+    if _is_below(path, _STORED_PATHS):
+        return READ if asked == "GET" else WRITE
+    return None
+
+
+def _is_below(path: str, tops: tuple[str, ...]) -> bool:
+    return any(path == top or path.startswith(top + "/") for top in tops)
+
+
+def permits(held: Collection[str], scope: str) -> bool:
+    """Whether a key with these scopes may use what needs this one. `admin` contains all others."""
+    return scope in held or ADMIN in held or scope == ANY_KEY
+
+
+def missing_scope(scope: str, held: Collection[str]) -> ClientError:
+    """The error for a key that may not do this."""
+    has = ", ".join(each for each in SCOPES if each in held) or "none"
+    words = f"This key lacks the scope {scope} (it has: {has}). Use another key: an admin makes one with the scope."
+    return ClientError("insufficient_scope", words, status=403)
+
+
+def guarded(
+    answer: Callable[[Any], Awaitable[Any]], methods: str, path: str, own: str = ""
+) -> Callable[[Any], Awaitable[Any]]:
+    """The endpoint of a route, behind the check of its scope. `own` is the scope that a route of another package names
+    for itself: the table above has only ours."""
+    needed = {scope_of(method, path) or own or ADMIN for method in methods.split()}
+    if len(needed) != 1:
+        raise ValueError(f"the methods {methods} of {path} need different scopes: list them as two routes")
+    scope = needed.pop()
+    if scope in (ANY_KEY, NO_KEY):  # the gate has checked the key
+        return answer
+
+    async def checked(request: Any) -> Any:
+        held = request.scope["state"]["key"].scopes
+        if scope not in held and ADMIN not in held:
+            raise missing_scope(scope, held)
+        return await answer(request)
+
+    return checked

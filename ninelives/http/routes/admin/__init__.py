@@ -1,0 +1,1 @@
+"""Routes for admin keys only: keys and the audit log."""
