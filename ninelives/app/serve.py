@@ -112,6 +112,7 @@ class Foreground:
         from ninelives.observe.log import LibraryHandler, Log
 
         _give_memory_back()
+        _take_turns_often()
         log = Log(_utc_now, json=not sys.stderr.isatty(), secrets=known_secrets(self._loaded.settings, os.environ))
         logging.getLogger().addHandler(LibraryHandler(log))
         hide_environment(SECRET_ENV)
@@ -318,14 +319,21 @@ def import_server() -> None:
 
 def _give_memory_back() -> None:
     """Fix the thresholds of glibc's allocator, so that freed buffers go back to the system. After a run of 20 MB the
-    idle process then has 121 MB instead of 202. Other C libraries have no such switch and need none."""
+    idle process then has 121 MB instead of 202. Other C libraries have no such switch and need none. Buffers up to a
+    megabyte stay: fresh pages for each copy of a request of 300 KB took a fifth of the time to its first delta."""
     import ctypes
 
     trim_threshold, mmap_threshold = -1, -3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(mmap_threshold, 128 * 1024)
-        mallopt(trim_threshold, 128 * 1024)
+        mallopt(mmap_threshold, 1024 * 1024)
+        mallopt(trim_threshold, 1024 * 1024)
+
+
+def _take_turns_often() -> None:
+    """Threads ask for the interpreter after 1 ms instead of 5. A request of 300 KB passes between threads six times,
+    and its first delta came after 6.6 ms instead of 4.6 where another thread was busy."""
+    sys.setswitchinterval(0.001)
 
 
 def be_killed_last() -> None:

@@ -58,12 +58,15 @@ def turn_messages(state: RunState) -> list[Message]:
     return [*spec.history, *spec.input, *output_messages(spoken(state.facts), state.facts.results)]
 
 
-def split_turn(messages: Sequence[Message]) -> tuple[str | None, list[Message], list[Message]]:
+def split_turn(
+    messages: Sequence[Message], *, prompts: bool = True
+) -> tuple[str | None, Sequence[Message], Sequence[Message]]:
     """Split a resent conversation into system text, history and new turn. The new turn begins after the last assistant
-    message. Where nothing follows that message, it is the turn itself (a prefill)."""
-    rest = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
-    system: list[str] = []
-    if len(rest) < len(messages):
+    message. Where nothing follows that message, it is the turn itself (a prefill). `prompts` is False where the caller
+    knows that there are no system messages."""
+    rest, system = messages, list[str]()
+    if prompts:
+        rest = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
         system = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
     begins = len(rest)
     while begins and rest[begins - 1].get("role") != "assistant":

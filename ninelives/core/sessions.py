@@ -8,6 +8,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -69,7 +70,10 @@ def turn_of(state: RunState) -> SessionTurn:
     spec, resolved = facts.accepted.spec, facts.accepted.resolved
     session = resolved.session or ""
     said = [*spec.input, *output_messages(facts.messages, facts.results)] if state.ended else list(spec.input)
-    derived = not is_one_chat(session) and not resolved.remember and resolved.previous is None
+    before = after = ("", "")
+    if not is_one_chat(session) and not resolved.remember and resolved.previous is None:
+        before, *ended = marks_after(session, spec.history, *([said] if state.ended else []))
+        after = ended[0] if ended else after
     return SessionTurn(
         owner=facts.accepted.owner,
         run=facts.run,
@@ -82,14 +86,14 @@ def turn_of(state: RunState) -> SessionTurn:
         previous=resolved.previous,
         source="open-webui" if session.startswith(FRONT_END_SESSION) else spec.dialect,
         model=spec.model,
-        preview=preview_of([*spec.history, *spec.input]),
+        preview=preview_of(chain(spec.history, spec.input)),
         text=searchable(said),
         messages=len(said),
         earlier=len(spec.history),
         input_tokens=facts.usage.input_tokens,
         output_tokens=facts.usage.output_tokens,
-        before=marks_of(session, spec.history) if derived else ("", ""),
-        after=marks_of(session, [*spec.history, *said]) if derived and state.ended else ("", ""),
+        before=before,
+        after=after,
     )
 
 
@@ -120,7 +124,7 @@ def decoded_turn(turn: bytes) -> list[Message]:
 def preview_of(messages: Iterable[Message]) -> str:
     """The first words of the user, on one line."""
     said = (text_of(message.get("content")) for message in messages if message.get("role") == "user")
-    first = next((text for text in said if text.strip()), "")
+    first = next((text for text in said if text and not text.isspace()), "")
     line = " ".join(storable(first[: 8 * PREVIEW_CHARS]).split())
     return line if len(line) <= PREVIEW_CHARS else line[: PREVIEW_CHARS - 1] + "…"
 
@@ -131,10 +135,17 @@ def previews(before: bytes, after: bytes) -> tuple[str, str]:
 
 
 def searchable(messages: Iterable[Message]) -> str:
-    """What user and assistant said, a paragraph each."""
-    said = [text_of(message.get("content")) for message in messages if message.get("role") in ("user", "assistant")]
-    text = storable("\n\n".join(part for part in said if part.strip()))
-    return text.encode()[:TEXT_BYTES].decode("utf-8", "ignore")
+    """What user and assistant said, a paragraph each, up to TEXT_BYTES."""
+    said: list[str] = []
+    room = TEXT_BYTES
+    for message in messages:
+        part = text_of(message.get("content"))[:TEXT_BYTES] if message.get("role") in ("user", "assistant") else ""
+        if part and not part.isspace():
+            said.append(part)
+            room -= len(part)
+            if room <= 0:
+                break
+    return storable("\n\n".join(said)).encode()[:TEXT_BYTES].decode("utf-8", "ignore")
 
 
 def storable(text: str) -> str:
@@ -145,17 +156,35 @@ def storable(text: str) -> str:
 def marks_of(session: str, messages: Iterable[Message]) -> tuple[str, str]:
     """Two marks of a chat so far: of all that user and assistant said, and of the user's words alone. The second one
     is for clients that change the answers that they send back. Empty where nothing was said."""
-    said = [(message.get("role"), text_of(message.get("content")).strip()) for message in messages]
-    both = [f"{role}\0{text}" for role, text in said if role in ("user", "assistant") and text]
-    users = [text for role, text in said if role == "user" and text]
-    return _mark("all", session, both), _mark("user", session, users)
+    return marks_after(session, messages)[0]
 
 
-def _mark(kind: str, session: str, said: Sequence[str]) -> str:
-    if not said:
-        return ""
-    text = "\0\0".join((kind, session, *said))
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
+def marks_after(session: str, *parts: Iterable[Message]) -> list[tuple[str, str]]:
+    """The marks of a chat after each of its parts, in one pass."""
+    everybody, user = _Mark("all", session), _Mark("user", session)
+    marks: list[tuple[str, str]] = []
+    for messages in parts:
+        said = [(message.get("role"), text_of(message.get("content")).strip()) for message in messages]
+        everybody.add([f"{role}\0{text}" for role, text in said if role in ("user", "assistant") and text])
+        user.add([text for role, text in said if role == "user" and text])
+        marks.append((everybody.value(), user.value()))
+    return marks
+
+
+class _Mark:
+    """A hash of what was said."""
+
+    def __init__(self, kind: str, session: str) -> None:
+        self._hash = hashlib.blake2b(f"{kind}\0\0{session}".encode("utf-8", "replace"), digest_size=16)
+        self._empty = True
+
+    def add(self, said: Sequence[str]) -> None:
+        if said:
+            self._hash.update("\0\0".join(("", *said)).encode("utf-8", "replace"))
+            self._empty = False
+
+    def value(self) -> str:
+        return "" if self._empty else self._hash.hexdigest()
 
 
 def words_of(text: str) -> list[str]:

@@ -80,6 +80,18 @@ def keeps_content(kept: Kept) -> bool:
     return kept in ("stored", "hours")
 
 
+SHORT_MESSAGES, SHORT_TEXT = 32, 8192
+
+
+def is_short(spec: Spec) -> bool:
+    """Whether to encode or hash a request takes no time to speak of. Longer ones are left to a thread."""
+    messages = (*spec.history[:SHORT_MESSAGES], *spec.input)
+    if len(messages) > SHORT_MESSAGES or len(spec.instructions or "") > SHORT_TEXT:
+        return False
+    texts = [message.get("content") or "" for message in messages]
+    return all(isinstance(text, str) and len(text) <= SHORT_TEXT for text in texts) and not spec.client_tools
+
+
 def forked_spec(spec: Spec, earlier: Iterable[Message]) -> Spec:
     """The request of a run, for a fork of it that stands alone: stored, with the whole history in it."""
     history = (*earlier, *spec.history)

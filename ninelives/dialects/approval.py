@@ -171,7 +171,7 @@ def reply_in(messages: list[Message]) -> Reply | None:
         return None
     choice: Literal["once", "deny"] = "once" if found.group(1).lower() == "approve" else "deny"
     code = found.group(2).upper()
-    quoted = any(_asks(message) and code in text_of(message.get("content")) for message in messages[:-1])
+    quoted = any(asks_for_approval(message) and code in text_of(message.get("content")) for message in messages[:-1])
     return Reply(choice, code, quoted)
 
 
@@ -181,7 +181,7 @@ def without_questions(messages: list[Message]) -> list[Message]:
     torn = False  # the last kept message lost its question, so the next one continues it
     for message in messages:
         content = message.get("content")
-        if message.get("role") == "user" and kept and reply_in([message]) and _asks(kept[-1]):
+        if message.get("role") == "user" and kept and reply_in([message]) and asks_for_approval(kept[-1]):
             before, _, _ = text_of(kept[-1].get("content")).partition(QUESTION)
             kept[-1] = {**kept[-1], "content": before.rstrip("\n")}
             torn = bool(kept[-1]["content"])
@@ -196,7 +196,8 @@ def without_questions(messages: list[Message]) -> list[Message]:
     return kept
 
 
-def _asks(message: Message) -> bool:
+def asks_for_approval(message: Message) -> bool:
+    """Is there a question in this message?"""
     return message.get("role") == "assistant" and QUESTION in text_of(message.get("content"))
 
 

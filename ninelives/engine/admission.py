@@ -16,7 +16,7 @@ from ninelives.core import codec
 from ninelives.core.admission import Asked, RunActive, resolve_without_store
 from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
-from ninelives.core.spec import Resolved, Spec, keeps_content
+from ninelives.core.spec import Resolved, Spec, is_short, keeps_content
 from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
@@ -31,8 +31,6 @@ from ninelives.journal.values import Attached, Opened, Opening, Record, StoreUna
 
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 """How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
-SHORT_MESSAGES, SHORT_TEXT = 32, 8192
-"""A request with more messages, or a longer one, is not encoded on the event loop."""
 LONGEST_S = 900.0
 """How long a request waits for the run before it."""
 INTERRUPT_S = 30.0
@@ -335,15 +333,6 @@ class Admission:
 def accepted_of(order: Order, resolved: Resolved) -> RunAccepted:
     """The first event of a run."""
     return RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, key=order.credential)
-
-
-def is_short(spec: Spec) -> bool:
-    """Whether to encode a request takes no time to speak of. Long ones are encoded by the store, in its thread."""
-    messages = (*spec.history[:SHORT_MESSAGES], *spec.input)
-    if len(messages) > SHORT_MESSAGES or len(spec.instructions or "") > SHORT_TEXT:
-        return False
-    texts = [message.get("content") or "" for message in messages]
-    return all(isinstance(text, str) and len(text) <= SHORT_TEXT for text in texts) and not spec.client_tools
 
 
 class Runs(Protocol):

@@ -32,6 +32,8 @@ LONG = 256
 """Shorter runs are not kept: to fold or render them again costs less than to look after them."""
 MANY = 16
 """Fewer entries are rendered one by one: to ask whether there is a faster way costs 20 us."""
+LARGE_BYTES = 256 * 1024
+"""More is decoded in a thread."""
 STATE_BYTES = 16 * 1024 * 1024
 FRAME_BYTES = 32 * 1024 * 1024
 
@@ -266,6 +268,13 @@ def entry_of(run: str, record: Record) -> Entry:
     return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
 
 
+async def _decoded(run: str, records: Sequence[Record]) -> list[Entry]:
+    """The same as entries_of(), in a thread where it would take long: a request can have ten megabytes."""
+    if sum(len(record.data) for record in records) <= LARGE_BYTES:
+        return entries_of(run, records)
+    return await asyncio.to_thread(entries_of, run, records)
+
+
 async def read_state(store: Store, owner: str, run: str) -> RunState | None:
     """Fold a run from the store, letting others run in between; None where the owner has no such run."""
     state: RunState | None = None
@@ -273,7 +282,7 @@ async def read_state(store: Store, owner: str, run: str) -> RunState | None:
     while records := await store.read(owner, run, after):
         after = records[-1].seq
         for first in range(0, len(records), SLICE):
-            for entry in entries_of(run, records[first : first + SLICE]):
+            for entry in await _decoded(run, records[first : first + SLICE]):
                 state = start_state(entry) if state is None else apply(state, entry)
             if len(records) > SLICE:
                 await asyncio.sleep(0)

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ninelives.core.errors import Damaged, IllegalEvent
-from ninelives.core.sessions import SessionTurn, turn_of
+from ninelives.core.sessions import TEXT_BYTES, SessionTurn, turn_of
+from ninelives.core.spec import is_short
 from ninelives.core.state import RunState
 from ninelives.journal.base import Logger, Sessions
 from ninelives.journal.values import Gone, StoreUnavailable
@@ -35,7 +36,7 @@ class SessionLister:
         self._sessions = sessions
         self._look = look
         self._log = log
-        self._ended: dict[Gone, SessionTurn] = {}
+        self._ended: dict[Gone, SessionTurn | asyncio.Future[SessionTurn]] = {}
         self._bytes = 0
         self._asks_store = True
         """The store may know of runs that are not in `_ended`."""
@@ -48,13 +49,13 @@ class SessionLister:
         accepted = state.facts.accepted
         if accepted.spec.kept not in ("stored", "hours"):
             return
-        turn = turn_of(state)
-        self._bytes += len(turn.text)
+        self._due.set()
+        turn = _made(state)
+        self._bytes += len(turn.text) if isinstance(turn, SessionTurn) else TEXT_BYTES
         if self._bytes > MOST_BYTES:
             self._asks_store = True
         else:
-            self._ended[accepted.owner, turn.run] = turn
-        self._due.set()
+            self._ended[accepted.owner, state.facts.run] = turn
 
     async def run(self) -> None:
         """List what the last process left, then what ends, until cancelled."""
@@ -74,7 +75,8 @@ class SessionLister:
 
     async def _list_ended(self) -> None:
         """List what ended here, oldest first."""
-        turns, self._ended, self._bytes = list(self._ended.values()), {}, 0
+        ended, self._ended, self._bytes = self._ended.values(), {}, 0
+        turns = [await _whole(turn) for turn in ended]
         for start in range(0, len(turns), LIST_RUNS):
             await self._sessions.list_turns(turns[start : start + LIST_RUNS])
             await asyncio.sleep(PAUSE_S)
@@ -102,11 +104,22 @@ class SessionLister:
     async def _turn_of(self, owner: str, run: str) -> SessionTurn | None:
         """What a run shows. None if it is gone, or cannot be read."""
         if (known := self._ended.get((owner, run))) is not None:
-            return known
+            return await _whole(known)
         try:
             state = await self._look(owner, run)
         except (Damaged, IllegalEvent) as error:  # also a run of a newer release (R18): its own release lists it
             self._log.warning("run_not_listed", run=run, reason=str(error))
             self._unreadable.add((owner, run))
             return None
-        return turn_of(state) if state is not None else None
+        return await _whole(_made(state)) if state is not None else None
+
+
+def _made(state: RunState) -> SessionTurn | asyncio.Future[SessionTurn]:
+    """What a run shows. A long request is hashed in a thread: ten megabytes would stop the loop for 60 ms."""
+    if is_short(state.facts.accepted.spec):
+        return turn_of(state)
+    return asyncio.get_running_loop().run_in_executor(None, turn_of, state)
+
+
+async def _whole(turn: SessionTurn | asyncio.Future[SessionTurn]) -> SessionTurn:
+    return turn if isinstance(turn, SessionTurn) else await turn

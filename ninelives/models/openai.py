@@ -8,7 +8,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from ninelives import __version__
 from ninelives.core.errors import Shortage, shortage_of
+from ninelives.core.spec import Message
 from ninelives.models.base import Ask, Part
 from ninelives.models.chunks import (
     UNREADABLE,
@@ -36,6 +37,8 @@ TakeParts = Callable[[list[Part]], bool]
 TICK_S = 0.001
 """The resolution of the loop's clock. A timer may fire this much early."""
 
+MANY_MESSAGES, LARGE_CHARS = 256, 262_144
+"""A request with more is encoded in a thread."""
 EXCERPT_BYTES = 4096
 LIST_BYTES = 1_048_576
 BACKOFF_CAP_S = 8.0
@@ -257,7 +260,9 @@ class OpenAIModel:
         while True:
             reading: PendingAnswer | None = None
             try:
-                reading = await self._begin(self._body(ask, mode), by, ask.take_parts, mode)
+                large = _is_large(ask.messages)
+                body = await asyncio.to_thread(self._body, ask, mode) if large else self._body(ask, mode)
+                reading = await self._begin(body, by, ask.take_parts, mode)
                 if mode != first:
                     self._modes.accepted(mode, tools=bool(ask.tools))
                 while parts := await self._next(reading):
@@ -312,8 +317,8 @@ class OpenAIModel:
         first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
         if not self._head:
             self._head = self._request("POST", "/chat/completions")
-        request = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
-        connection = await self._answered(request, first_by)
+        head = b"%bContent-Length: %d\r\n\r\n" % (self._head, len(body))
+        connection = await self._answered((head, body), first_by)
         try:
             answer = AnswerReader(self._upstream.api_key)
             intake = await self._intake(connection, answer, by, mode)
@@ -340,11 +345,11 @@ class OpenAIModel:
             await self._finish(reading.connection)
         return []
 
-    async def _answered(self, request: bytes, by: float) -> UpstreamConnection:
-        """Send a request. Returns the connection once the head of the answer is there."""
+    async def _answered(self, request: tuple[bytes, ...], by: float) -> UpstreamConnection:
+        """Send a request, in pieces. Returns the connection once the head of the answer is there."""
         connection = await self._connect(by - self._clock())
         try:
-            connection.ask(request)
+            connection.ask(*request)
             await connection.head(by - self._clock())
         except TimeoutError as error:
             connection.hang_up()
@@ -411,7 +416,7 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(within_s):
                 by = self._clock() + within_s
-                connection = await self._answered(self._request("GET", "/models") + b"\r\n", by)
+                connection = await self._answered((self._request("GET", "/models"), b"\r\n"), by)
                 try:
                     return connection.status, await self._first_bytes(connection, LIST_BYTES, by)
                 finally:
@@ -445,9 +450,10 @@ class OpenAIModel:
     def _body(self, ask: Ask, mode: AnswerMode) -> bytes:
         body: dict[str, object] = {**ask.options, "model": self.name, "messages": ask.messages}
         if ask.tools:
-            if ask.tools != self._tools[0]:  # cached: nearly every request has the same, and they are most of its bytes
-                self._tools = (ask.tools, msgspec.Raw(msgspec.json.encode(ask.tools)))
-            body["tools"] = self._tools[1]
+            kept = self._tools
+            if ask.tools != kept[0]:  # cached: nearly every request has the same, and they are most of its bytes
+                self._tools = kept = (ask.tools, msgspec.Raw(msgspec.json.encode(ask.tools)))
+            body["tools"] = kept[1]
         return msgspec.json.encode({**body, **FIELDS[mode]})
 
     def _request(self, method: str, place: str) -> bytes:
@@ -484,6 +490,14 @@ _STATUS = {
     422: ("upstream_rejected", "Change the request, or check [model] name and url."),
     429: ("rate_limit_exceeded", "Wait, then try again."),
 }
+
+
+def _is_large(messages: Sequence[Message]) -> bool:
+    """Whether to encode these messages may take more than a moment. A picture is a long text in a part."""
+    if len(messages) > MANY_MESSAGES:
+        return True
+    texts = [message.get("content") for message in messages]
+    return sum(len(text) if isinstance(text, str) else LARGE_CHARS for text in texts if text) >= LARGE_CHARS
 
 
 def _host(url: str) -> str:

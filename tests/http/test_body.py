@@ -13,12 +13,26 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect, Request
 
 from ninelives.core.errors import ClientError
+from ninelives.dialects.fields import decode
 from ninelives.http import body as body_module
-from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
+from ninelives.http.body import Aside, BodyLimits, parse_json, read_json, read_json_optional
 from tests.asgi import Script, http_scope
 
 JSON = {"content-type": "application/json"}
-READERS = [read_json, read_json_optional]
+
+
+class Known(msgspec.Struct):
+    """What a dialect decodes: unknown fields are skipped."""
+
+    a: Any = None
+
+
+async def parsed(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
+    """The body of a request that a dialect parses at once."""
+    return (await parse_json(request, limits, aside, lambda body: (decode(body, Known), body)))[0][1]
+
+
+READERS = [read_json, read_json_optional, parsed]
 each_reader = pytest.mark.parametrize("read", READERS)
 
 
@@ -86,8 +100,11 @@ INVALID = {
 
 
 @pytest.mark.parametrize(("body", "word"), INVALID.values(), ids=INVALID.keys())
-async def test_what_is_not_one_json_object_is_400_invalid_json_with_the_likely_cause(body: bytes, word: str) -> None:
-    error = await refused(body)
+@pytest.mark.parametrize("read", [read_json, parsed])
+async def test_what_is_not_one_json_object_is_400_invalid_json_with_the_likely_cause(
+    read: Any, body: bytes, word: str
+) -> None:
+    error = await refused(body, read=read)
     assert (error.status, error.code, error.param) == (400, "invalid_json", None)
     assert word in error.message
 
@@ -106,9 +123,18 @@ async def test_depth_is_allowed_up_to_the_limit_and_400_beyond(read: Any, depth:
 
 
 @pytest.mark.parametrize("body", [nested(300_000), b'{"a":' + b"[" * 10**6, b"[" * 10**6, b'{"a":' * 10**5])
-async def test_any_depth_is_a_bad_request_and_never_a_crash(body: bytes) -> None:
-    error = await refused(body, size=10**7)
+@pytest.mark.parametrize("read", [read_json, parsed])
+async def test_any_depth_is_a_bad_request_and_never_a_crash(read: Any, body: bytes) -> None:
+    error = await refused(body, size=10**7, read=read)
     assert (error.status, error.code) == (400, "invalid_json")
+
+
+@each_reader
+async def test_brackets_at_the_end_of_texts_hide_no_depth(read: Any) -> None:
+    """Each level is an array with a text and an object, whose bracket must not look like the neighbour of another."""
+    deep = b'{"a":' + b'["}",{"a":' * 40 + b'"' + b"x" * 5000 + b'"' + b"}]" * 40 + b"}"
+    assert (await refused(deep, size=10**6, depth=64, read=read)).code == "invalid_json"
+    assert await take(deep, size=10**6, depth=81, read=read)
 
 
 async def test_brackets_in_texts_and_neighbours_do_not_count_as_depth() -> None:

@@ -7,6 +7,7 @@ import itertools
 import re
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
@@ -120,6 +121,23 @@ async def test_the_request_carries_options_and_asks_for_usage_and_leaves_empty_t
     }
     assert second["tools"] == [tool]
     assert up.headers[0]["authorization"] == f"Bearer {SECRET}"
+
+
+@pytest.mark.parametrize(("text", "on_the_loop"), [("hello", True), ("x" * 300_000, False)], ids=["short", "long"])
+async def test_a_long_request_is_encoded_off_the_loop(
+    up: FakeUpstream, monkeypatch: pytest.MonkeyPatch, text: str, on_the_loop: bool
+) -> None:
+    where: list[bool] = []
+    encode = OpenAIModel._body
+
+    def body(self: OpenAIModel, *args: Any) -> bytes:
+        where.append(threading.current_thread() is threading.main_thread())
+        return encode(self, *args)
+
+    monkeypatch.setattr(OpenAIModel, "_body", body)
+    async with rig(up.url) as here:
+        assert joined(await here.ask(text))
+    assert where == [on_the_loop]
 
 
 async def test_text_comes_whole_and_ends_in_one_finished_with_usage(up: FakeUpstream) -> None:

@@ -3,6 +3,9 @@ to know: engines and HTTP."""
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import contains, itemgetter
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -12,7 +15,7 @@ from ninelives.core.history import SYSTEM_ROLES, results_without_call, split_tur
 from ninelives.core.spec import Kept, Message, Spec, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
-from ninelives.dialects.approval import QUESTION, reply_in, without_questions
+from ninelives.dialects.approval import QUESTION, asks_for_approval, reply_in, without_questions
 from ninelives.dialects.asking import Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import PROJECTION
@@ -57,9 +60,20 @@ _DEFAULTS: dict[str, object] = {
     "metadata": {},
 }
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TEXT_ROLES = tuple(role for role in ROLES if role != "tool")
-"""A tuple: a role of the wrong kind may have no hash."""
+_TEXT_ROLES = frozenset(role for role in ROLES if role != "tool")
 """A message of these needs nothing but a text."""
+_role, _content = itemgetter("role"), itemgetter("content")
+
+
+class MessageTraits(Struct, frozen=True):
+    """What the messages of a request contain."""
+
+    asks: bool
+    """One may ask for an approval."""
+    results: bool
+    """There are results of calls."""
+    prompts: bool
+    """There are system messages."""
 
 
 class StreamOptions(Struct):
@@ -113,12 +127,12 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     context = context.under(request.model)
     _check_supported(request)
     given = request.messages or f.required(request.messages, "messages")
-    asks, results = _check_messages(given, max_parts)
-    messages = without_questions(given) if asks else given
+    traits = _check_messages(given, max_parts)
+    messages = without_questions(given) if traits.asks else given
     key, session = context.key(), context.session()
     kept, chore = _kept(request, key, context, messages)
     session = None if chore else session
-    system, history, turn = split_turn(messages)
+    system, history, turn = split_turn(messages, prompts=traits.prompts)
     spec = Spec(
         dialect="chat",
         model=context.profile.name,
@@ -149,7 +163,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     )
     if request.tools or request.tool_choice is not None:
         spec = _with_tools(spec, request, context)
-    unmatched = results_without_call((*spec.history, *spec.input)) if results else ()
+    unmatched = results_without_call((*spec.history, *spec.input)) if traits.results else ()
     return ParsedRequest(spec, asked, bool(request.stream), reply_in(given), unmatched=unmatched)
 
 
@@ -224,27 +238,28 @@ def is_chore(context: Context, messages: list[Message]) -> bool:
     return context.is_chore(text_of(spoken[0].get("content")))
 
 
-def _check_messages(messages: list[Message], max_parts: int) -> tuple[bool, bool]:
-    """Check all messages, in one pass: a chat may resend thousands. Returns whether one may ask for an approval, and
-    whether there are results of calls."""
+def _check_messages(messages: list[Message], max_parts: int) -> MessageTraits:
+    """Check all messages. A chat may resend thousands of them, most often plain texts: those are checked in C."""
     if not messages:
         raise ClientError("invalid_value", "messages must not be empty.", param="messages")
-    parts, asks, results = 0, False, False
-    for n, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
-        if type(content) is str and role in _TEXT_ROLES:
-            asks = asks or (role == "assistant" and QUESTION in content)
-        else:
-            parts += _check_message(n, message)
-            asks, results = asks or role == "assistant", results or role == "tool"
+    try:
+        roles = set(map(_role, messages))
+        are_texts = roles <= _TEXT_ROLES and set(map(type, map(_content, messages))) == {str}
+    except (KeyError, TypeError):  # a field is missing, or a role is no text
+        are_texts = False
+    if are_texts:
+        asks = any(map(contains, map(_content, messages), repeat(QUESTION)))
+        return MessageTraits(asks, False, not roles.isdisjoint(SYSTEM_ROLES))
+    parts = sum(_check_message(n, message) for n, message in enumerate(messages))
     if parts > max_parts:
         message_text = f"There are {parts} content parts; the limit is {max_parts}."
         raise ClientError("too_many_parts", message_text, param="messages")
-    return asks, results
+    results = any(message["role"] == "tool" for message in messages)
+    return MessageTraits(any(map(asks_for_approval, messages)), results, True)
 
 
 def _check_message(n: int, message: Message) -> int:
-    """Check a message that is not just text. Returns how many parts it has."""
+    """Check a message. Returns how many parts it has."""
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         known = ", ".join(ROLES)

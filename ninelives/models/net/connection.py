@@ -99,14 +99,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     # For the caller
 
-    def ask(self, request: bytes) -> None:
-        """Send a request. The answer before it must be whole."""
+    def ask(self, *request: bytes) -> None:
+        """Send a request, in pieces: a large body is not copied. The answer before it must be whole."""
         self._begin()
         if self._transport is None or self._transport.is_closing():
             self.failure = cut_error()
             return
         self._asked, self.reusable = True, False
-        self._transport.write(request)
+        self._transport.writelines(request)
 
     async def head(self, limit_s: float) -> None:
         """Wait until status and headers are there. Raises UpstreamFailed, and TimeoutError after `limit_s`."""
