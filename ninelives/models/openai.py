@@ -260,9 +260,7 @@ class OpenAIModel:
         while True:
             reading: PendingAnswer | None = None
             try:
-                large = _is_large(ask.messages)
-                body = await asyncio.to_thread(self._body, ask, mode) if large else self._body(ask, mode)
-                reading = await self._begin(body, by, ask.take_parts, mode)
+                reading = await self._begin(ask, by, mode)
                 if mode != first:
                     self._modes.accepted(mode, tools=bool(ask.tools))
                 while parts := await self._next(reading):
@@ -313,7 +311,9 @@ class OpenAIModel:
         if pool is not None:
             await pool.close()
 
-    async def _begin(self, body: bytes, by: float, take_parts: TakeParts | None, mode: AnswerMode) -> PendingAnswer:
+    async def _begin(self, ask: Ask, by: float, mode: AnswerMode) -> PendingAnswer:
+        large = _is_large(ask.messages)
+        body = await asyncio.to_thread(self._body, ask, mode) if large else self._body(ask, mode)
         first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
         if not self._head:
             self._head = self._request("POST", "/chat/completions")
@@ -322,7 +322,7 @@ class OpenAIModel:
         try:
             answer = AnswerReader(self._upstream.api_key)
             intake = await self._intake(connection, answer, by, mode)
-            return PendingAnswer(connection, Feed(connection, intake, answer, take_parts), first_by, by)
+            return PendingAnswer(connection, Feed(connection, intake, answer, ask.take_parts), first_by, by)
         except BaseException:
             self._give_back(connection)
             raise
