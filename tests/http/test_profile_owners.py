@@ -48,6 +48,9 @@ key = "{EVA}"
 tool = "write_file"
 ask = "always"
 match = "to-be-asked"
+
+[mcp.secret-place]
+command = "/nowhere/to/be/found"
 """
 UNTOLD = ("x-request-id", "date", "content-length")
 
@@ -114,6 +117,12 @@ async def test_a2_a_key_sees_the_profiles_that_it_may_use(house: World, who: str
         assert found.status == (200 if name in names else 404), name
         known = found.body.decode().partition("Known models: ")[2].partition(".")[0]
         assert name in names or known.split(", ") == names
+
+
+async def test_a3_only_admin_keys_see_the_faults_of_mcp_servers(house: World) -> None:
+    told = (await house.call("admin", "GET", "/v1/toolsets")).json()["mcp"]
+    assert [each["name"] for each in told] == ["secret-place"]
+    assert (await house.call("lucas", "GET", "/v1/toolsets")).json()["mcp"] == []
 
 
 @pytest.mark.parametrize(

@@ -140,11 +140,13 @@ class ServerRoutes(Routes):
         return answer(shown)
 
     async def toolsets(self, request: Request) -> Response:
-        """The tools of each profile, and how the MCP servers are that some of them come from."""
+        """The tools of each profile. Admin keys also see how the MCP servers are: their faults show how the server is
+        set up."""
         names, off = self._names(request), self._about.tools_off
         sets = self._about.toolsets()
         shown = [_toolset(name, sets[name], off) for name in names if name in sets]
-        servers = [{name: each[name] for name in each if name != "stderr"} for each in self._about.mcp()]
+        known = self._about.mcp() if "admin" in request.state.key.scopes else []
+        servers = [{name: each[name] for name in each if name != "stderr"} for each in known]
         return answer(shapes.Toolsets("list", "api_server", shown, servers))
 
 
