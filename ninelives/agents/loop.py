@@ -38,6 +38,8 @@ MAX_PROGRESS = 200
 """Progress messages of one call. Later ones are dropped."""
 PROGRESS_CHARS = 1000
 Steps = AsyncGenerator[e.AnyEvent, None]
+Request = tuple[tuple[Message, ...], tuple[dict[str, object], ...], dict[str, object]]
+"""Messages, tools and options."""
 
 
 class LoopSettings(Struct, frozen=True):
@@ -183,13 +185,7 @@ class LoopAgent:
         """Ask the model for one message."""
         limit = self._settings.max_message_bytes
         incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, self._toolbox.emoji)
-        tools = state.tools(self._toolbox.schemas())
-        options = state.options()
-        if not tools:  # upstreams refuse these where there are none
-            options.pop("tool_choice", None)
-            options.pop("parallel_tool_calls", None)
-        window = self._settings.context_tokens
-        messages = fit(state.messages(), window, str(state.spec.echo.get("truncation", "auto")))
+        messages, tools, options = self._request(state)
         ask = Ask(messages, tools, options, _taking(state.deltas, incoming))
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
@@ -198,6 +194,19 @@ class LoopAgent:
                 if incoming.full:
                     break
         yield incoming.completed(lambda: estimated_tokens(messages) + estimated_tool_tokens(tools))
+
+    def _request(self, state: LoopState) -> Request:
+        tools = state.tools(self._toolbox.schemas())
+        options = state.options()
+        if not tools:  # upstreams refuse these where there are none
+            options.pop("tool_choice", None)
+            options.pop("parallel_tool_calls", None)
+        window = self._settings.context_tokens
+        return fit(state.messages(), window, str(state.spec.echo.get("truncation", "auto"))), tools, options
+
+    def request(self, turn: Turn) -> Request:
+        """What the model would be sent next: messages, tools and options. For people who ask what it saw."""
+        return self._request(LoopState(turn, self._settings.system_prompt))
 
     async def _execute(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
         """Execute calls: reads and idempotent ones side by side, each write alone and in its place."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ninelives.agents.adapters import Surroundings
 from ninelives.agents.approval import ApprovalPolicy, Approvals
-from ninelives.agents.base import Agent
+from ninelives.agents.base import Agent, Turn
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile
 from ninelives.agents.rules import Mode, Rule
@@ -36,7 +36,7 @@ from ninelives.core.state import RunState
 from ninelives.dialects.asking import Profile
 from ninelives.engine.base import patiently
 from ninelives.journal.base import Pending
-from ninelives.models.base import Model
+from ninelives.models.base import Ask, Model
 from ninelives.models.find import find_model, first_name
 from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
@@ -149,6 +149,13 @@ class Agents(Struct, kw_only=True):
         """What the model of a profile costs: by the name of the profile, else by that of its model."""
         made = self.by_profile.get(profile) or self.by_profile[self.default.name]
         return self.prices.get(profile) or self.prices.get(made.model)
+
+    def asked(self, state: RunState, history: tuple[Message, ...]) -> Ask | None:
+        """See ModelRequests.asked."""
+        made = self.by_profile.get(state.facts.accepted.spec.model)
+        if made is None or made.loop is None:
+            return None
+        return Ask(*made.loop.request(Turn(state, history)))
 
     def describe_rules(self) -> str:
         """The sandbox, the approvals of the default profile, and whether programs can be run: for the start."""

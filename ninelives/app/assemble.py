@@ -29,7 +29,7 @@ from ninelives.app.store import (
 )
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
-from ninelives.engine.base import EngineLimits, EngineParts, Keep
+from ninelives.engine.base import EngineLimits, EngineParts, Keep, unknown_death
 from ninelives.engine.engine import Engine
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
@@ -42,6 +42,7 @@ from ninelives.http.routes import DialectsError
 from ninelives.http.routes.server import About
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
+from ninelives.observe.alive import AliveMark, BadExit
 from ninelives.observe.log import Log
 from ninelives.sessions.book import SessionBook
 from ninelives.tools.mcp.tools import Status
@@ -58,9 +59,11 @@ class Assembled(Struct):
     opened: OpenedStore
     keyring: Keyring
     stored_keys: StoredKeys
+    alive: AliveMark
 
     async def start(self) -> None:
         """Start the tools, then the engine, so that recovered runs find their tools."""
+        self.alive.begin()
         await self.stored_keys.start()
         await self.agents.start()
         await self.engine.start()
@@ -70,6 +73,7 @@ class Assembled(Struct):
         await self.engine.stop()
         await self.agents.close()
         await self.stored_keys.stop()
+        self.alive.end()
         await self.opened.close()
 
 
@@ -98,7 +102,8 @@ async def assemble(
             log.warning("profile_without_key", profile=name, note=KEYLESS)
         if sandbox.kind == "refused":
             log.warning("shell_tools_off", tools=SHELL_TOOLS, why=sandbox.says)
-        return _join(settings, key, log, role, _Parts(opened, agents, model))
+        alive = AliveMark(settings.server.data_path)
+        return _join(settings, key, log, role, _Parts(opened, agents, model, alive, alive.read()))
     except BaseException:
         await opened.close()
         raise
@@ -124,6 +129,8 @@ class _Parts(Struct, frozen=True):
     opened: OpenedStore
     agents: Agents
     model: Model
+    alive: AliveMark
+    bad_exit: BadExit | None
 
 
 def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Parts) -> Assembled:
@@ -144,6 +151,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             mask=log.secrets.mask,
             outside=agents.holdings,
             price_of=agents.price_of,
+            death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
         )
     )
     stored_keys = StoredKeys(store.keys, opened.steady_ms, log, opened.notifier if store.peers.shared else None)
@@ -156,6 +164,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         sessions=SessionBook(engine),
         profile=agents.default,
         token_counts=agents,
+        model_requests=agents,
         secret=opened.secret,
         body=BodyLimits(
             bytes=settings.limits.body_bytes,
@@ -175,7 +184,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings, log), new_id, log)
     except DialectsError as error:
         raise ConfigError(str(error)) from error
-    return Assembled(app, engine, store, agents, opened, keyring, stored_keys)
+    return Assembled(app, engine, store, agents, opened, keyring, stored_keys, made.alive)
 
 
 def _limits(settings: Settings) -> EngineLimits:
@@ -256,6 +265,7 @@ def _about(
         mcp=lambda: [_mcp_server(status, mask) for status in agents.mcp.status()],
         started_at=time.monotonic(),
         now=time.monotonic,
+        clock=time.time,
         upstream=probe.look,
         created=int(time.time()),
         hold_s=settings.store.hold_s,

@@ -96,6 +96,8 @@ class AttemptStarted(Event, frozen=True, tag="attempt.started"):
     lost: int = 0
     """How many events of the attempts before were shown to readers and then lost by the database (a failover to a
     standby that was behind), as far as the last holder could tell."""
+    died_at: int = 0
+    """When the process of the attempt before was last seen alive, in milliseconds. 0: it is not known."""
 
 
 class TextDelta(Event, frozen=True, tag="text.delta", gc=False):

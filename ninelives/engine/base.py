@@ -236,6 +236,11 @@ def no_price(profile: str) -> None:
     """The `price_of` of an engine whose models have none."""
 
 
+def unknown_death(touched_at: int) -> int:
+    """On a shared store any replica may have died."""
+    return 0
+
+
 class EngineParts(Struct, frozen=True):
     """What an engine is made of; chosen in app/assemble.py."""
 
@@ -256,6 +261,8 @@ class EngineParts(Struct, frozen=True):
     outside: Outside = NothingOutside()
     price_of: Callable[[str], Price | None] = no_price
     """The price of a profile's model."""
+    death_of: Callable[[int], int] = unknown_death
+    """When the process died that last wrote a run, given the time of its last fact; 0: it is not known."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

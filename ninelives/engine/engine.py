@@ -15,7 +15,7 @@ from ninelives.agents.approval import grant_of
 from ninelives.core.admission import Asked, RunActive
 from ninelives.core.errors import Damaged
 from ninelives.core.events import Choice, Entry, ForkedFrom, SteerApplied
-from ninelives.core.spec import forked_spec, keeps_content
+from ninelives.core.spec import Message, forked_spec, keeps_content
 from ninelives.core.state import RunState
 from ninelives.core.table import Phase
 from ninelives.engine.admission import Admission, RequestLine
@@ -186,14 +186,17 @@ class Engine:
         self.retainer.used(owner, run)
         return await self.durable.find(owner, run)
 
-    async def entries(self, owner: str, run: str) -> AsyncIterator[Entry]:
-        """The committed entries of a journaled run."""
-        after = -1
+    async def entries(self, owner: str, run: str, after: int = -1) -> AsyncIterator[Entry]:
+        """The committed entries of a journaled run, or those after a number."""
         while records := await self.durable.read(owner, run, after):
             for entry in entries_of(run, records):
                 yield entry
             after = records[-1].seq
             await asyncio.sleep(0)
+
+    async def history(self, state: RunState) -> tuple[Message, ...]:
+        """What was said before a run."""
+        return await self._workers.earlier.before(state.facts.accepted)
 
     async def waiting_with(self, owner: str, code: str) -> RunState | None:
         """The owner's run that asks the question with this code."""
@@ -240,7 +243,7 @@ class Engine:
         accepted = place.state.facts.accepted
         if not keeps_content(accepted.spec.kept):
             raise not_stored_fork()
-        earlier = await self._workers.earlier.before(accepted)
+        earlier = await self.history(place.state)
         spec = forked_spec(accepted.spec, earlier)
         asked = Asked(
             owner=owner,

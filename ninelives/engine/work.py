@@ -52,6 +52,7 @@ POLL_S = 0.7
 URGENT_ROUNDS = 4
 """Every so many rounds a process without a slot looks for runs that a signal waits for."""
 URGENT = 16
+MOST_SURVIVORS = 1_000
 MOST = 256
 """A round asks for at most so many runs."""
 UNREADABLE_S = 60.0
@@ -92,6 +93,8 @@ class WorkFinder:
         """Runs that were continued after a crash or a restart."""
         self.taken_over = 0
         """Those whose last holder died."""
+        self.survivors: list[Gone] = []
+        """The first of them, as (owner, run)."""
         self.restarted = 0
         """Those that another process had parked in order: a clean restart is no crash (G18)."""
         self.sealed = 0
@@ -272,7 +275,8 @@ class WorkFinder:
         def first(attempt: int, was_clean: bool, lost: int) -> bytes:
             nonlocal clean
             clean = was_clean
-            return codec.encode(AttemptStarted(was_clean, lost))
+            died = 0 if was_clean else self._parts.death_of(state.facts.updated_at)
+            return codec.encode(AttemptStarted(was_clean, lost, died))
 
         claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
         if claim is None:
@@ -298,6 +302,8 @@ class WorkFinder:
     def _count(self, run: ClaimedRun, *, clean: bool) -> None:
         parked_here = self._workers.parked.pop(run.run, False)
         self.taken_over += not clean
+        if not clean and len(self.survivors) < MOST_SURVIVORS:
+            self.survivors.append((run.staged.facts.accepted.owner, run.run))
         if run.attempt > 1:
             self.restarted += clean and not parked_here
             self.recovered += not (clean and parked_here)

@@ -29,6 +29,7 @@ from ninelives.http.edge.access import ProfileReach
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
 from ninelives.journal.values import RunRow
+from ninelives.models.base import Ask
 from ninelives.sessions.book import SessionBook
 
 QUESTION_WAIT_S = 60.0
@@ -48,6 +49,15 @@ class TokenCounts(Protocol):
         ...
 
 
+class ModelRequests(Protocol):
+    """What models are sent."""
+
+    def asked(self, state: RunState, history: tuple[Message, ...]) -> Ask | None:
+        """What the model of a run is sent in this state, with the prompt and the tools of now. None for an agent that
+        asks models itself."""
+        ...
+
+
 class RouteParts(Struct, frozen=True):
     """The parts that routes share."""
 
@@ -55,6 +65,7 @@ class RouteParts(Struct, frozen=True):
     sessions: SessionBook
     profile: Profile
     token_counts: TokenCounts
+    model_requests: ModelRequests
     secret: bytes
     body: BodyLimits
     max_parts: int

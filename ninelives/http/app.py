@@ -21,6 +21,8 @@ from ninelives.http.routes.approvals import ApprovalRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
+from ninelives.http.routes.page.markdown import MarkdownRoutes
+from ninelives.http.routes.page.runs import PageRunRoutes
 from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
 from ninelives.http.routes.usage import UsageRoutes
@@ -50,6 +52,8 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *UsageRoutes(parts).routes(),
             *KeyRoutes(parts, about.stored_keys).routes(),
             *AuditRoutes(parts).routes(),
+            *PageRunRoutes(parts, about.clock).routes(),
+            *MarkdownRoutes(parts).routes(),
             *WebRoutes().routes(),
             *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),
         ]

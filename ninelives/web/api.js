@@ -1,7 +1,20 @@
-// Requests to the server. Owns: the key (kept in this tab only, never in a URL), errors as values with words, and
-// server-sent events over fetch, which can send the key. Refuses to know: views.
+// Requests to the server. Owns: the key (kept in the tabs of this page only, never in a URL), errors as values with words,
+// and server-sent events over fetch, which can send the key. Refuses to know: views.
 
 const KEY = "ninelives.key";
+const tabs = new BroadcastChannel("ninelives"); // tabs of one browser hand the key to each other: none is kept beyond them
+tabs.onmessage = ({ data }) => {
+  if (data === "key?" && key.get()) tabs.postMessage({ key: key.get() });
+  else if (data?.key && asking) asking(data.key);
+};
+let asking = null;
+
+// The key of another tab that is signed in. Empty: there is none.
+export const borrowed = () => new Promise((resolve) => {
+  asking = resolve;
+  tabs.postMessage("key?");
+  setTimeout(() => resolve(""), 150);
+}).finally(() => { asking = null; });
 
 export const key = {
   get: () => sessionStorage.getItem(KEY) ?? "",
@@ -42,14 +55,17 @@ async function call(method, path, { body, signal, secret } = {}) {
 }
 
 export const get = async (path, options) => (await call("GET", path, options)).json();
+export const text = async (path, options) => (await call("GET", path, options)).text();
+export const del = async (path, options) => (await call("DELETE", path, options)).json();
+export const patch = async (path, body, options) => (await call("PATCH", path, { ...options, body })).json();
 export const post = async (path, body, options) => (await call("POST", path, { ...options, body })).json();
 export const runPath = (run, rest = "") => `/v1/runs/${encodeURIComponent(run)}${rest}`;
+export const pagePath = (run, rest = "") => `/api/runs/${encodeURIComponent(run)}${rest}`;
 
 const ENDS = new Set(["run.completed", "run.failed", "run.cancelled", "run.incomplete"]);
 
-// All events of a run, from the first to its end. A broken stream is taken up again where it broke.
-export async function* events(run, { signal, onAway = () => {} }) {
-  let after = -1;
+// All events of a run after a place, to its end. A broken stream is taken up again where it broke.
+export async function* events(run, { signal, after = -1, onAway = () => {} }) {
   for (let failures = 0; ; ) {
     try {
       const answer = await call("GET", runPath(run, `/events${after < 0 ? "" : `?after=${after}`}`), { signal });

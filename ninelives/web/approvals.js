@@ -90,7 +90,7 @@ function tick(place) {
   place.textContent = left > 0 ? `expires in ${span(left)}` : "expired";
 }
 
-function cardOf(run) {
+export function cardOf(run) {
   const asked = run.approval;
   const until = el("span", { "data-until": asked.expires_at, title: when(asked.expires_at) });
   tick(until);

@@ -8,7 +8,7 @@ export function el(name, attributes = {}, ...children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else made.setAttribute(key, value === true ? "" : String(value));
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return made;
 }
 
@@ -35,8 +35,8 @@ const SIGNS = {
   queued: "○", running: "●", waiting_for_approval: "▲", stopping: "◌", completed: "✓", failed: "✕", cancelled: "–",
   incomplete: "◐",
 };
-export const status = (name) =>
-  el("span", { class: `status ${name}` }, el("span", { "aria-hidden": "true" }, SIGNS[name] ?? "·"), statusWord(name));
+export const status = (name) => el("span", { class: `status ${name}` },
+  el("span", { "aria-hidden": "true", class: "sign" }, SIGNS[name] ?? "·"), el("span", {}, statusWord(name)));
 export const statusWord = (name) => (name === "waiting_for_approval" ? "waiting for you" : name);
 export const isActive = (name) => ["queued", "running", "waiting_for_approval", "stopping"].includes(name);
 
@@ -47,19 +47,46 @@ export function span(seconds) {
   if (whole < 86_400) return `${Math.floor(whole / 3600)} h`;
   return `${Math.floor(whole / 86_400)} d`;
 }
+
+// A duration, more exactly.
+export function lasted(seconds) {
+  if (seconds < 0.0995) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 99.5) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
 export const ago = (at) => `${span(Date.now() / 1000 - at)} ago`;
 export const number = (value) => Number(value).toLocaleString("en");
+export const many = (count, one, more = `${one}s`) => `${number(count)} ${count === 1 ? one : more}`;
 export const when = (at) => new Date(at * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC";
+export const clock = (at) => {
+  const time = new Date(at * 1000);
+  return [time.getHours(), time.getMinutes(), time.getSeconds()].map((part) => String(part).padStart(2, "0")).join(":");
+};
 
-// An id: its last signs, whole on hover, copied with one click.
-export function shortId(id) {
-  const made = el("button", { type: "button", class: "id", title: `${id} (click to copy)`, "aria-label": `Copy ${id}` },
-    `…${id.slice(-6)}`);
-  made.addEventListener("click", async () => {
-    try { await navigator.clipboard.writeText(id); made.textContent = "copied"; } catch { made.textContent = id; }
+// Copies a text, and says so on the button.
+export function copier(words, textOf, attributes = {}) {
+  const made = el("button", { type: "button", class: "small", ...attributes }, words);
+  made.addEventListener("click", async (event) => {
+    event.stopPropagation();
+    const text = textOf();
+    try { await navigator.clipboard.writeText(text); made.textContent = "copied"; } catch { made.textContent = text; }
+    setTimeout(() => { made.textContent = words; }, 1500);
   });
   return made;
 }
 
+// An id: its last signs, whole on hover, copied with one click.
+export const shortId = (id) => copier(`…${id.slice(-6)}`, () => id,
+  { class: "id", title: `${id} (click to copy)`, "aria-label": `Copy ${id}` });
+
+// The same request for a shell. The key is named, never shown.
+export function shell(path, body) {
+  const quoted = body === undefined ? "" : ` \\\n  -H 'Content-Type: application/json' -d '${JSON.stringify(body).replaceAll("'", "'\\''")}'`;
+  return `curl -N ${location.origin}${path} -H "Authorization: Bearer $KEY"${quoted}`;
+}
+
 export const bones = (count = 4) => Array.from({ length: count }, () => el("div", { class: "bones", "aria-hidden": "true" }));
 export const failure = (error) => el("p", { class: "note failed", role: "alert" }, error.message);
+export const empty = (title, ...more) => el("div", { class: "empty" }, el("p", { class: "title" }, title), ...more);

@@ -1,44 +1,40 @@
-// The list of runs. Owns: rows with status, first words, model, tokens and age, the filter by status, and cancelling.
+// The list of runs. Owns: rows, the search with its words in the address, new rows without a jump, and cancelling several.
 // Refuses to know: what a run did.
 
 import { get, pause, post, runPath } from "./api.js";
-import { ago, bones, el, failure, isActive, number, shortId, status, statusWord, when } from "./dom.js";
-import { waiting } from "./waiting.js";
+import { ago, bones, copier, el, empty, failure, isActive, lasted, many, number, shortId, status, visible, when } from "./dom.js";
 
-const EVERY_MS = 4000;
-const LIMIT = 30;
-const STATUSES = ["queued", "running", "waiting_for_approval", "stopping", "completed", "failed", "cancelled", "incomplete"];
+const EVERY_MS = 2000;
+const LIMIT = 50;
+const FILTERS = [["all", ""], ["active", "is:active"], ["waiting", "status:waiting"], ["failed", "status:failed"], ["crashed", "is:crashed"]];
 
 class RunsView extends HTMLElement {
-  #rows = el("tbody");
+  #rows = el("div", { class: "list", role: "table", "aria-label": "Runs" });
   #note = el("div");
+  #news = el("button", { type: "button", class: "news", hidden: true, onclick: () => this.#take() });
   #below = el("div");
-  #older = []; // pages behind the first one
+  #bar = el("div", { class: "bulk", hidden: true, role: "region", "aria-label": "Selected runs" });
+  #chosen = new Set();
+  #runs = []; // as shown
+  #fresh = null; // a newer first page that waits for a click
   #next = null;
 
   connectedCallback() {
     this.leaving = new AbortController();
-    this.status = this.getAttribute("status") ?? "";
-    const filter = el("select", { "aria-label": "Status", onchange: () => {
-      location.hash = filter.value ? `#/runs?status=${filter.value}` : "#/runs";
-    } }, el("option", { value: "" }, "all"), STATUSES.map((name) => el("option", { value: name }, statusWord(name))));
-    filter.value = this.status;
-    this.replaceChildren(
-      el("div", { class: "tools" }, el("h1", {}, "Runs"), filter), this.#note,
-      el("table", {}, el("thead", {}, el("tr", {}, ["status", "request", "model"].map((name) => el("th", {}, name)),
-        ["tokens", "age"].map((name) => el("th", { class: "number" }, name)), el("th"), el("th"))), this.#rows),
-      this.#below);
-    this.#below.replaceChildren(...bones());
-    waiting.addEventListener("change", this);
+    this.q = (this.getAttribute("q") ?? "").trim();
+    this.search = el("input", { type: "search", class: "search", value: this.q, placeholder: "Search: words, status:failed, tool:terminal, since:1h, is:crashed", "aria-label": "Search runs", spellcheck: "false" });
+    this.search.addEventListener("keydown", (event) => { if (event.key === "Enter") this.#go(this.search.value); });
+    this.search.addEventListener("search", () => this.#go(this.search.value));
+    const chips = FILTERS.map(([name, words]) => el("button", { type: "button", class: "small", "aria-pressed": String(words === this.q), onclick: () => this.#go(words) }, name));
+    this.replaceChildren(el("div", { class: "tools" }, el("h1", {}, "Runs"), this.search, el("div", { class: "group", role: "group", "aria-label": "Filters" }, chips)),
+      this.#note, this.#bar, this.#news, this.#rows, this.#below);
+    this.#below.replaceChildren(...bones(6));
     this.#keepUp();
   }
 
-  disconnectedCallback() {
-    this.leaving.abort();
-    waiting.removeEventListener("change", this);
-  }
+  disconnectedCallback() { this.leaving.abort(); }
 
-  handleEvent() { this.#tell(); }
+  #go(words) { location.hash = words.trim() ? `#/runs?q=${encodeURIComponent(words.trim())}` : "#/runs"; }
 
   async #keepUp() {
     const { signal } = this.leaving;
@@ -48,35 +44,57 @@ class RunsView extends HTMLElement {
     }
   }
 
-  async #page(after, signal) {
-    const query = new URLSearchParams({ limit: LIMIT, order: "desc", output_chars: 0 });
-    if (this.status) query.set("status", this.status);
+  #page(after, signal) {
+    const query = new URLSearchParams({ limit: LIMIT });
+    if (this.q) query.set("q", this.q);
     if (after) query.set("after", after);
-    return get(`/v1/runs?${query}`, { signal });
+    return get(`/api/runs?${query}`, { signal });
   }
 
   async #ask(signal) {
     try {
       const page = await this.#page(null, signal);
-      this.error = null;
-      if (this.#older.length === 0) this.#next = page.has_more ? page.last_id : null;
-      this.#show(page.data);
+      this.#note.replaceChildren();
+      const known = new Set(this.#runs.map((run) => run.run_id));
+      const added = page.data.filter((run) => !known.has(run.run_id));
+      if (this.#runs.length === 0 || added.length === 0 || (scrollY < 80 && !this.contains(document.activeElement))) {
+        const now = new Set(page.data.map((run) => run.run_id));
+        const last = page.data.at(-1)?.created_at ?? 0;
+        // What was on this page and is no more does not fit the search now. Older pages stay.
+        const older = this.#runs.filter((run) => !now.has(run.run_id) && run.created_at < last);
+        if (older.length === 0) this.#next = page.next;
+        this.#runs = [...page.data, ...older];
+        this.#fresh = null;
+      } else {
+        this.#fresh = page.data;
+        const news = new Map(page.data.map((run) => [run.run_id, run]));
+        this.#runs = this.#runs.map((run) => news.get(run.run_id) ?? run);
+        this.#news.textContent = `${many(added.length, "new run")} · show`;
+      }
+      this.#news.hidden = this.#fresh === null;
+      this.#draw();
     } catch (error) {
-      if (signal.aborted) return;
-      this.error = error;
-      if (!error.away) this.#below.replaceChildren();
+      if (signal.aborted || error.away) return;
+      this.#below.replaceChildren();
+      this.#note.replaceChildren(failure(error));
     }
-    this.#tell();
   }
 
-  #show(first) {
-    const seen = new Set();
-    const runs = [...first, ...this.#older].filter((run) => !seen.has(run.run_id) && seen.add(run.run_id));
-    const known = new Map([...this.#rows.children].map((row) => [row.run.run_id, row]));
-    const rows = runs.map((run) => {
-      const row = known.get(run.run_id);
-      if (!row) return rowOf(run);
-      row.renew(run);
+  #take() {
+    const known = new Set(this.#fresh.map((run) => run.run_id));
+    this.#runs = [...this.#fresh, ...this.#runs.filter((run) => !known.has(run.run_id))];
+    this.#fresh = null;
+    this.#news.hidden = true;
+    this.#draw();
+    scrollTo(0, 0);
+  }
+
+  #draw() {
+    const known = new Map([...this.#rows.children].map((row) => [row.id, row]));
+    const longest = Math.max(1, ...this.#runs.map((run) => run.updated_at - run.created_at).sort((a, b) => a - b).slice(0, Math.ceil(this.#runs.length * 0.95)));
+    const rows = this.#runs.map((run) => {
+      const row = known.get(run.run_id) ?? this.#row(run);
+      row.renew(run, longest);
       return row;
     });
     const held = document.activeElement;
@@ -84,80 +102,100 @@ class RunsView extends HTMLElement {
       this.#rows.replaceChildren(...rows);
       if (this.#rows.contains(held)) held.focus({ preventScroll: true });
     }
-    if (runs.length === 0) this.#below.replaceChildren(this.status ? el("p", { class: "empty" }, "No run has this status.") : empty());
-    else this.#below.replaceChildren(...(this.#next ? [el("p", {}, el("button", { type: "button", onclick: () => this.#more() }, "Older runs"))] : []));
+    if (this.#runs.length === 0 && !this.#next) this.#below.replaceChildren(this.q ? empty("No run fits.", el("p", {}, "Words: status:failed, tool:terminal, model:NAME, session:ID, api:chat, since:2h, is:crashed, is:unknown, is:active.")) : firstRun());
+    else this.#below.replaceChildren(...(this.#next ? [el("p", { class: "more" }, el("button", { type: "button", onclick: () => this.#more() }, this.#runs.length ? "Older runs" : "Look further back"))] : []));
   }
 
   async #more() {
     try {
       const page = await this.#page(this.#next, this.leaving.signal);
-      this.#older.push(...page.data);
-      this.#next = page.has_more ? page.last_id : null;
-      this.#show([...this.#rows.children].map((row) => row.run));
+      this.#next = page.next;
+      this.#runs.push(...page.data);
+      this.#draw();
     } catch (error) {
-      if (!this.leaving.signal.aborted) { this.error = error; this.#tell(); }
+      if (!this.leaving.signal.aborted) this.#note.replaceChildren(failure(error));
     }
   }
 
-  #tell() {
-    const asks = waiting.count > 0 && this.status !== "waiting_for_approval" ? el("p", { class: "note waiting" },
-      waiting.count === 1 ? "▲ One call waits for you. " : `▲ ${waiting.count} calls wait for you. `,
-      el("a", { href: "#/approvals" }, "Look at it")) : null;
-    const wrong = this.error && !this.error.away ? failure(this.error) : null;
-    this.#note.replaceChildren(...[asks, wrong].filter(Boolean));
+  #row(run) {
+    const box = el("input", { type: "checkbox", "aria-label": `Select ${run.title || run.run_id}` });
+    box.addEventListener("change", () => this.#choose(run.run_id, box.checked));
+    const state = el("span", { class: "c-status", role: "cell" });
+    const tools = el("span", { class: "c-tools", role: "cell" });
+    const tokens = el("span", { class: "c-tokens number", role: "cell" });
+    const life = el("span", { class: "c-life number", role: "cell" });
+    const bar = el("span", { class: "bar-fill", "aria-hidden": "true" });
+    const length = el("span");
+    life.append(el("span", { class: "track", "aria-hidden": "true" }, bar), length);
+    const age = el("span", { class: "c-age number soft", role: "cell", title: when(run.created_at) });
+    const flags = el("span", { class: "flags" });
+    const row = el("div", { class: "item", role: "row", id: run.run_id }, el("span", { class: "c-box", role: "cell" }, box), state,
+      el("span", { class: "c-words", role: "cell" }, el("a", { href: `#/runs/${run.run_id}`, title: run.title }, visible(run.title || "(no words)")), flags),
+      el("span", { class: "c-model soft", role: "cell", title: `${run.model}, by ${run.api}` }, run.model), tools, tokens, life, age, el("span", { class: "c-id", role: "cell" }, shortId(run.run_id)));
+    let shown = "";
+    row.renew = (now, longest) => {
+      box.checked = this.#chosen.has(now.run_id);
+      tokens.textContent = number(now.input_tokens + now.output_tokens);
+      const seconds = (isActive(now.status) ? Date.now() / 1000 : now.updated_at) - now.created_at;
+      length.textContent = lasted(Math.max(0, seconds));
+      bar.style.width = `${Math.min(100, Math.max(3, (seconds / longest) * 100))}%`;
+      age.textContent = ago(now.created_at);
+      const state_now = `${now.status} ${now.calls} ${now.crashes} ${now.unknown}`;
+      if (state_now === shown) return;
+      shown = state_now;
+      row.className = `item ${now.status}`;
+      state.replaceChildren(status(now.status));
+      tools.replaceChildren(...now.tools.map((tool) => el("span", { class: `glyph ${tool.outcome}`, title: `${tool.name}: ${tool.outcome}` }, tool.emoji || tool.name.slice(0, 1))),
+        ...(now.calls > now.tools.length ? [el("span", { class: "soft" }, `+${now.calls - now.tools.length}`)] : []));
+      tools.setAttribute("aria-label", now.tools.map((tool) => tool.name).join(", ") || "no tools");
+      flags.replaceChildren(...[now.crashes ? el("span", { class: "flag crash", title: `${many(now.crashes, "crash", "crashes")} survived` }, `⚡${now.crashes}`) : null,
+        now.unknown ? el("span", { class: "flag unknown", title: "an outcome is unknown" }, `? ${now.unknown}`) : null,
+        now.approval ? el("a", { class: "flag waiting", href: `#/approvals/${now.run_id}` }, `answer ${now.approval.tool}`) : null].filter(Boolean));
+    };
+    return row;
+  }
+
+  #choose(run, on) {
+    if (on) this.#chosen.add(run); else this.#chosen.delete(run);
+    const active = this.#runs.filter((each) => this.#chosen.has(each.run_id) && isActive(each.status));
+    const told = el("span", { role: "status" });
+    const cancel = el("button", { type: "button", class: "stop", disabled: active.length === 0, onclick: async () => {
+      cancel.disabled = true;
+      const done = await Promise.allSettled(active.map((each) => post(runPath(each.run_id, "/stop"), {})));
+      const failed = done.filter((each) => each.status === "rejected").length;
+      this.#chosen.clear();
+      await this.#ask(this.leaving.signal);
+      this.#choose("", false);
+      if (failed) this.#note.replaceChildren(failure(new Error(`${many(failed, "run")} could not be cancelled. Try again.`)));
+    } }, `Cancel ${many(active.length, "active run")}`);
+    this.#bar.hidden = this.#chosen.size === 0;
+    this.#bar.replaceChildren(el("span", {}, `${many(this.#chosen.size, "run")} selected`), cancel,
+      copier("Copy ids", () => [...this.#chosen].join("\n")), el("button", { type: "button", class: "small", onclick: () => { this.#chosen.clear(); this.#choose("", false); this.#draw(); } }, "Clear"), told);
   }
 
   keys = {
-    j: () => this.#move(1),
-    k: () => this.#move(-1),
-    c: () => this.#selected()?.querySelector("button.stop")?.click(),
+    j: () => this.#move(1), k: () => this.#move(-1),
+    x: () => this.#selected()?.querySelector("input")?.click(),
+    c: () => {
+      if (this.#chosen.size === 0) this.#selected()?.querySelector("input")?.click();
+      this.#bar.querySelector("button.stop")?.focus();
+    },
+    a: () => { const link = this.#selected()?.querySelector("a.flag.waiting"); if (link) location.hash = link.hash; },
+    "/": () => this.search.focus(),
   };
 
   #selected() { return [...this.#rows.children].find((row) => row.contains(document.activeElement)) ?? null; }
   #move(by) {
     const rows = [...this.#rows.children];
     const at = rows.indexOf(this.#selected());
-    rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + by))]?.querySelector("a").focus();
+    rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + by))]?.querySelector(".c-words a").focus();
   }
 }
 customElements.define("runs-view", RunsView);
 
-function rowOf(run) {
-  const state = el("td");
-  const tokens = el("td", { class: "number" });
-  const age = el("td", { class: "number", title: when(run.created_at) });
-  const act = el("td", { class: "number" });
-  const row = el("tr", {}, state,
-    el("td", { class: "words" }, el("a", { href: `#/runs/${run.run_id}`, title: run.title }, run.title || "(no words)")),
-    el("td", { class: "soft model", title: run.model }, run.model), tokens, age, el("td", {}, shortId(run.run_id)), act);
-  let shown = "";
-  row.renew = (now) => {
-    row.run = now;
-    tokens.textContent = number(now.usage.total_tokens);
-    age.textContent = ago(now.created_at);
-    if (now.status === shown) return;
-    shown = now.status;
-    state.replaceChildren(status(now.status));
-    act.replaceChildren(...actions(now));
-  };
-  row.renew(run);
-  return row;
-}
-
-function actions(run) {
-  if (!isActive(run.status)) return [];
-  const cancel = el("button", { type: "button", class: "stop", onclick: async () => {
-    cancel.disabled = true;
-    try { await post(runPath(run.run_id, "/stop"), {}); cancel.textContent = "stopping"; }
-    catch (error) { cancel.disabled = false; cancel.title = error.message; cancel.textContent = "try again"; }
-  } }, "Cancel");
-  const answer = run.status === "waiting_for_approval" ? [el("a", { href: `#/approvals/${run.run_id}` }, "Answer"), " "] : [];
-  return [...answer, cancel];
-}
-
-function empty() {
+function firstRun() {
   const words = `curl -N ${location.origin}/v1/chat/completions \\\n  -H "Authorization: Bearer $KEY" \\\n`
     + "  -H 'Content-Type: application/json' \\\n"
     + `  -d '{"model":"hermes-agent","stream":true,"messages":[{"role":"user","content":"hello"}]}'`;
-  return el("div", { class: "empty" }, el("p", {}, "No runs yet. Paste this:"), el("pre", { tabindex: 0 }, words));
+  return empty("No runs yet.", el("p", {}, "Paste this into a shell, or ", el("a", { href: "#/chat" }, "open a chat"), "."), el("div", { class: "value" }, copier("copy", () => words), el("pre", { tabindex: 0 }, words)));
 }

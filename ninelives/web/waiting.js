@@ -32,10 +32,10 @@ class Waiting extends EventTarget {
 
   async #ask(round) {
     try {
-      const page = await get(`/v1/runs?status=waiting_for_approval&order=asc&limit=${LIMIT}&output_chars=0`);
+      const page = await get(`/api/runs?q=status:waiting&limit=${LIMIT}`);
       if (round !== this.#round) return;
-      this.runs = page.data.filter((run) => run.approval);
-      this.more = page.has_more;
+      this.runs = page.data.filter((run) => run.approval).reverse(); // the oldest first
+      this.more = page.next !== null;
       this.failedSince = null;
     } catch (error) {
       if (round !== this.#round || error.status === 401) return;

@@ -41,7 +41,7 @@ def posted() -> Request:
 def parts_of(engine: Engine) -> RouteParts:
     """No more than it takes to answer a run that is there."""
     absent: Any = None
-    return RouteParts(engine, absent, absent, absent, b"", BodyLimits(bytes=0, depth=0), 0, Aside())
+    return RouteParts(engine, absent, absent, absent, absent, b"", BodyLimits(bytes=0, depth=0), 0, Aside())
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -36,6 +36,7 @@ SECRET = "the-secret-word-of-alice"
 DEADLINE_S = 60.0
 CHAT, RESPONSES, RUNS = "/v1/chat/completions", "/v1/responses", "/v1/runs"
 SESSIONS = "/api/sessions"
+PAGE = "/api/runs"
 ASKS = SECRET + ' [[tools=write_file:{"path":"to-be-asked.txt","content":"x"}]]'
 TALKS = "/v1/conversations"
 ANTHROPIC = "/v1/messages"
@@ -199,6 +200,20 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", RUNS + "/{id}/receipt"): by_id(RUNS + "/ID/receipt", *RUN_IDS),
     ("POST", RUNS + "/{id}/pin"): by_id(RUNS + "/ID/pin", *RUN_IDS),
     ("DELETE", RUNS + "/{id}/pin"): by_id(RUNS + "/ID/pin", *RUN_IDS),
+    ("GET", PAGE): [Probe(f"{PAGE}?q=is:active"), *by_id(PAGE + "?after=ID", *RUN_IDS)],
+    **{
+        ("GET", PAGE + "/{id}" + rest): by_id(PAGE + "/ID" + re.sub("{[a-z]+}", value, rest), *RUN_IDS)
+        for rest, value in [
+            ("/timeline", ""),
+            ("/conversation", ""),
+            ("/steps/{seq}", "1"),
+            ("/entries", ""),
+            ("/entries/{seq}", "0"),
+            ("/request/{seq}", "2"),
+            ("/as/{api}", "chat"),
+        ]
+    },
+    ("POST", "/api/markdown"): [Probe("/api/markdown", {"texts": ["*hello*"]})],
     ("GET", SESSIONS): [Probe(f"{SESSIONS}?after={{private}}")],
     ("GET", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private"),
     ("PATCH", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private", body={"title": "bob's"}),
@@ -213,7 +228,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
         SESSIONS + "/ID/chat/stream", "private", body={"message": "hi"}
     ),
 }
-LISTS = (CHAT, RUNS)
+LISTS = (CHAT, RUNS, PAGE)
 
 
 # The world: alice has things, bob has a key

@@ -105,5 +105,25 @@ async def test_a_script_says_what_it_owns_and_has_no_way_from_text_to_markup(nam
     assert MARKUP.findall(text) == []
 
 
-async def test_the_page_is_small() -> None:
-    assert sum(len(text.encode()) for text in WEB.values()) < FIRST_PAINT_BYTES
+def loaded(name: str) -> set[str]:
+    """A file, and all that it imports before it runs."""
+    found = {name}
+    for each in re.findall(r"""^import\b[^;]*?["']\./([^"']+)["'];""", WEB[name], re.MULTILINE):
+        found |= loaded(each)
+    return found
+
+
+VIEWS = sorted(re.findall(r"""import\("\./([a-z-]+\.js)"\)""", WEB["page.js"]))
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "run.js"])
+async def test_the_first_paint_of_a_view_is_small(view: str) -> None:
+    files = loaded("page.js") | loaded(view) | {"index.html", "page.css", "icon.svg"}
+    assert sum(len(WEB[name].encode()) for name in files) < FIRST_PAINT_BYTES, sorted(files)
+
+
+async def test_the_inspector_is_loaded_when_a_run_is_opened_and_every_file_by_some_view() -> None:
+    beyond = loaded("run.js") - loaded("page.js")
+    assert sum(len(WEB[name].encode()) for name in beyond) < FIRST_PAINT_BYTES
+    used = set().union(*map(loaded, VIEWS), loaded("page.js"))
+    assert set(SCRIPTS) <= used

@@ -63,7 +63,7 @@ def body(state: RunState) -> RunObject:
         attempt=facts.attempt,
         error=failure_text(failed) if failed else None,
         ignored_tools=facts.accepted.spec.ignored_tools or UNSET,
-        approval=_open_question(facts.asked) if facts.asked else UNSET,
+        approval=open_question(facts.asked) if facts.asked else UNSET,
     )
 
 
@@ -74,7 +74,8 @@ def title_of(spec: Spec) -> str:
     return words if len(words) <= TITLE_CHARS else f"{words[: TITLE_CHARS - 1]}…"
 
 
-def _open_question(asked: e.ApprovalRequested) -> OpenQuestion:
+def open_question(asked: e.ApprovalRequested) -> OpenQuestion:
+    """The call that waits for a person."""
     return OpenQuestion(
         tool=asked.call.name,
         toolCallId=asked.call.id,

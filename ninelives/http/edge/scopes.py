@@ -30,7 +30,7 @@ _PLAIN_PATHS = (
     "/v1/skills",
     "/api/model/options",
 )
-_STORED_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/runs", "/api/sessions")
+_STORED_PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/conversations", "/v1/runs", "/api/runs", "/api/sessions")
 """How the paths of stored things begin."""
 _EXACT: Mapping[tuple[str, str], str] = {
     **{("POST", path): CHAT for path in _CHAT_PATHS},
@@ -41,6 +41,7 @@ _EXACT: Mapping[tuple[str, str], str] = {
     ("POST", "/api/sessions/{id:path}/chat/stream"): CHAT,
     ("GET", "/v1/approvals"): READ,
     ("GET", "/api/usage"): READ,
+    ("POST", "/api/markdown"): ANY_KEY,
     ("DELETE", "/v1/approvals/{id}"): APPROVE,
     ("POST", "/v1/runs/{id}/approval"): APPROVE,
 }
