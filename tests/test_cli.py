@@ -4,8 +4,11 @@ can tell from a broken promise."""
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -148,3 +151,75 @@ def test_data_of_version_0_1_at_the_old_place_is_not_left_behind(
         subprocess.run(command, shell=True, check=True)
         refuse_left_behind(loaded)
         assert (new / "holdfast.db").exists() and not old.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["rnus"], "'runs'"),
+        (["runs", "lss"], "'ls'"),
+        (["approvals", "aprove"], "'approve'"),
+        (["store", "chek"], "'check'"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_command_names_the_one_that_was_meant(words: list[str], meant: str) -> None:
+    said = CliRunner().invoke(main, words)
+    assert said.exit_code == 2 and f"Did you mean {meant}?" in said.output
+
+
+def test_a_mistyped_flag_names_the_one_that_was_meant() -> None:
+    said = CliRunner().invoke(main, ["serve", "--prot", "1"])
+    assert said.exit_code == 2 and "--port" in said.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_that_the_shell_can_read(shell: str) -> None:
+    said = CliRunner().invoke(main, ["completion", shell])
+    assert said.exit_code == 0 and f"_NINELIVES_COMPLETE={shell}_complete" in said.output
+    if program := shutil.which(shell):
+        subprocess.run([program, "-n"], input=said.output, text=True, check=True, timeout=60)
+
+
+def test_the_completion_knows_commands() -> None:
+    env = {**os.environ, "_NINELIVES_COMPLETE": "bash_complete", "COMP_WORDS": "ninelives ru", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", "from ninelives.cli import main; main(prog_name='ninelives')"]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert said.stdout == "plain,runs\n"
+
+
+@pytest.mark.parametrize("scope", ["--user", "--system"])
+def test_the_unit_is_shown_before_anything_is_written_and_systemd_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = [
+        "service",
+        "install",
+        "--dry-run",
+        *(["--system"] if scope == "--system" else []),
+        "--",
+        "--port",
+        "9000",
+    ]
+    said = CliRunner().invoke(main, command)
+    assert said.exit_code == 0 and "-m ninelives serve --port 9000\n" in said.stdout
+    declined = CliRunner().invoke(main, ["service", "install"], input="n\n")
+    assert declined.exit_code == 1 and "[Service]" in declined.output
+    assert not (tmp_path / ".config").exists()
+    unit = tmp_path / "ninelives.service"
+    unit.write_text(said.stdout)
+    if analyze := shutil.which("systemd-analyze"):
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
+        verify = [analyze, "verify", *([scope] if scope == "--user" else []), str(unit)]
+        done = subprocess.run(verify, env=env, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_color_is_respected_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NINELIVES_MODEL_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("NINELIVES_TOOLS_SANDBOX", "off")
+    assert "\x1b[31mFAIL" in CliRunner().invoke(main, ["doctor"], color=True).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in CliRunner().invoke(main, ["doctor"], color=True).output

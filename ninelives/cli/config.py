@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ninelives.cli.shared import config_option, json_option, settings_from
+from ninelives.cli.shared import HelpfulGroup, config_option, json_option, settings_from
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def config() -> None:
     """Show the configuration."""
 

@@ -4,14 +4,28 @@ they work with a server on another machine too. Refuses to know: the store."""
 from __future__ import annotations
 
 import json
+from shutil import get_terminal_size
 from urllib.parse import urlencode
 
 import click
 
-from ninelives.cli.shared import Answer, Remote, echo_text, json_option, print_fields, remote_options
+from ninelives.cli.shared import (
+    Answer,
+    HelpfulGroup,
+    Remote,
+    age_of,
+    echo_text,
+    harmless,
+    json_option,
+    print_fields,
+    remote_options,
+    span_of,
+)
+
+_COLOURS = {"running": "blue", "completed": "green", "failed": "red", "waiting_for_approval": "yellow"}
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def runs() -> None:
     """List, follow, stop, keep and explain runs."""
 
@@ -28,39 +42,78 @@ def ls(url: str | None, key: str | None, as_json: bool, wanted: str | None, limi
     if as_json:
         click.echo(json.dumps(answer))
         return
-    for run in answer["data"]:
-        first = (run["output"] or run["error"] or "").replace("\n", " ")[:60]
-        echo_text(f"{run['run_id']}  {run['status']:11}  {run['model']:14}  {first}")
     if not answer["data"]:
         click.echo("no runs")
+        return
+    wide = max(len("RUN"), *(len(run["run_id"]) for run in answer["data"]))
+    click.echo(f"{'RUN':{wide}}  {'STATUS':{_STATUS}}  {'AGE':>4}  {'TIME':>4}  {'TOKENS':>7}  QUESTION -> ANSWER")
+    room = max(40, get_terminal_size((160, 24)).columns - wide - _STATUS - 26)
+    for run in answer["data"]:
+        status = click.style(f"{_shown_status(run):{_STATUS}}", fg=_COLOURS.get(run["status"]))
+        counts = f"{age_of(run['created_at']):>4}  {_time_of(run):>4}  {run['usage']['total_tokens']:>7}"
+        said = harmless(_one_line(run)[:room])
+        click.echo(f"{run['run_id']:{wide}}  {status}  {counts}  {said}")
+
+
+_STATUS = len("completed x9")
+
+
+def _shown_status(run: Answer) -> str:
+    """The status, and how often the run was taken up again."""
+    status = {"waiting_for_approval": "waiting"}.get(run["status"], run["status"])
+    return f"{status} x{run['attempt']}" if run.get("attempt", 1) > 1 else str(status)
+
+
+def _time_of(run: Answer) -> str:
+    active = run["status"] in ("queued", "running", "stopping", "waiting_for_approval")
+    return age_of(run["created_at"]) if active else span_of(run["updated_at"] - run["created_at"])
+
+
+def _one_line(run: Answer) -> str:
+    answer = run["output"] or run["error"] or "..."
+    return " ".join(f"{run['title'] or ''} -> {answer}".split())
+
+
+def _named(remote: Remote, run: str | None) -> str:
+    """The run that was named, else the newest one."""
+    if run is not None:
+        return run
+    newest = remote.get("/v1/runs?limit=1&output_chars=0")["data"]
+    if not newest:
+        raise click.ClickException("There are no runs yet.")
+    return str(newest[0]["run_id"])
 
 
 @runs.command("show")
-@click.argument("run")
+@click.argument("run", required=False)
 @remote_options
 @json_option
-def show(run: str, url: str | None, key: str | None, as_json: bool) -> None:
-    """Show one run."""
-    answer = Remote(url, key).get(f"/v1/runs/{run}")
+def show(run: str | None, url: str | None, key: str | None, as_json: bool) -> None:
+    """Show one run (default: the newest), and what it waits for."""
+    remote = Remote(url, key)
+    answer = remote.get(f"/v1/runs/{_named(remote, run)}")
     if as_json:
         click.echo(json.dumps(answer))
         return
-    if asked := answer.get("approval"):
-        del asked["arguments"]  # `call` has them too, decoded
+    asked = answer.pop("approval", None)
     print_fields(answer)
+    if asked:
+        echo_text(f"\nWaiting for you:\n{asked['call']}\n{asked.get('why') or ''}".rstrip())
+        echo_text(f"Answer with: ninelives approvals approve {answer['run_id']}   (or deny)")
 
 
 @runs.command("tail")
-@click.argument("run")
+@click.argument("run", required=False)
 @click.option("--after", type=int, help="Start after the event with this number.")
 @remote_options
 @json_option
-def tail(run: str, after: int | None, url: str | None, key: str | None, as_json: bool) -> None:
-    """Print the events of a run until it ends. A restart of the server is waited for."""
+def tail(run: str | None, after: int | None, url: str | None, key: str | None, as_json: bool) -> None:
+    """Print the events of a run (default: the newest) until it ends. A restart of the server is waited for."""
     from ninelives.cli.chat.follow import BACK, LOST, RunFollower
 
-    Remote(url, key).get(f"/v1/runs/{run}")  # a run that does not exist is told at once
-    for event in RunFollower(lambda: Remote(url, key)).events(run, after):
+    remote = Remote(url, key)
+    name = str(remote.get(f"/v1/runs/{_named(remote, run)}")["run_id"])  # one that does not exist is told at once
+    for event in RunFollower(lambda: Remote(url, key)).events(name, after):
         if as_json and event["event"] not in (LOST, BACK):
             click.echo(json.dumps(event))
         elif not as_json:
@@ -135,12 +188,13 @@ def pin(run: str, off: bool, url: str | None, key: str | None, as_json: bool) ->
 
 
 @runs.command("receipt", short_help="Explain what happened in a run.")
-@click.argument("run")
+@click.argument("run", required=False)
 @remote_options
 @json_option
-def receipt(run: str, url: str | None, key: str | None, as_json: bool) -> None:
-    """Explain what happened in a run: attempts, steps, repeated calls and unknown outcomes."""
-    answer = Remote(url, key).get(f"/v1/runs/{run}/receipt")
+def receipt(run: str | None, url: str | None, key: str | None, as_json: bool) -> None:
+    """Explain what happened in a run (default: the newest): attempts, steps, repeated calls and unknown outcomes."""
+    remote = Remote(url, key)
+    answer = remote.get(f"/v1/runs/{_named(remote, run)}/receipt")
     if as_json:
         click.echo(json.dumps(answer))
         return

@@ -4,19 +4,26 @@ work with a server on another machine too. Refuses to know: the store."""
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import click
 
-from ninelives.cli.shared import Answer, Remote, echo_text, json_option, print_fields, remote_options
+from ninelives.cli.shared import (
+    Answer,
+    HelpfulGroup,
+    Remote,
+    age_of,
+    echo_text,
+    json_option,
+    print_fields,
+    remote_options,
+)
 
 PATH = "/api/sessions"
-_AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def sessions() -> None:
     """List, search, read, rename, copy, export and delete sessions."""
 
@@ -140,7 +147,7 @@ def _print_page(answer: Answer, as_json: bool) -> None:
     click.echo(f"{'ID':{wide}}  {'USED':>5}  {'TURNS':>5}  {'TOKENS':>7}  {'SOURCE':11}  TITLE")
     for each in answer["data"]:
         tokens = each["input_tokens"] + each["output_tokens"]
-        counts = f"{_age(each['updated_at']):>5}  {each['turns']:>5}  {tokens:>7}  {each['source']:11}"
+        counts = f"{age_of(each['updated_at']):>5}  {each['turns']:>5}  {tokens:>7}  {each['source']:11}"
         echo_text(f"{each['id']:{wide}}  {counts}  {_title(each)[:60]}")
         if each.get("snippet"):
             echo_text(f"{'':{wide}}  {each['snippet']}")
@@ -150,13 +157,6 @@ def _print_page(answer: Answer, as_json: bool) -> None:
 
 def _title(session: Answer) -> str:
     return str(session["title"] or session["preview"] or session["id"])
-
-
-def _age(at: float) -> str:
-    """How long ago that was, in one unit."""
-    seconds = max(0, int(time.time() - at))
-    size, unit = next(((size, unit) for size, unit in _AGES if seconds >= size), (1, "s"))
-    return f"{seconds // size}{unit}"
 
 
 def _text(content: object) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,8 +27,24 @@ from ninelives.observe.log import printable
 Answer = dict[str, Any]
 _KEPT = "\n\t\u00a0\u202f\u200c\u200d"
 """Line breaks, spaces and joiners, which are part of ordinary text."""
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 BAR_S = 0.1
 """Time between two updates of a progress line."""
+
+
+class HelpfulGroup(click.Group):
+    """A group that names the command which was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click.Group.resolve_command."""
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = get_close_matches(args[0], known, 1)
+            meant = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+            ctx.fail(f"No such command {args[0]!r}. {meant}")
+        return super().resolve_command(ctx, args)
 
 
 def settings_from(config: str | None, quiet: bool = False, /, **flags: object) -> LoadedSettings:
@@ -61,6 +78,18 @@ def remote_options(command: Any) -> Any:
         command
     )
     return click.option("--url", help="URL of the server (default: the one that the data directory names).")(command)
+
+
+def age_of(at: float) -> str:
+    """How long ago that was, in one unit."""
+    return span_of(time.time() - at)
+
+
+def span_of(seconds: float) -> str:
+    """A time in one unit."""
+    whole = max(0, int(seconds))
+    size, unit = next(((size, unit) for size, unit in _UNITS if whole >= size), (1, "s"))
+    return f"{whole // size}{unit}"
 
 
 def progress_line(what: str) -> Callable[[int, int | None], None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from http.client import HTTPException
 from urllib.error import HTTPError
 
@@ -13,6 +15,7 @@ from click.core import ParameterSource
 from ninelives.cli.shared import Answer, Remote, json_option, print_fields
 
 TIMEOUT_S = 5.0
+WATCH_S = 2.0
 
 
 @click.command()
@@ -31,19 +34,37 @@ TIMEOUT_S = 5.0
     show_default=True,
     help="Seconds for each request. GATEWAY_HEALTH_TIMEOUT is read too.",
 )
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, url: str | None, key: str | None, timeout: float, as_json: bool) -> None:
+def status(ctx: click.Context, url: str | None, key: str | None, timeout: float, watch: bool, as_json: bool) -> None:
     """Show the health of a running server and its replicas.
 
     Exit code: 0 when the server is healthy, 1 otherwise."""
     typed = ctx.get_parameter_source("url") is not ParameterSource.ENVIRONMENT
+    while watch:
+        _show_again(lambda: _health(Remote(url, key, use_key_file=typed), timeout), as_json=as_json)
     answer = _health(Remote(url, key, use_key_file=typed), timeout)
     if as_json:
         click.echo(json.dumps(answer))
     else:
         print_fields(answer)
     sys.exit(0 if answer.get("status") == "ok" else 1)
+
+
+def _show_again(look: Callable[[], Answer], *, as_json: bool) -> None:
+    """One picture, and the pause after it. A server that is away is part of the picture."""
+    try:
+        answer = look()
+    except click.ClickException as error:
+        answer = {"status": "away", "why": error.format_message()}
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        click.clear()
+        click.echo(time.strftime("%H:%M:%S"))
+        print_fields(answer)
+    time.sleep(WATCH_S)
 
 
 def _health(remote: Remote, timeout: float) -> Answer:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ninelives.app.errors import ConfigError
-from ninelives.cli.shared import json_option, progress_line, settings_from
+from ninelives.cli.shared import HelpfulGroup, json_option, progress_line, settings_from
 
 if TYPE_CHECKING:
     from ninelives.app.settings import Settings
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ninelives.journal.values import Record, Report
 
 
-@click.group()
+@click.group(cls=HelpfulGroup)
 def store() -> None:
     """Check, compact, back up and restore the store.
 
