@@ -34,6 +34,7 @@ from ninelives.engine.engine import Engine
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
 from ninelives.http.body import Aside, BodyLimits
+from ninelives.http.edge.end_users import EndUsers
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.edge.scopes import ADMIN, OPEN_PATHS, OPEN_PREFIXES, USER_SCOPES
@@ -221,6 +222,7 @@ def _rules(settings: Settings, log: Log) -> Rules:
         allowed_hosts=settings.server.allowed_hosts,
         open_paths=OPEN_PATHS,
         open_prefixes=OPEN_PREFIXES,
+        end_users=EndUsers(settings.server.user_jwt_secret or "", time.time),
         mask=log.secrets.mask,
     )
 

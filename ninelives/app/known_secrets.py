@@ -28,7 +28,10 @@ def known_secrets(settings: Settings, env: Mapping[str, str]) -> set[str]:
     model, store, web, tables = settings.model, settings.store, settings.web, settings.tables
     profiles = tables.profiles.values()
     of_profiles = {key for table in profiles for key in (table.key, table.model_api_key)}
-    keys = ({settings.server.key, model.api_key, web.tavily_key} | of_profiles) - {None, ""}
+    keys = ({settings.server.key, settings.server.user_jwt_secret, model.api_key, web.tavily_key} | of_profiles) - {
+        None,
+        "",
+    }
     urls = [model.url, store.url, store.direct_url, web.searxng_url, *(table.model_url or "" for table in profiles)]
     found = {key for key in keys if key} | secrets_in(*urls)
     for table in tables.mcp.values():

@@ -102,6 +102,9 @@ class ServerSettings(Section, frozen=True):
     host: Annotated[Text, _doc("Address to listen on; beyond loopback a key is required.")] = "127.0.0.1"
     port: Annotated[int, _doc("Port to listen on; 0 picks a free one.", ge=0, le=65535)] = 8642
     key: Annotated[str | None, _doc("The admin key, sent by clients as a bearer.", extra=_SECRET)] = None
+    user_jwt_secret: Annotated[
+        str | None, _doc("Secret with which a front end signs its end users.", extra=_SECRET)
+    ] = None
     cors_origins: Annotated[tuple[Origin, ...], _doc("Web pages that may call, by origin.", extra=_ORIGINS)] = ()
     data_dir: Annotated[Text, _doc("Directory of the store, the key and workspaces.")] = "~/.local/share/ninelives"
     allowed_hosts: Annotated[tuple[Host, ...], _doc("Names of a loopback server besides loopback.", extra=_HOSTS)] = ()

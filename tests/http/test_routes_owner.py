@@ -4,6 +4,7 @@ cross-tenant). A route that the table below does not know makes a test fail."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import time
@@ -16,16 +17,20 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from ninelives.app.agents import choose_model
 from ninelives.app.assemble import Assembled, assemble
 from ninelives.app.settings import load
-from ninelives.http.edge.scopes import USER_SCOPES
+from ninelives.http.edge.scopes import SCOPES, USER_SCOPES
 from ninelives.http.routes.server import endpoints_of
 from ninelives.journal.accounts.base import KeyRow
 from ninelives.journal.values import Grant, Query
 from ninelives.observe.log import Log
 from ninelives.testing.fake_upstream import FakeUpstream
+from tests import pg
 from tests.asgi import Answer, http_scope
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -237,19 +242,27 @@ LISTS = (CHAT, RUNS, PAGE)
 class World:
     """A server in this process, with two owners."""
 
-    def __init__(self, built: Assembled, up: FakeUpstream, owner: str) -> None:
+    def __init__(self, built: Assembled, up: FakeUpstream, owner: str, front: str = "") -> None:
+        """`front`: the key of a front end. Then alice and bob are its end users, with this one key."""
+        self._front = front
         self.built = built
         self.up = up
         self.owner = owner
         """Alice's name in the store."""
         self.alices: dict[str, str] = {}
 
+    def identity(self, who: str) -> dict[str, str]:
+        """The headers that say who asks."""
+        if self._front:
+            return {"authorization": f"Bearer {self._front}", "x-openwebui-user-id": who}
+        return {"authorization": f"Bearer {KEYS[who]}"}
+
     async def call(
         self, who: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
         """One request of somebody who stays until it is answered."""
         answer = Answer()
-        sent = {"authorization": f"Bearer {KEYS[who]}", "host": "127.0.0.1", **(headers or {})}
+        sent = {**self.identity(who), "host": "127.0.0.1", **(headers or {})}
         if body is not None:
             sent["content-type"] = "application/json"
         messages = [{"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body)}]
@@ -380,29 +393,38 @@ key = "{KEYS["bob"]}"
 """
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["keys", "profiles"])
+FRONT = f"nl_0a0b0c0d0e0f_{'f' * 43}"
+WORLDS = ["keys", "profiles", "end users", "postgres"]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=WORLDS)
 async def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """keys: alice is the admin, and bob has a key of another owner. profiles: each has a profile with owner and key."""
-    by_profile = request.param == "profiles"
+    """keys: alice is the admin, and bob has a key of another owner. profiles: each has a profile with owner and key.
+    end users: both use one key of a front end. postgres: end users on PostgreSQL."""
+    by_profile, by_front = request.param == "profiles", request.param in ("end users", "postgres")
     data: Path = tmp_path_factory.mktemp("owners")
     async with FakeUpstream() as up:
         flags = {
             "server.data_dir": str(data),
-            "server.key": ADMIN if by_profile else KEYS["alice"],
+            "server.key": KEYS["alice"] if request.param == "keys" else ADMIN,
             "model.url": up.url,
             "model.name": "m",
             "tools.sandbox": "off",
             "tools.approval": "never",
+            "store.url": await pg.server().database() if request.param == "postgres" else "",
         }
         rules = data / "ninelives.toml"
         rules.write_text(RULES + (PROFILES if by_profile else ""))
         loaded = load(rules, {"HOME": str(data)}, flags)
         model, _ = await choose_model(loaded.settings, {})
         built = await assemble(loaded, flags["server.key"], Log(lambda: "", None), model)
-        if not by_profile:
-            built.keyring.add(KEYS["bob"], "bob", USER_SCOPES)
+        built.keyring.add(KEYS["bob"], "bob", USER_SCOPES) if request.param == "keys" else None
+        digest = hashlib.sha256(FRONT.encode()).digest()
+        front = KeyRow(id=FRONT[3:15], digest=digest, owner="team", name="f", scopes=SCOPES[:4], acts_for="yes")
+        await built.store.keys.add(front)
         await built.start()
-        made = World(built, up, "alice" if by_profile else "default")
+        owner = "team~alice" if by_front else "alice" if by_profile else "default"
+        made = World(built, up, owner, FRONT if by_front else "")
         await made.settle()
         yield made
         await made.close()
@@ -451,18 +473,37 @@ async def test_the_table_knows_every_route_of_the_application_and_no_other(world
 
 @pytest.mark.parametrize(("method", "route"), TABLE)
 async def test_a_foreign_id_is_answered_exactly_like_an_unknown_one(world: World, method: str, route: str) -> None:
-    theirs, nobodys = world.alices, unknown(world.alices)
-    verbs = (method, "HEAD") if method == "GET" else (method,)
     for probe in TABLE[method, route]:
-        for verb in verbs:
-            answers = []
-            for ids in (theirs, nobodys):
-                path, body, headers = (filled(each, ids) for each in (probe.path, probe.body, probe.headers))
-                answer = await world.call("bob", verb, path, body, headers)
-                assert SECRET not in answer.body.decode(), probe
-                answers.append(plain(answer, ids))
-            assert answers[0] == answers[1], probe
-            assert answers[0][0] < 500
+        for verb in (method, "HEAD") if method == "GET" else (method,):
+            await check(world, verb, probe)
+
+
+async def check(world: World, verb: str, probe: Probe) -> None:
+    """Bob asks for what is alice's, and for what nobody has: the answers are the same, and no failure."""
+    answers = []
+    for ids in (world.alices, unknown(world.alices)):
+        path, body, headers = (filled(each, ids) for each in (probe.path, probe.body, probe.headers))
+        answer = await world.call("bob", verb, path, body, headers)
+        assert SECRET not in answer.body.decode(), probe
+        answers.append(plain(answer, ids))
+    assert answers[0] == answers[1], probe
+    assert answers[0][0] < 500
+
+
+async def test_a_planted_route_without_an_owner_check_is_found(world: World) -> None:
+    async def careless(request: Request) -> Response:
+        found = await world.built.engine.durable.find(world.owner, request.path_params["id"].split("_")[-1])
+        return Response("there is one" if found else "no such run", 200 if found else 404)
+
+    routes = world.built.app.inside.app.routes
+    planted = Route("/v1/planted/deep/{id}", careless)
+    routes.append(planted)
+    try:
+        assert endpoints_of(routes) - {("HEAD", path) for _, path in endpoints_of(routes)} != set(TABLE)
+        with pytest.raises(AssertionError, match="planted"):
+            await check(world, "GET", Probe("/v1/planted/deep/{run}"))
+    finally:
+        routes.remove(planted)
 
 
 async def test_nothing_that_bob_did_changed_anything_of_alices(world: World) -> None:
@@ -563,3 +604,16 @@ async def test_d3_the_workspace_of_another_owner_is_not_seen(world: World) -> No
         answer = await world.call(who, "POST", RESPONSES, asks("terminal", command="cat of-alice.txt"))
         (output,) = [i["output"] for i in answer.json()["output"] if i["type"] == "function_call_output"]
         assert (output.strip() == "mine") is seen, output
+
+
+async def test_without_the_scope_to_approve_the_words_are_text(world: World) -> None:
+    secret = f"chat-only-{world.owner}-0123456789abcdef"
+    world.built.keyring.add(secret, world.owner, {"chat"})
+    code, began = world.alices["code"], len(world.up.requests)
+    for probe in (*approvals(CHAT), *approvals(ANTHROPIC, max_tokens=100)):
+        own = {"authorization": f"Bearer {secret}"}
+        answer = await world.call("alice", "POST", probe.path, filled(probe.body, world.alices), own)
+        assert answer.status == 200, answer.body
+    asked = [request["messages"][-1]["content"] for request in world.up.requests[began:]]
+    assert [word for word in asked if word == f"approve {code}"], "the model reads them"
+    assert await world.built.engine.waiting_with(world.owner, code), "the question is still open"

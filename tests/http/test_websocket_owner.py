@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.test_routes_owner import KEYS, RESPONSES, SECRET, World, filled, unknown, world
+from tests.http.test_routes_owner import RESPONSES, SECRET, World, filled, unknown, world
 
 __all__ = ["world"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -44,7 +44,7 @@ async def answers(world: World, who: str, frames: list[dict[str, Any]]) -> list[
         )
         wanted.put_nowait(more)
 
-    sent = {"authorization": f"Bearer {KEYS[who]}", "host": "127.0.0.1"}
+    sent = {**world.identity(who), "host": "127.0.0.1"}
     scope = {
         "type": "websocket",
         "asgi": {"version": "3.0", "spec_version": "2.4"},

@@ -10,8 +10,11 @@ from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
 from ninelives.dialects.asking import Profile
+from ninelives.http.edge.end_users import owner_for
 from ninelives.http.edge.keys import ApiKey
 
+MAX_USERS = 4096
+"""End users that are remembered."""
 PATH = "/p/"
 """How a path begins that names a profile: /p/NAME/v1/models is /v1/models with NAME as the default model."""
 
@@ -41,6 +44,8 @@ class ProfileAccess:
         self._profiles = {default.name: default, **others}
         self._known: dict[tuple[str, str | None], tuple[ApiKey, ApiKey, ProfileReach]] = {}
         """What was found by the id of a key and the name in the path: the key, the key that acts, and its profiles."""
+        self._users: dict[tuple[str, str, bytes], tuple[ApiKey, ProfileReach, ApiKey, ProfileReach]] = {}
+        """The same for end users, by key, owner and user."""
 
     def enter(self, key: ApiKey, named: str | None) -> tuple[ApiKey, ProfileReach]:
         """The key and the profiles of a request whose path names a profile, or none. An admin key acts for the owner of
@@ -49,6 +54,19 @@ class ProfileAccess:
         if known is None or known[0] is not key:
             known = self._known[key.id, named] = (key, *self._entered(key, named))
         return known[1:]
+
+    def act_for(self, key: ApiKey, reach: ProfileReach, user: bytes) -> tuple[ApiKey, ProfileReach]:
+        """The same for an end user of a front end. Profiles of an owner are the user's own too, or a request that names
+        one would leave the user."""
+        known = self._users.get((key.id, key.owner, user))
+        if known is None or known[0] is not key or known[1] is not reach:
+            if len(self._users) >= MAX_USERS:
+                self._users.clear()
+            others = {name: _owned_by(profile, user) for name, profile in reach.others.items()}
+            acting = ProfileReach(_owned_by(reach.profile, user), others, reach.bound)
+            owner = owner_for(key.owner, user)
+            known = self._users[key.id, key.owner, user] = (key, reach, replace(key, owner=owner), acting)
+        return known[2:]
 
     def _entered(self, key: ApiKey, named: str | None) -> tuple[ApiKey, ProfileReach]:
         allowed = {name: profile for name, profile in self._profiles.items() if _may_use(key, profile)}
@@ -72,6 +90,10 @@ class ProfileAccess:
             words = "The profile of this key does not exist any more. An admin can give the key another one."
             raise ClientError("profile_not_found", words, status=404)
         return found
+
+
+def _owned_by(profile: Profile, user: bytes) -> Profile:
+    return replace(profile, owner=owner_for(profile.owner, user)) if profile.owner else profile
 
 
 def _may_use(key: ApiKey, profile: Profile) -> bool:

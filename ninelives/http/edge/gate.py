@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -22,6 +23,7 @@ from ninelives.http.api_style import OPENAI, STYLE_CHARS, STYLES, ApiStyle
 from ninelives.http.body import too_large
 from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
+from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.base import Logger
@@ -67,6 +69,7 @@ _READ = frozenset(
         b"content-length",
         b"access-control-request-headers",
         _SESSION_KEY,
+        *USER_HEADERS,
     },
 )
 
@@ -82,6 +85,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
     open_paths: frozenset[str] = frozenset()
     open_prefixes: tuple[str, ...] = ()
+    end_users: EndUsers = EndUsers("", time.time)
     mask: Callable[[str], str] = str
     """Hides secrets in the text of an error."""
 
@@ -261,6 +265,9 @@ class Gate:
             answer.headers += _session_key(seen[_SESSION_KEY])
         if self._profiles is not None and not is_open:
             state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
+            user = self._rules.end_users.of(key, seen, scope["path"])
+            if user is not None:
+                state["key"], state["reach"] = self._profiles.act_for(state["key"], state["reach"], user)
 
     def _is_open(self, scope: Scope) -> bool:
         path = scope["path"]

@@ -64,6 +64,11 @@ def scope_of(method: str, path: str) -> str | None:
     return None
 
 
+def is_plain(path: str) -> bool:
+    """Whether a path (of a request) shows nothing that belongs to an owner: models, capabilities, toolsets."""
+    return path in _PLAIN_PATHS or path.startswith("/v1/models/")
+
+
 def _is_below(path: str, tops: tuple[str, ...]) -> bool:
     return any(path == top or path.startswith(top + "/") for top in tops)
 

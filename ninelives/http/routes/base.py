@@ -28,7 +28,7 @@ from ninelives.http.answering import Answering, Body, RouteParts
 from ninelives.http.body import parse_json, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
-from ninelives.http.edge.scopes import guarded
+from ninelives.http.edge.scopes import APPROVE, guarded, permits
 from ninelives.http.references import check_results
 from ninelives.journal.answers import not_pending
 from ninelives.journal.base import Logger
@@ -192,7 +192,7 @@ class RunRoutes(DialectRoutes):
             parse = partial(self.pure_parse, context=context, max_parts=parts.max_parts)
             parsed, size = await parse_json(request, parts.body, parts.aside, parse)
         context = answering.act_for(request, context, parsed.asked.owner)
-        if parsed.reply is not None:
+        if parsed.reply is not None and permits(request.state.key.scopes, APPROVE):  # else it is a text like any other
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:
                 return answered
