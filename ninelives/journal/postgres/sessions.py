@@ -136,7 +136,7 @@ async def _entry_of(connection: Connection, turn: SessionTurn) -> str:
     if is_one_chat(turn.session):
         return turn.session
     for query, mark in zip(("entry_by_all", "entry_by_user"), turn.before, strict=True):
-        known: str | None = await connection.fetchval(SQL[query], turn.owner, mark)
+        known: str | None = await connection.fetchval(SQL[query], turn.owner, mark) if mark else None
         if known:
             return known
     taken = await connection.fetchval(SQL["is_listed"], turn.owner, turn.session)

@@ -297,9 +297,7 @@ class SqliteDatabase:
                 one.segments = pack_all(one.records, one.crc)
 
         def store(db: apsw.Connection) -> None:
-            for one in work:
-                if one.segments:
-                    store_segments(db, one.tail.n, one.segments)
+            store_segments(db, [(one.tail.n, one.segments) for one in work if one.segments])
 
         await self.upkeep_thread.ask(pack)
         await self.writer.ask(store)

@@ -43,6 +43,8 @@ def connect(path: Path) -> apsw.Connection:
     """A connection that waits for locks and never checkpoints by itself."""
     db = apsw.Connection(str(path))
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    # Plans do not depend on bound values. Otherwise a query beside a partial index is planned anew on each call.
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     db.set_busy_timeout(BUSY_MS)
     pragma(db, "wal_autocheckpoint", 0)
     pragma(db, "temp_store", 2)  # in memory: no content in temporary files

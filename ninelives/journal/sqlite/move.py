@@ -138,7 +138,7 @@ class SqliteCarrier:
         sealed = run.last_seq if run.hidden else -1
         found: Any = db.execute(SQL["put_run"], (*values, sealed, origin(run.id), len(run.turn or b""))).fetchone()
         if records:
-            store_segments(db, int(found[0]), pack_all(records, origin(run.id)))
+            store_segments(db, [(int(found[0]), pack_all(records, origin(run.id)))])
 
     def _accept_secret(self, value: bytes) -> None:
         path = self._data / "secret"

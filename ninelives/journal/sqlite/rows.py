@@ -91,14 +91,16 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
     if asked.key is not None:
         db.execute(SQL["insert_key"], (asked.owner, asked.key, asked.fingerprint, opening.run))
     taken = _take_conversation(db, opening, resolved, facts) if asked.kept == "stored" else None
-    fence = _insert_run(db, fences, opening, resolved, len(records) - 1)
+    row, fence = _new_run(fences, opening, resolved, len(records) - 1)
+    db.execute(SQL["insert_run"], row)
     n = fence.n
     values: list[apsw.SQLiteValue] = []
     fence = replace(fence, seq=len(records) - 1, crc=_chain(n, fence.crc, records, values), conversation=taken)
     after = fence.after_mark(opening.ended) if opening.ended else fence
     fences.put(opening.run, after)
     if opening.ended:
-        _mark(db, opening.run, fence, after, opening.ended)
+        db.execute(SQL["mark_run"], _marked_row(fence, after, opening.ended))
+        _end(db, opening.run, fence, opening.ended)
     return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
 
 
@@ -121,38 +123,37 @@ def _take_conversation(db: apsw.Connection, opening: Opening, resolved: Resolved
     return conversation
 
 
-def _insert_run(db: apsw.Connection, fences: Fences, opening: Opening, resolved: Resolved, last_seq: int) -> Fence:
-    """The row of a new run. Returns its fence before the first record."""
+def _new_run(
+    fences: Fences, opening: Opening, resolved: Resolved, last_seq: int
+) -> tuple[tuple[apsw.SQLiteValue, ...], Fence]:
+    """The row of a new run, and its fence before the first record."""
     held, asked, n = opening.holder is not None, opening.asked, fences.next_number()
     crc = origin(opening.run)
-    db.execute(
-        SQL["insert_run"],
-        (
-            n,
-            asked.owner,
-            opening.run,
-            opening.dialect,
-            opening.model,
-            "running" if held else "queued",
-            int(held),
-            int(not held),
-            last_seq,
-            crc,
-            opening.at,
-            opening.at,
-            resolved.session or "",
-            resolved.conversation,
-            resolved.previous,
-            asked.key,
-            opening.metadata,
-            asked.match,
-            asked.credential,
-            int(bool(asked.credential)),
-            asked.kept,
-            asked.resend_ms,
-        ),
+    row = (
+        n,
+        asked.owner,
+        opening.run,
+        opening.dialect,
+        opening.model,
+        "running" if held else "queued",
+        int(held),
+        int(not held),
+        last_seq,
+        crc,
+        opening.at,
+        opening.at,
+        resolved.session or "",
+        resolved.conversation,
+        resolved.previous,
+        asked.key,
+        opening.metadata,
+        asked.match,
+        asked.credential,
+        int(bool(asked.credential)),
+        asked.kept,
+        asked.resend_ms,
     )
-    return Fence(
+    fence = Fence(
         owner=asked.owner,
         n=n,
         attempt=int(held),
@@ -164,6 +165,7 @@ def _insert_run(db: apsw.Connection, fences: Fences, opening: Opening, resolved:
         resend_ms=asked.resend_ms,
         waits=bool(asked.credential),
     )
+    return row, fence
 
 
 def _chain(n: int, crc: int, records: Sequence[Record], values: list[apsw.SQLiteValue]) -> int:
@@ -193,13 +195,15 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
     values: list[apsw.SQLiteValue] = []
     marks: list[tuple[str, Fence, Fence | None, Mark]] = []
     opened: dict[str, int] = {}
+    rows: list[tuple[apsw.SQLiteValue, ...]] = []
     is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
     for part in slices:
         opening = part.opening
         if opening is None or opening.foregone is None:
             fence = fences.get(part.run)
         else:
-            fence = _insert_run(db, fences, opening, opening.foregone, len(part.records) - 1)
+            row, fence = _new_run(fences, opening, opening.foregone, len(part.records) - 1)
+            rows.append(row)
             opened[part.run] = fence.n
         if (
             fence is None
@@ -218,19 +222,26 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
             marks.append((part.run, fence, after, part.mark))
         fences.put(part.run, after)
         verdicts.append(is_written)
+    if rows:  # each statement by itself would be looked up, and evict another one from the cache
+        db.executemany(SQL["insert_run"], rows)
     first = _insert(db, fences, values)
-    for run, fence, after, mark in marks:
-        _mark(db, run, fence, after, mark)
+    if marks:
+        db.executemany(SQL["mark_run"], [_marked_row(fence, after, mark) for _, fence, after, mark in marks])
+    for run, fence, _, mark in marks:
+        if mark.ended:
+            _end(db, run, fence, mark)
     return Written(verdicts, first, opened)
 
 
-def _mark(db: apsw.Connection, run: str, fence: Fence, after: Fence | None, mark: Mark) -> None:
+def _marked_row(fence: Fence, after: Fence | None, mark: Mark) -> tuple[apsw.SQLiteValue, ...]:
     turn = mark.turn or None if fence.kept == "stored" else None  # nothing follows other runs
     wake_at, asks = (after.wake_at, after.asks) if after else (0, "")
     flags = int(mark.parked), int(mark.ended), int(mark.chains)
-    db.execute(SQL["mark_run"], (fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks))
-    if not mark.ended:
-        return
+    return (fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks)
+
+
+def _end(db: apsw.Connection, run: str, fence: Fence, mark: Mark) -> None:
+    """What else changes with the end of a run."""
     if fence.signals:
         db.execute(SQL["end_signals"], (run,))
     if mark.void:
@@ -270,8 +281,8 @@ def signal(db: apsw.Connection, fences: Fences, owner: str, signal: Signal) -> b
 
 def answered(db: apsw.Connection, fences: Fences, told: Sequence[Gone], at: int) -> None:
     """Deliveries.answered, inside the transaction."""
+    db.executemany(SQL["answered"], [(*each, at) for each in told])
     for owner, run in told:
-        db.execute(SQL["answered"], (owner, run, at))
         fence = fences.get(run)
         if fence is not None and fence.owner == owner and fence.waits:
             fences.put(run, replace(fence, waits=False, lost_at=0))

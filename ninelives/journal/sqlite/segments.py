@@ -52,12 +52,12 @@ def pack_all(records: list[Record], crc: int) -> list[Segment]:
     return segments
 
 
-def store_segments(db: apsw.Connection, n: int, segments: list[Segment]) -> None:
-    """Write the segments of a run, and note in its row how far it is sealed."""
-    for segment in segments:
-        db.execute(SQL["insert_segment"], (n, segment.first, segment.last, segment.crc_before, segment.blob))
-    end = segments[-1]
-    db.execute(SQL["seal_run"], (n, end.last, end.crc_after, sum(len(segment.blob) for segment in segments)))
+def store_segments(db: apsw.Connection, packed: list[tuple[int, list[Segment]]]) -> None:
+    """Write the segments of runs, each given by its number, and note in their rows how far they are sealed."""
+    rows = [(n, each.first, each.last, each.crc_before, each.blob) for n, segments in packed for each in segments]
+    db.executemany(SQL["insert_segment"], rows)
+    ends = [(n, segments[-1], sum(len(each.blob) for each in segments)) for n, segments in packed]
+    db.executemany(SQL["seal_run"], [(n, end.last, end.crc_after, size) for n, end, size in ends])
 
 
 def trim_rows(floor: int, db: apsw.Connection) -> int:

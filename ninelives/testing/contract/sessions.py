@@ -44,12 +44,16 @@ class Lister:
 
     async def chat(self, run: str, history: list[Message], user: str, answer: str) -> None:
         """A stored chat that resends its history: one run, listed."""
+        await self.sessions.list_turns([await self.chat_turn(run, history, user, answer)])
+
+    async def chat_turn(self, run: str, history: list[Message], user: str, answer: str) -> SessionTurn:
+        """The same, not listed yet."""
         await self.author.finished(run, derived_session=DERIVED)
         said = says(user, answer)
         text = f"{user}\n\n{answer}"
         before, after = marks_of(DERIVED, history), marks_of(DERIVED, [*history, *said])
         counts = {"messages": 2, "earlier": len(history), "text": text, "preview": user, "source": "chat"}
-        await self.add(run, before=before, after=after, **counts)
+        return self.turn(run, before=before, after=after, **counts)
 
     async def ids(self, **query: Any) -> list[str]:
         """The ids of a page."""
@@ -162,6 +166,25 @@ class SessionContract:
         assert ((await lister.row(first)).title, (await lister.row(second)).title) == ("", "The second")
         await backend.store.sessions.forget("ann", second)
         assert [each.run for each in await backend.store.sessions.runs("ann", first)] == ["a1", "a2", "a3"]
+
+    async def test_d2_turns_that_are_listed_at_once_find_each_other(self, backend: Backend) -> None:
+        ann, lister = listing(backend)
+        chats = [
+            ("a1", [], "hello", "hi"),
+            ("b1", [], "hello", "good day"),
+            ("a2", says("hello", "hi"), "more", "much"),
+        ]
+        turns = [await lister.chat_turn(*chat) for chat in chats]
+        await ann.finished("b2", previous="b1")
+        turns.append(lister.turn("b2", previous="b1", text="last words"))
+        await lister.sessions.list_turns(turns)
+        first, second = DERIVED, f"{DERIVED}.b1"
+        for entry, runs in ((first, ["a1", "a2"]), (second, ["b1", "b2"])):
+            assert [each.run for each in await lister.sessions.runs("ann", entry)] == runs
+            assert (await lister.row(entry)).turns == 2
+        assert (await lister.found("last"), await lister.found("much")) == ([second], [first])
+        await lister.sessions.list_turns(turns)
+        assert (await lister.row(first)).turns == 2
 
     async def test_d2_a_chat_whose_client_changes_the_answers_is_one_session(self, backend: Backend) -> None:
         _, lister = listing(backend)

@@ -9,9 +9,10 @@ SELECT owner, session, run, at, turn FROM session_turns AS t WHERE listed = 0 AN
   AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.owner = t.owner AND r.id = t.run AND r.hidden = 0)
 ORDER BY owner, session, n LIMIT ?2;
 
--- name: run_to_list
--- How far a run is listed. Nothing if it is gone.
-SELECT listed, entry FROM runs WHERE owner = ? AND id = ? AND hidden = 0;
+-- name: runs_to_list
+-- How far runs are listed: ?1 is a JSON list of owners and ids. Those that are gone are left out.
+SELECT r.owner, r.id, r.listed, r.entry FROM json_each(?1) AS named
+JOIN runs AS r ON r.owner = named.value ->> 0 AND r.id = named.value ->> 1 WHERE r.hidden = 0;
 
 -- name: turn_to_list
 -- Whether a stored turn must be listed.
@@ -55,7 +56,7 @@ UPDATE runs SET entry = ?3, listed = ?4, bytes = bytes + ?5 WHERE owner = ?1 AND
 UPDATE session_turns SET listed = 1 WHERE owner = ?1 AND session = ?2 AND COALESCE(run, '') = ?3 AND listed = 0;
 
 -- name: add_text
--- Add a text to the search.
+-- Add a text to the search. Rows of more texts may follow.
 INSERT INTO session_texts (owner, entry, run, mark_all, mark_user, text) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: forget_text
