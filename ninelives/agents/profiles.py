@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 
 from ninelives.agents.base import Agent, RunForgetter, Turn
-from ninelives.core.events import AnyEvent
+from ninelives.core.events import AnyEvent, RunAccepted
 from ninelives.core.state import RunState
 
 
@@ -21,22 +21,22 @@ class ByProfile:
 
     async def end_leftovers(self, state: RunState) -> None:
         """See Agent.end_leftovers."""
-        await self.agent_of(state).end_leftovers(state)
+        await self.agent_of(state.facts.accepted).end_leftovers(state)
 
     def run(self, turn: Turn) -> AsyncIterator[AnyEvent]:
         """See Agent.run."""
-        return self.agent_of(turn.state).run(turn)
+        return self.agent_of(turn.state.facts.accepted).run(turn)
 
     async def forget(self, state: RunState) -> bool:
         """See RunForgetter.forget."""
-        agent = self.agent_of(state)
+        agent = self.agent_of(state.facts.accepted)
         return await agent.forget(state) if isinstance(agent, RunForgetter) else True
 
-    def agent_of(self, state: RunState) -> Agent:
+    def agent_of(self, accepted: RunAccepted) -> Agent:
         """The agent of a run."""
-        return self._others.get(state.facts.accepted.spec.model, self._default)
+        return self._others.get(accepted.spec.model, self._default)
 
 
-def agent_for(agent: Agent, state: RunState) -> Agent:
+def agent_for(agent: Agent, accepted: RunAccepted) -> Agent:
     """The agent that answers this run: what it says of itself, such as `resumable`, is true of this run alone."""
-    return agent.agent_of(state) if isinstance(agent, ByProfile) else agent
+    return agent.agent_of(accepted) if isinstance(agent, ByProfile) else agent

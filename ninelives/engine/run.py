@@ -141,6 +141,9 @@ class ClaimedRun:
         """True where the run is in memory only: it has one reader, whose leaving ends it."""
         self.detached = state.facts.accepted.spec.on_disconnect == "detach"
         """True where the run goes on without its caller."""
+        self.accepted = state.facts.accepted
+        self.gone = False
+        """True where the run may be somebody else's."""
         self.happened: set[ClaimEvent] = set()
         """What has happened to this claim so far."""
         self.halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -170,6 +173,7 @@ class ClaimedRun:
         except KeyError:
             raise IllegalStep(f"{event.value} cannot happen to a claim that is {before.value}") from None
         self.happened.add(event)
+        self.gone = self.phase is LOST or self.phase is LAPSED
         if self.gone and before is not self.phase:  # what was staged never happened
             self.staging = Writing(self.committed)
             self.dismiss()
@@ -180,11 +184,6 @@ class ClaimedRun:
         """The agent must stop now."""
         if not self.halt.done():
             self.halt.set_result(None)
-
-    @property
-    def gone(self) -> bool:
-        """True where the run may be somebody else's."""
-        return self.phase is LOST or self.phase is LAPSED
 
     def lose(self) -> None:
         """The store refused a write: the run is somebody else's, or was deleted."""
@@ -199,8 +198,8 @@ class ClaimedRun:
             self._steers.setdefault(steer.id, steer)
         return len(self._steers) > known
 
-    def pending_steers(self) -> list[SteerApplied]:
-        """The steers that the journal does not settle."""
+    def pending(self) -> list[SteerApplied]:
+        """See Steering.pending: the steers that the journal does not settle."""
         if not self._steers:
             return []
         facts = self.staged.facts
@@ -242,7 +241,7 @@ class ClaimedRun:
         self.pending_bytes += len(data)
 
     @property
-    def pending(self) -> bool:
+    def unwritten(self) -> bool:
         """True while something staged is not committed."""
         return bool(self._mark or self._entries) or self.flushing
 

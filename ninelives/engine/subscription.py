@@ -222,7 +222,7 @@ class Subscription:
         """What can be said without waiting."""
         if self._buffer:
             return self._take()
-        if (page := self._kept_page()) is not None:
+        if self._ready is not None and (page := self._kept_page(self._ready)) is not None:
             return Chunk(page)
         if self._ended:
             return StreamEnded()
@@ -260,9 +260,6 @@ class Subscription:
         self.active = True
         if self._joined is not None and self._joined.in_memory:
             self._joined.wake()
-        return self._chunk_of(parts)
-
-    def _chunk_of(self, parts: Sequence[Frame | Chunk]) -> Chunk:
         first = parts[0]
         if isinstance(first, Chunk):
             return first
@@ -270,11 +267,11 @@ class Subscription:
             return self._source.shared.encoded(self.run, self._projection.name, first)
         return Chunk(first if len(parts) == 1 else b"".join(part for part in parts if isinstance(part, bytes)))
 
-    def _kept_page(self) -> bytes | None:
-        if self._ready is None or self._cut or self._gone:
+    def _kept_page(self, ready: Iterator[bytes]) -> bytes | None:
+        if self._cut or self._gone:
             return None
         self.active = True
-        page = next(self._ready, None)
+        page = next(ready, None)
         if page is None:
             self._ready, self._ended = None, True
         return page
@@ -336,7 +333,7 @@ class Subscription:
         if self._unsure and self._seq >= 0:
             await self._look_at_attempts(store)
         self._page, self._at = page, 0
-        if self._alike is not None and self._seq >= 0 and not self._is_ahead():
+        if self._alike is not None and self._seq >= 0 and not (self._ahead and self._is_behind()):
             view, _ = self._projection.live(self._view)
             self._standing = self._source.shared.standing(self.run, self._alike, place, view)
             self._view = self._standing.view
@@ -363,7 +360,7 @@ class Subscription:
         if self._join():
             return
         await self._still_there()
-        if self._is_ahead():
+        if self._ahead and self._is_behind():
             asyncio.get_running_loop().call_later(RETRY_S, self._wake)
         elif self._driven or not isinstance(self._projection, Patient):
             self._at_edge()
@@ -406,7 +403,7 @@ class Subscription:
 
     def _join(self) -> bool:
         live = self._source.lives.get(self.run)
-        if live is None or live.committed.seq != self._seq or live.gone or self._is_ahead():
+        if live is None or live.committed.seq != self._seq or live.gone or (self._ahead and self._is_behind()):
             return False
         self._at_edge()
         live.join(self._projection, self._view, self)
@@ -419,9 +416,9 @@ class Subscription:
             self._unlisten = None
         return True
 
-    def _is_ahead(self) -> bool:
-        """Has the reader named a position that the run has not reached? The audience cannot wait for it."""
-        if self._ahead and isinstance(self._projection, Resumable):
+    def _is_behind(self) -> bool:
+        """Has the run not reached the position that the reader named? The audience cannot wait for it."""
+        if isinstance(self._projection, Resumable):
             self._ahead = not self._projection.reached(self._view, self._seq)
         return self._ahead
 

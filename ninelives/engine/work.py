@@ -246,7 +246,7 @@ class WorkFinder:
                 state = await read_state(store, owner, run)
             finally:
                 self._unread.discard(run)
-                self._quarantine.known()
+                asyncio.get_running_loop().call_soon(self._quarantine.begin_next)  # if it is a suspect, it asks first
             if state is None or state.ended:
                 return
             # The claim below counts the death of the last attempt. With one strike in the journal it is the second.
@@ -293,13 +293,13 @@ class WorkFinder:
         if known is None or not span.held():
             return writer.give_back(claim.run, claim.attempt, known)
         run = ClaimedRun(known, claim.attempt, ClaimPhase.CLAIMED, span, alone)
-        self._count(run, clean=clean)
+        self._count(run, known.facts.strikes, clean=clean)
         if known.facts.strikes >= self._limits.strikes:
             await self._give_up(run, writer)
         else:
             await self._workers.drive(run, Claimed(clean=clean, overdue=claim.overdue))
 
-    def _count(self, run: ClaimedRun, *, clean: bool) -> None:
+    def _count(self, run: ClaimedRun, strikes: int, *, clean: bool) -> None:
         parked_here = self._workers.parked.pop(run.run, False)
         self.taken_over += not clean
         if not clean and len(self.survivors) < MOST_SURVIVORS:
@@ -307,7 +307,6 @@ class WorkFinder:
         if run.attempt > 1:
             self.restarted += clean and not parked_here
             self.recovered += not (clean and parked_here)
-            strikes = run.staged.facts.strikes
             self._log.info("run_recovered", run=run.run, attempt=run.attempt, strikes=strikes, clean=clean)
 
     async def _give_up(self, run: ClaimedRun, writer: Writer) -> None:
@@ -353,24 +352,21 @@ class Quarantine:
         self._unread = unread
         self._busy = False
 
-    def known(self) -> None:
-        """One of `unread` was looked at; if it is a suspect it asks for its turn now."""
-        asyncio.get_running_loop().call_soon(self._next)
-
     async def turn(self, claimed_at: int) -> QuarantineTurn:
         """Wait to be alone. Call `over()` on the result."""
         future: asyncio.Future[QuarantineTurn] = asyncio.get_running_loop().create_future()
         self._entered += 1
         heappush(self._waiting, (-claimed_at, self._entered, future))
-        self._next()
+        self.begin_next()
         return await future
 
     def done(self) -> None:
         """A turn is over."""
         self._busy = False
-        self._next()
+        self.begin_next()
 
-    def _next(self) -> None:
+    def begin_next(self) -> None:
+        """Give the next one its turn, if there is one and nobody has to be waited for."""
         while self._waiting and not self._busy and not self._unread:
             share = ALL_S / len(self._waiting)
             _, _, future = heappop(self._waiting)

@@ -210,7 +210,7 @@ class Worker:
         resolved = run.staged.facts.accepted.resolved
         follows = resolved.previous is not None or resolved.session_turns is not None
         earlier = await self._history() if follows else ()
-        turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self, steering=self)
+        turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self, steering=run)
         self._begun = True
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -243,10 +243,6 @@ class Worker:
     def put(self, delta: Delta) -> None:
         """See DeltaSink.put."""
         self._writer.delta(self.run, delta)
-
-    def pending(self) -> Sequence[SteerApplied]:
-        """See Steering.pending."""
-        return self.run.pending_steers()
 
     def put_last(self, message: MessageCompleted) -> None:
         """See DeltaSink.put_last."""
@@ -429,7 +425,7 @@ class Workers:
         begun: it may be somebody else's, and if not it is given back (P11)."""
         parts, name = self._parts, run.run
         self._readers.lives[name] = run
-        agent = agent_for(parts.agent, run.staged)
+        agent = agent_for(parts.agent, run.accepted)
         writer = self.writers[run.in_memory]
         worker = Worker(run, agent, writer, self.earlier, parts, self.accounts)
         self.by_run[name] = worker
@@ -452,7 +448,9 @@ class Workers:
         worker = before or self.start(run)
         try:
             if run.phase is ClaimPhase.CLAIMED:
-                claimed = await self._with_signals(worker, claimed)
+                signals = await (self._parts.memory if run.in_memory else self._parts.durable).signals(run.run)
+                if signals or claimed.overdue:
+                    claimed = self._with_signals(worker, claimed, signals)
             await worker.drive(claimed)
         except Exception:
             if not run.committed.ended:  # nobody drives it now, and our beats would keep it
@@ -483,10 +481,9 @@ class Workers:
             if run.committed.facts.accepted.resolved.previous is not None:
                 self.earlier.ended(run.committed)
 
-    async def _with_signals(self, worker: Worker, claimed: Claimed) -> Claimed:
+    def _with_signals(self, worker: Worker, claimed: Claimed, signals: Sequence[Signal]) -> Claimed:
         """What was said while nobody held the run."""
         run = worker.run
-        signals = await (self._parts.memory if run.in_memory else self._parts.durable).signals(run.run)
         if run.staged.facts.asked is not None:
             answer = answer_to(run.staged, signals, overdue=claimed.overdue)
             claimed = msgspec.structs.replace(claimed, answer=answer)

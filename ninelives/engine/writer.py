@@ -21,13 +21,12 @@ from ninelives.core.errors import ServerError, store_not_asked, store_unavailabl
 from ninelives.core.events import AnyEvent, ApprovalRequested, Delta, SteerUnused, Terminal
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
-from ninelives.engine.claim import ClaimEvent, ClaimPhase
+from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.lease import Lease
 from ninelives.engine.run import ClaimedRun, ClaimLost, PendingOpening, asking_mark, end_mark, parked_mark
 from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
-LAPSED, LOST = ClaimPhase.LAPSED, ClaimPhase.LOST
 Staged = ClaimedRun | PendingOpening
 FEW = 16
 """A flush of fewer runs than this is put off once more: 50 streams then share a flush by fifteen, not by five."""
@@ -70,7 +69,7 @@ class Writer:
 
     def delta(self, run: ClaimedRun, event: Delta) -> None:
         """Add a delta to the next batch. IllegalEvent: refused. ClaimLost: not ours any more."""
-        if run.phase is LOST or run.phase is LAPSED:  # not `gone`: a property costs more than the question
+        if run.gone:
             raise ClaimLost(run.run)
         urgent = not run.staging.drafting
         run.stage(event, codec.encode(event), self._now_ms())
@@ -82,7 +81,7 @@ class Writer:
         if run.gone:
             raise ClaimLost(run.run)
         if isinstance(event, Terminal):
-            for steer in run.pending_steers():
+            for steer in run.pending():
                 unused = SteerUnused(id=steer.id, messages=steer.messages)
                 run.stage(unused, codec.encode(unused), self._now_ms())
         run.stage(event, codec.encode(event), self._now_ms())
@@ -125,7 +124,7 @@ class Writer:
         left_at = self._clock() if ClaimEvent.LEAVE in run.happened else 0
         run.stage_mark(parked_mark(self._now_ms(), run.staged, left_at=left_at))
         self._enqueue(run, True)
-        while not run.gone and run.pending:
+        while not run.gone and run.unwritten:
             await run.news()
         self._notifier.ring([WORK])
 

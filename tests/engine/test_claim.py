@@ -82,6 +82,6 @@ async def test_P18_of_all_suspects_the_one_that_was_claimed_last_is_tried_first(
     await asyncio.sleep(0)
     for _ in range(3):
         unread.pop()
-        quarantine.known()
+        quarantine.begin_next()
     await asyncio.gather(*tried)
     assert order == [30, 20, 10]

@@ -103,7 +103,7 @@ async def test_a_steer_at_another_process_reaches_the_holder(house: House) -> No
     await other.steer(OWNER, run, steer("more"))
     live = engine.readers.lives.get(run)
     assert live is not None
-    await until(live.pending_steers, "the notification")
+    await until(live.pending, "the notification")
     house.holds["1"].set()
     assert (await ended(other, run)).facts.steered == {"steer_more"}
 

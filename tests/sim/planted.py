@@ -199,7 +199,7 @@ def _backwards(run: ClaimedRun) -> list[e.SteerApplied]:
 
 PLANTED = {
     "steers are used in the wrong order": Planted(
-        _nothing, frozenset({"steer"}), 120, ("ninelives.engine.run.ClaimedRun.pending_steers", _backwards)
+        _nothing, frozenset({"steer"}), 120, ("ninelives.engine.run.ClaimedRun.pending", _backwards)
     ),
     "loses the tail": Planted(_store(LosesTheTail), kinds("numbers", "told", "references", "end"), 20),
     "tells before it writes": Planted(

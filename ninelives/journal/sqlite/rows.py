@@ -39,6 +39,8 @@ from ninelives.journal.values import (
 
 SQL = queries.load("sqlite", "store")
 SESSIONS = queries.load("sqlite", "sessions")
+Marked = tuple[str, Fence, Fence | None, Mark]
+"""A run with its fence before and after a mark."""
 _VALUES = "(?,?,?,?,?,?)"
 _INSERT = {
     # The only statement that is built. Few big inserts make the log fast; powers of two keep the set small.
@@ -99,8 +101,7 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
     after = fence.after_mark(opening.ended) if opening.ended else fence
     fences.put(opening.run, after)
     if opening.ended:
-        db.execute(SQL["mark_run"], _marked_row(fence, after, opening.ended))
-        _end(db, opening.run, fence, opening.ended)
+        _mark(db, [(opening.run, fence, after, opening.ended)])
     return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
 
 
@@ -193,7 +194,7 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
     """Journal.append, inside the transaction."""
     verdicts: list[Verdict] = []
     values: list[apsw.SQLiteValue] = []
-    marks: list[tuple[str, Fence, Fence | None, Mark]] = []
+    marks: list[Marked] = []
     opened: dict[str, int] = {}
     rows: list[tuple[apsw.SQLiteValue, ...]] = []
     is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
@@ -226,18 +227,21 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
         db.executemany(SQL["insert_run"], rows)
     first = _insert(db, fences, values)
     if marks:
-        db.executemany(SQL["mark_run"], [_marked_row(fence, after, mark) for _, fence, after, mark in marks])
-    for run, fence, _, mark in marks:
-        if mark.ended:
-            _end(db, run, fence, mark)
+        _mark(db, marks)
     return Written(verdicts, first, opened)
 
 
-def _marked_row(fence: Fence, after: Fence | None, mark: Mark) -> tuple[apsw.SQLiteValue, ...]:
-    turn = mark.turn or None if fence.kept == "stored" else None  # nothing follows other runs
-    wake_at, asks = (after.wake_at, after.asks) if after else (0, "")
-    flags = int(mark.parked), int(mark.ended), int(mark.chains)
-    return (fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks)
+def _mark(db: apsw.Connection, marks: Sequence[Marked]) -> None:
+    rows: list[tuple[apsw.SQLiteValue, ...]] = []
+    for _, fence, after, mark in marks:
+        turn = mark.turn or None if fence.kept == "stored" else None  # nothing follows other runs
+        wake_at, asks = (after.wake_at, after.asks) if after else (0, "")
+        flags = int(mark.parked), int(mark.ended), int(mark.chains)
+        rows.append((fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks))
+    db.executemany(SQL["mark_run"], rows)
+    for run, fence, _, mark in marks:
+        if mark.ended:
+            _end(db, run, fence, mark)
 
 
 def _end(db: apsw.Connection, run: str, fence: Fence, mark: Mark) -> None:
