@@ -239,7 +239,8 @@ def permitted(*places: str) -> Iterator[None]:
     except InsufficientPrivilegeError as error:
         raise NotPermitted(
             f"{error}. The role needs a database of its own: ALTER DATABASE ... OWNER TO ..., "
-            "or GRANT ALL ON SCHEMA public TO ... in it."
+            "or GRANT ALL ON SCHEMA public TO ... in it. Or upgrade the schema with another role that may "
+            "(ninelives store upgrade)."
         ) from error
 
 
@@ -297,6 +298,18 @@ async def describe_postgres(settings: Settings) -> str:
 
     url = settings.store.url
     return f"{without_password(url)}: {await describe(_direct(settings, url))}"
+
+
+async def upgrade_postgres(settings: Settings) -> tuple[int, int]:
+    """Bring the schema of the configured database up to date; its number before and after. Raises StoreUnavailable,
+    NewerStore and NotPermitted."""
+    with _asyncpg_needed():
+        from ninelives.journal.postgres.connections import Wiring
+        from ninelives.journal.postgres.schema import upgrade
+
+    chosen = settings.store
+    with permitted(chosen.url):
+        return await upgrade(_direct(settings, chosen.url), Wiring(chosen.lanes, chosen.pool, chosen.direct_url))
 
 
 async def check_postgres(settings: Settings, judge: Judge, on_progress: Callable[[int, int], None]) -> Report:

@@ -1,5 +1,5 @@
-"""ninelives store. Owns: check, compact, backup, restore and set-aside, and what they print. Refuses to know: how a
-store is built."""
+"""ninelives store. Owns: check, upgrade, compact, backup, restore and set-aside, and what they print. Refuses to
+know: how a store is built."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @click.group(cls=HelpfulGroup)
 def store() -> None:
-    """Check, compact, back up and restore the store.
+    """Check, upgrade, compact, back up and restore the store.
 
-    On PostgreSQL only `check` works. Use the tools of PostgreSQL for the rest."""
+    On PostgreSQL only `check` and `upgrade` work. Use the tools of PostgreSQL for the rest."""
 
 
 def _data_option(command: Any) -> Any:
@@ -107,6 +107,35 @@ def _print_report(name: str, report: Report, as_json: bool) -> bool:
         for problem in report.problems:
             click.echo(f"  {problem}")
     return not report.problems
+
+
+@store.command("upgrade", short_help="Bring the schema of a PostgreSQL store up to date.")
+@json_option
+def upgrade_store(as_json: bool) -> None:
+    """Bring the schema of a PostgreSQL store up to date, and do nothing else.
+
+    `serve` does this too. Run it on its own where the servers use a role that may not change tables: set
+    NINELIVES_STORE_URL to the URL of the owner for this one command. Replicas of the release before may be running.
+
+    A SQLite store is upgraded by the server that opens it."""
+    import asyncio
+
+    from ninelives.app.known_secrets import without_secrets
+    from ninelives.app.settings import without_password
+    from ninelives.app.store import NotPermitted, upgrade_postgres
+    from ninelives.journal.values import NewerStore, StoreUnavailable
+
+    settings = _settings(None)
+    if not settings.store.shared:
+        raise click.ClickException("the store is a SQLite file: `ninelives serve` upgrades it when it starts.")
+    url = settings.store.url
+    try:
+        before, after = asyncio.run(upgrade_postgres(settings))
+    except (StoreUnavailable, NewerStore, ConfigError, NotPermitted) as error:
+        why = without_secrets(str(error), url, settings.store.direct_url)
+        raise click.ClickException(f"{without_password(url)}: {why}") from error
+    said = f"schema {after}, was {before}" if before != after else f"schema {after}, nothing to do"
+    click.echo(json.dumps({"before": before, "after": after}) if as_json else f"{without_password(url)}: {said}")
 
 
 @store.command("check", short_help="Check the whole store for damage.")

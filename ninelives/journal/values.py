@@ -235,8 +235,8 @@ class StoreUnavailable(Exception):
 
 
 class NewerStore(Exception):
-    """This release cannot use the store: a newer release wrote it, or the database server is too old. Nothing was
-    changed."""
+    """This release cannot use the store: a newer release wrote it, or the database server is too old or not safe.
+    Nothing was changed."""
 
 
 PAGE_BYTES = 256 * 1024

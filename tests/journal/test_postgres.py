@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import connections
 from ninelives.journal.postgres.connections import Wiring, translate
 from ninelives.journal.postgres.log import packed
+from ninelives.journal.postgres.schema import upgrade
 from ninelives.journal.postgres.store import Identity, PostgresStore
 from ninelives.journal.segments import origin
 from ninelives.journal.values import (
@@ -525,3 +527,96 @@ async def test_a_reader_that_was_shown_more_than_is_left_gets_one_clear_error(pl
         await place.store.read("ann", "r1", 3, 1)
     assert [r.data for r in await place.store.read("ann", "r1", 2, 2)] == [b"other three"]
     assert len(await place.store.read("ann", "r1", 1, 1)) == 2
+
+
+# connections
+
+
+async def role(place: Place, name: str, options: str) -> str:
+    """The URL of a role of its own, which owns the schema."""
+    await place.sql(f"DROP ROLE IF EXISTS {name}")
+    await place.sql(f"CREATE ROLE {name} LOGIN {options}")
+    await place.sql(f"GRANT ALL ON SCHEMA public TO {name}")
+    await place.sql(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}")
+    await place.sql(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {name}")
+    await place.sql(f"GRANT EXECUTE ON FUNCTION pg_read_file(text) TO {name}")  # the clock of these tests
+    await place.sql(f"GRANT pg_read_server_files TO {name}")
+    return place.url.replace("postgres@", f"{name}@", 1).replace("user=postgres", f"user={name}", 1)
+
+
+async def drop(place: Place, name: str) -> None:
+    await place.sql(f"DROP OWNED BY {name}")
+    await place.sql(f"DROP ROLE {name}")
+
+
+async def test_a_process_that_lacks_a_connection_does_not_start_and_says_the_sum(place: Place) -> None:
+    """Three such replicas started and answered nothing for minutes."""
+    url = await role(place, "few", "CONNECTION LIMIT 3")
+    with pytest.raises(StoreUnavailable, match=r"7 needed: store.lanes 2 \+ store.pool 4 \+ 1 .* 3 are free") as caught:
+        await pg.opened(url, "h2")
+    assert caught.value.passing, "others may end: the start waits for that"
+    with pytest.raises(StoreUnavailable, match=r"too many connections.*7 needed"):
+        await connections.Connections.create(url, Wiring(), "late")  # others took them after the look
+    await drop(place, "few")
+
+
+async def test_a_lane_without_a_connection_borrows_one(place: Place) -> None:
+    url = await role(place, "seven", "CONNECTION LIMIT 7")
+    store = await pg.opened(url, "h2")
+    author = Author(Backend(store, place.clock), holder="h2")
+    await author.open("r1")
+    lanes = [await store._connections._writing.acquire() for _ in range(2)]
+    for lane in lanes:
+        lane.terminate()
+        await store._connections._writing.release(lane)
+    while await connected(place, "seven") > 5:  # noqa: ASYNC110 -- their backends end a moment later
+        await asyncio.sleep(0.01)
+    hogs = [await asyncpg.connect(url) for _ in range(2)]
+    assert store._connections._writing.get_size() == 0, "both lanes must connect, and cannot"
+    for n in range(8):
+        await author.open(f"b{n}")
+        assert await author.write(f"b{n}", b"two") is Verdict.WRITTEN
+    for hog in hogs:
+        await hog.close()
+    await store.close()
+    await drop(place, "seven")
+
+
+async def connected(place: Place, name: str) -> int:
+    ((count,),) = await place.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = $1", name)
+    assert isinstance(count, int)
+    return count
+
+
+async def test_a_role_without_the_right_to_change_tables_serves_a_schema_that_is_current(place: Place) -> None:
+    """`ninelives store upgrade` is for the owner; the servers need no more than rows."""
+    await place.sql("CREATE ROLE rows_only LOGIN")
+    await place.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO rows_only")
+    await place.sql("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO rows_only")
+    await place.sql("GRANT EXECUTE ON FUNCTION pg_read_file(text) TO rows_only")
+    await place.sql("GRANT pg_read_server_files TO rows_only")
+    current = queries.migrations("postgres")[-1][0]
+    assert await upgrade(place.url, Wiring()) == (current, current)
+    store = await pg.opened(place.url.replace("postgres@", "rows_only@", 1), "h2")
+    author = Author(Backend(store, place.clock), holder="h2")
+    await author.finished("r1", session="s1")
+    assert await store.delete("ann", "r1", at=1)
+    await store.close()
+    await drop(place, "rows_only")
+
+
+async def test_a_role_that_does_not_wait_for_its_commits_is_refused(place: Place) -> None:
+    url = await role(place, "fast", "")
+    await place.sql("ALTER ROLE fast SET synchronous_commit = off")
+    with pytest.raises(NewerStore, match="synchronous_commit = on"):
+        await pg.opened(url, "h2")
+    await drop(place, "fast")
+
+
+def test_a_certificate_that_does_not_fit_is_told_as_such() -> None:
+    """It was told as a URL that is none, because the error is also a ValueError."""
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed: Hostname mismatch")
+    error.verify_message = "Hostname mismatch, certificate is not valid for 'db'."
+    known = translate(error)
+    assert isinstance(known, StoreUnavailable) and not known.passing
+    assert "Hostname mismatch" in str(known) and "sslrootcert" in str(known)

@@ -13,6 +13,7 @@ an outage."""
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -41,6 +42,8 @@ for them, and so does the whole batch that its end is part of."""
 ROUNDS = 40
 BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 """Lanes find rows by key only. A plan made while a table was small would later scan all of it."""
+BY_ANY_JOIN = {"enable_hashjoin": "on", "enable_mergejoin": "on"}
+"""Queries may join many rows, but scan no table that has an index for them."""
 
 _TRANSIENT = (
     OSError,
@@ -83,11 +86,25 @@ class Wiring(Struct, frozen=True):
     prepared: bool = True
     """Prepare statements; off for such a pooler."""
 
+    @property
+    def needs(self) -> str:
+        """How many connections a process needs, in words."""
+        total = self.lanes + self.queries + 1
+        return f"{total} needed: store.lanes {self.lanes} + store.pool {self.queries} + 1 that listens"
+
 
 def translate(error: BaseException) -> BaseException:
     """The error of this package for one of PostgreSQL's; the error itself where there is none."""
     if isinstance(error, TimeoutError):
         return StoreUnavailable("the database does not answer", passing=True, away=True)
+    if isinstance(error, ssl.SSLError):  # also a ValueError and an OSError
+        why = getattr(error, "verify_message", "") or error.reason or str(error)
+        return StoreUnavailable(
+            f"the certificate of the database is not accepted: {why}. Check the host name in the URL, sslmode and "
+            "sslrootcert",
+            passing=False,
+            away=True,
+        )
     if isinstance(error, _TRANSIENT) and not isinstance(error, ValueError):  # a bad URL is both
         reason = str(error).partition("\n")[0] or type(error).__name__
         away = not isinstance(error, _REFUSED)
@@ -97,6 +114,13 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, asyncpg.exceptions.DataCorruptedError | asyncpg.exceptions.IndexCorruptedError):
         return Damaged(f"the database is damaged: {error}")
     return error
+
+
+class NoConnection(StoreUnavailable):
+    """The database refuses one more connection. Nothing was asked."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, passing=True, away=True)
 
 
 async def _no_reset(connection: Connection) -> None:
@@ -117,13 +141,27 @@ class Connections:
 
     @classmethod
     async def create(cls, url: str, wiring: Wiring, name: str) -> Connections:
-        """Create the pools. Connections open on first use."""
+        """Create the pools and all their connections, so that a process that lacks one does not start. Raises
+        StoreUnavailable."""
         options = options_of(wiring, name)
         settings = {**options.get("server_settings", {}), **BY_INDEX} if wiring.prepared else {}
-        lane = {**options, "server_settings": settings}
-        writing = await asyncpg.create_pool(url, min_size=0, max_size=wiring.lanes, reset=_no_reset, **lane)
-        asking = await asyncpg.create_pool(url, min_size=0, max_size=wiring.queries, reset=_no_reset, **options)
-        return cls(writing, asking, wiring)
+        lane = {**options, "server_settings": settings, "max_inactive_connection_lifetime": 0}
+        query = {**options, "server_settings": {**settings, **BY_ANY_JOIN} if wiring.prepared else {}}
+        pools: list[Any] = []
+        try:
+            for size, kind in ((wiring.lanes, lane), (wiring.queries, query)):
+                pools.append(await asyncpg.create_pool(url, min_size=0, max_size=size, reset=_no_reset, **kind))
+                await _open_all(pools[-1], size)
+        except Exception as error:
+            for pool in pools:
+                pool.terminate()
+            known = translate(error)
+            if isinstance(error, asyncpg.TooManyConnectionsError):
+                known = StoreUnavailable(f"{known} ({wiring.needs})", passing=True, away=True)
+            if known is error:
+                raise
+            raise known from error
+        return cls(pools[0], pools[1], wiring)
 
     async def close(self) -> None:
         """Close all connections. Work in progress gets two seconds."""
@@ -144,8 +182,12 @@ class Connections:
 
     async def on_lane(self, lane: int, job: Job[T]) -> T:
         """Run a job on a lane, in order and without retries."""
-        async with self._lanes[lane], self._borrow(self._writing, deadline_in(WORK_S)) as connection:
-            return await job(connection)
+        async with self._lanes[lane]:
+            try:
+                async with self._borrow(self._writing, deadline_in(WORK_S)) as connection:
+                    return await job(connection)
+            except NoConnection:  # nothing was asked yet: a query connection does it
+                return await self.once(job)
 
     async def ask(self, job: Job[T], limit_s: float | None = None) -> T:
         """Run a job that may run twice. Retries for a short while after collisions and broken connections."""
@@ -184,7 +226,10 @@ class Connections:
             connection.terminate()
 
         try:
-            connection, until = await self._acquire(pool, until)
+            try:
+                connection, until = await self._acquire(pool, until)
+            except asyncpg.TooManyConnectionsError as error:
+                raise NoConnection(f"the database takes no more connections: {error}") from error
             timer = asyncio.get_running_loop().call_at(until, cut, connection)
             try:
                 if self._prepared:
@@ -219,6 +264,17 @@ class Connections:
             else:
                 return connection, until if self._answers == answers else loop.time() + left
             until = loop.time() + left
+
+
+async def _open_all(pool: Any, size: int) -> None:
+    """Open all connections of a pool, one after the other: a failure leaves none half open."""
+    opened = []
+    try:
+        for _ in range(size):
+            opened.append(await pool.acquire(timeout=CONNECT_S))
+    finally:
+        for connection in opened:
+            await pool.release(connection)
 
 
 def deadline_in(seconds: float) -> float:

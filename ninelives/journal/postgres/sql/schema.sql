@@ -34,3 +34,17 @@ SELECT value FROM meta WHERE name = 'format';
 -- name: set_format
 -- Write it down before events of this format are added.
 INSERT INTO meta (name, value) VALUES ('format', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: synchronous_commit
+-- Whether a commit is on disk when it is confirmed.
+SHOW synchronous_commit;
+
+-- name: free
+-- How many connections this role can still open in this database. It is a snapshot: others connect at the same time.
+SELECT LEAST(
+  current_setting('max_connections')::bigint - (SELECT sum(numbackends) FROM pg_stat_database)
+    - CASE WHEN r.rolsuper THEN 0 ELSE current_setting('superuser_reserved_connections')::bigint END,
+  CASE WHEN d.datconnlimit < 0 THEN 1000000 ELSE d.datconnlimit - (SELECT numbackends FROM pg_stat_database WHERE datid = d.oid) END,
+  CASE WHEN r.rolconnlimit < 0 THEN 1000000
+    ELSE r.rolconnlimit - (SELECT count(*) FROM pg_stat_activity WHERE usesysid = r.oid) END)
+FROM pg_roles r, pg_database d WHERE r.rolname = current_user AND d.datname = current_database();
