@@ -268,6 +268,7 @@ def _about(
         started_at=time.monotonic(),
         now=time.monotonic,
         clock=time.time,
+        killed_at=made.bad_exit.died_at / 1000 if made.bad_exit is not None else None,
         upstream=probe.look,
         created=int(time.time()),
         hold_s=settings.store.hold_s,

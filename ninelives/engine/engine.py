@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from ninelives.journal.answers import PersonAnswer, leave_answer, not_offered, n
 from ninelives.journal.fork import copied, fork_at, not_stored_fork
 from ninelives.journal.listing import SessionLister
 from ninelives.journal.steering import Steer, leave_steer, not_accepting, unused
-from ninelives.journal.values import HeldRun, RunRow, Signal, StoreUnavailable
+from ninelives.journal.values import Gone, HeldRun, RunRow, Signal, StoreUnavailable
 
 CANCEL_WAIT_S = 10.0
 
@@ -70,6 +70,11 @@ class Engine:
         self.ended = asyncio.Event()
         """Set when the engine has ended, by stop() or by a failure of its own."""
         self.failed = False
+
+    @property
+    def survivors(self) -> Sequence[Gone]:
+        """The first runs that this process took over from one that died, as (owner, run)."""
+        return self._finder.survivors
 
     @property
     def draining(self) -> bool:

@@ -23,6 +23,7 @@ from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
 from ninelives.http.routes.page.markdown import MarkdownRoutes
 from ninelives.http.routes.page.runs import PageRunRoutes
+from ninelives.http.routes.page.status import ExitRoutes
 from ninelives.http.routes.server import About, ServerRoutes
 from ninelives.http.routes.sessions import SessionRoutes
 from ninelives.http.routes.usage import UsageRoutes
@@ -40,6 +41,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
     """The whole server as an ASGI application: gate, fast router, then Starlette's router."""
     parts, served = about.parts, served_dialects()
     health, profiles = HealthRoutes(about), ProfileAccess(parts.profile, parts.others)
+    page = PageRunRoutes(parts, about.clock)
     inside = _routed(
         [
             *health.routes(),
@@ -52,7 +54,8 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *UsageRoutes(parts).routes(),
             *KeyRoutes(parts, about.stored_keys).routes(),
             *AuditRoutes(parts).routes(),
-            *PageRunRoutes(parts, about.clock).routes(),
+            *page.routes(),
+            *ExitRoutes(parts, page.timelines, about.killed_at).routes(),
             *MarkdownRoutes(parts).routes(),
             *WebRoutes().routes(),
             *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),

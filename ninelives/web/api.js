@@ -34,8 +34,8 @@ export class Refused extends Error {
 
 export const signedOut = new EventTarget(); // "change": the server refused the key
 
-async function call(method, path, { body, signal, secret } = {}) {
-  const headers = { authorization: `Bearer ${secret ?? key.get()}` };
+async function call(method, path, { body, signal, secret, headers: more = {} } = {}) {
+  const headers = { ...more, authorization: `Bearer ${secret ?? key.get()}` };
   if (body !== undefined) headers["content-type"] = "application/json";
   let answer;
   try {

@@ -6,11 +6,15 @@ import { borrowed, key, signedOut } from "./api.js";
 import { el, failure } from "./dom.js";
 import { waiting } from "./waiting.js";
 
-const PLACES = [["Runs", "#/runs"]];
+const PLACES = [["Runs", "#/runs"], ["Sessions", "#/sessions"], ["Chat", "#/chat"], ["Status", "#/status"]];
 const ROUTES = [
-  [/^\/runs\/([\w-]+)(?:\/(\d+))?$/, "run-view", () => import("./run.js"), (found) => ({ run: found[1], step: found[2] })],
+  [/^\/runs\/([\w-]+)(?:\/(\d+))?$/, "run-view", () => Promise.all([import("./run.js"), sheet("run.css")]), (found) => ({ run: found[1], step: found[2] })],
   [/^\/runs$/, "runs-view", () => import("./runs.js"), (found, query) => ({ q: query.get("q") })],
   [/^\/approvals(?:\/(run_[\w-]+))?$/, "approvals-view", () => import("./approvals.js"), (found) => ({ run: found[1] })],
+  [/^\/sessions$/, "sessions-view", () => import("./sessions.js"), (found, query) => ({ q: query.get("q") })],
+  [/^\/sessions\/(.+)$/, "session-view", () => import("./sessions.js"), (found, query) => ({ session: decodeURIComponent(found[1]), q: query.get("q") })],
+  [/^\/chat(?:\/(.+))?$/, "chat-view", () => import("./chat.js"), (found) => ({ session: found[1] && decodeURIComponent(found[1]) })],
+  [/^\/status$/, "status-view", () => import("./status.js"), () => ({})],
 ];
 const HELP = [["j  k", "next and previous"], ["enter", "open"], ["a", "approve the selected call once"],
   ["d", "deny it"], ["c", "cancel the run, or the selected runs"], ["x", "select a run"], ["/", "search"],
@@ -23,6 +27,13 @@ const asks = document.getElementById("asks");
 const dialog = document.getElementById("keys");
 const leave = document.getElementById("leave");
 let turn = 0;
+
+// Loads a style sheet of a view, once.
+const sheet = (name) => new Promise((resolve, reject) => {
+  const path = `/static/${name}`;
+  if (document.querySelector(`link[href="${path}"]`)) return resolve();
+  document.head.append(el("link", { rel: "stylesheet", href: path, onload: resolve, onerror: reject }));
+});
 
 async function route() {
   const now = (turn += 1);

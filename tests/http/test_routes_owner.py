@@ -218,6 +218,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
             ("/as/{api}", "chat"),
         ]
     },
+    ("GET", "/api/exit"): [Probe("/api/exit")],
     ("POST", "/api/markdown"): [Probe("/api/markdown", {"texts": ["*hello*"]})],
     ("GET", SESSIONS): [Probe(f"{SESSIONS}?after={{private}}")],
     ("GET", SESSIONS + "/{id:path}"): by_id(SESSIONS + "/ID", "private"),

@@ -208,6 +208,18 @@ class RunFrames(Struct, frozen=True, kw_only=True):
     cut: bool
 
 
+class LastExit(Struct, frozen=True, kw_only=True):
+    """What became of the runs that a killed process held."""
+
+    killed_at: Seconds | None
+    went_on: Count
+    lost: Count
+    """Given up, because they ended every attempt."""
+    unknown: Count
+    """Calls whose outcome is unknown."""
+    runs: list[str]
+
+
 class MarkdownTexts(Struct, frozen=True):
     """Texts to render."""
 

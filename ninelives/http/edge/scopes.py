@@ -42,6 +42,7 @@ _EXACT: Mapping[tuple[str, str], str] = {
     ("GET", "/v1/approvals"): READ,
     ("GET", "/api/usage"): READ,
     ("POST", "/api/markdown"): ANY_KEY,
+    ("GET", "/api/exit"): READ,
     ("DELETE", "/v1/approvals/{id}"): APPROVE,
     ("POST", "/v1/runs/{id}/approval"): APPROVE,
 }

@@ -43,6 +43,8 @@ class About(Struct, frozen=True, kw_only=True):
     """The MCP servers: name, connected, tools, left_out, fault, and the last line of stderr."""
     started_at: float
     now: Callable[[], float]
+    killed_at: float | None
+    """When the process before this one was killed; None: it ended in order."""
     clock: Callable[[], float]
     """The time in seconds since 1970."""
     upstream: Callable[[], Awaitable[Described]]
