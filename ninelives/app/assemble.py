@@ -41,6 +41,7 @@ from ninelives.http.edge.scopes import ADMIN, OPEN_PATHS, OPEN_PREFIXES, USER_SC
 from ninelives.http.edge.stored_keys import StoredKeys
 from ninelives.http.routes import DialectsError
 from ninelives.http.routes.server import About
+from ninelives.journal.accounts.trail import AuditKeep, AuditTrail
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.alive import AliveMark, BadExit
@@ -60,12 +61,14 @@ class Assembled(Struct):
     opened: OpenedStore
     keyring: Keyring
     stored_keys: StoredKeys
+    audit: AuditTrail
     alive: AliveMark
 
     async def start(self) -> None:
         """Start the tools, then the engine, so that recovered runs find their tools."""
         self.alive.begin()
         await self.stored_keys.start()
+        await self.audit.start()
         await self.agents.start()
         await self.engine.start()
 
@@ -74,6 +77,7 @@ class Assembled(Struct):
         await self.engine.stop()
         await self.agents.close()
         await self.stored_keys.stop()
+        await self.audit.stop()
         self.alive.end()
         await self.opened.close()
 
@@ -137,6 +141,7 @@ class _Parts(Struct, frozen=True):
 def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Parts) -> Assembled:
     opened, agents, store = made.opened, made.agents, made.opened.store
     new_id = id_maker()
+    audit = AuditTrail(store.audit, now_ms, log, AuditKeep(settings.store.audit_days, settings.store.audit_rows))
     engine = Engine(
         EngineParts(
             store,
@@ -151,6 +156,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             holder=opened.holder,
             mask=log.secrets.mask,
             outside=agents.holdings,
+            audit=audit,
             price_of=agents.price_of,
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
         )
@@ -182,10 +188,12 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     )
     about = _about(settings, parts, made, stored_keys, log.secrets.mask)
     try:
-        app = (build_app if role.serves else build_health_app)(about, keyring, _rules(settings, log), new_id, log)
+        app = (build_app if role.serves else build_health_app)(
+            about, keyring, _rules(settings, log, audit), new_id, log
+        )
     except DialectsError as error:
         raise ConfigError(str(error)) from error
-    return Assembled(app, engine, store, agents, opened, keyring, stored_keys, made.alive)
+    return Assembled(app, engine, store, agents, opened, keyring, stored_keys, audit, made.alive)
 
 
 def _limits(settings: Settings) -> EngineLimits:
@@ -213,7 +221,7 @@ def _limits(settings: Settings) -> EngineLimits:
     )
 
 
-def _rules(settings: Settings, log: Log) -> Rules:
+def _rules(settings: Settings, log: Log, audit: AuditTrail) -> Rules:
     return Rules(
         loopback=is_loopback(settings.server.host),
         max_body=settings.limits.body_bytes,
@@ -222,6 +230,7 @@ def _rules(settings: Settings, log: Log) -> Rules:
         allowed_hosts=settings.server.allowed_hosts,
         open_paths=OPEN_PATHS,
         open_prefixes=OPEN_PREFIXES,
+        audit=audit,
         end_users=EndUsers(settings.server.user_jwt_secret or "", time.time),
         mask=log.secrets.mask,
     )

@@ -140,6 +140,8 @@ class StoreSettings(Section, frozen=True):
     max_days: Annotated[float, _doc("Days since a run was last used, then it goes; 0: no bound.", ge=0, le=36500)] = 0.0
     owner_bytes: Annotated[Room, _doc("Bytes that one owner may keep, files of tools included; 0: no bound.")] = 0
     total_bytes: Annotated[AutoRoom, _doc("The same of all owners; auto: half of the disk.", extra=_AUTO)] = "auto"
+    audit_days: Annotated[float, _doc("Days that the audit log is kept; 0: no bound.", ge=0, le=36500)] = 90.0
+    audit_rows: Annotated[Whole, _doc("Entries of the audit log that are kept; 0: no bound.")] = 1_000_000
     retention_s: Annotated[Seconds, _doc("Time between two checks of the bounds above.")] = 30.0
     low_water_bytes: Annotated[Room, _doc("Free disk under which new runs are refused; 0: none.")] = 67_108_864
     ballast_bytes: Annotated[Room, _doc("A file given back when the disk is short; 0: none.")] = 16_777_216

@@ -18,6 +18,7 @@ from ninelives.core.holding import Holding
 from ninelives.core.limits import Price
 from ninelives.core.rope import Frame
 from ninelives.core.spec import Message, Spec, Strategy
+from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger, Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import StoreUnavailable
@@ -261,6 +262,8 @@ class EngineParts(Struct, frozen=True):
     outside: Outside = NothingOutside()
     price_of: Callable[[str], Price | None] = no_price
     """The price of a profile's model."""
+    audit: Trail = NoTrail()
+    """Where executed tools are written down."""
     death_of: Callable[[int], int] = unknown_death
     """When the process died that last wrote a run, given the time of its last fact; 0: it is not known."""
 

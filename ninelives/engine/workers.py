@@ -43,7 +43,7 @@ from ninelives.core.events import (
     Usage,
 )
 from ninelives.core.spec import Message
-from ninelives.core.state import RunState, between_steps, hands_back, in_flight, stopping, waiting
+from ninelives.core.state import Called, RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.lease import Lease
@@ -51,6 +51,7 @@ from ninelives.engine.limits.accounts import Accounts
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
+from ninelives.journal.accounts.base import AuditEntry
 from ninelives.journal.answers import answer_to
 from ninelives.journal.base import Unlisten
 from ninelives.journal.earlier import Earlier
@@ -100,6 +101,7 @@ class Worker:
         self._writer = writer
         self._earlier = earlier
         self._accounts = accounts
+        self._audit = parts.audit
         self._limits = parts.limits
         self._log = parts.log
         self._mask = parts.mask
@@ -275,6 +277,8 @@ class Worker:
             run.stop()
             await self._stopped()
         after = await self._writer.fact(run, self._counted(event))
+        if isinstance(event, ToolFinished):
+            self._note_execution(event)
         if after.ended:
             return after
         interrupted = self._interrupted and not hands_back(after)
@@ -286,6 +290,23 @@ class Worker:
             return after
         await self._stopped()
         return after
+
+    def _note_execution(self, event: ToolFinished) -> None:
+        """A tool was executed, or refused: one entry in the audit log, without arguments and output."""
+        facts = self.run.staged.facts
+        calls = (each.started.call for each in facts.items if isinstance(each, Called))
+        named = (call.name for call in calls if call.id == event.call_id)
+        result = "unknown" if event.outcome != "known" else "error" if event.is_error else "ok"
+        accepted = facts.accepted
+        entry = AuditEntry(
+            owner=accepted.owner,
+            key=accepted.key,
+            action="tool.execute",
+            object=self.run.run,
+            result=result,
+            detail=next(named, ""),
+        )
+        self._audit.note(entry)
 
     def _counted(self, event: T) -> T:
         """A fact with the cost of its tokens, which are counted."""

@@ -16,6 +16,7 @@ from ninelives.core.errors import ClientError
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.edge.scopes import ADMIN, ANY_KEY, NO_KEY, SCOPES, guarded, scope_of
 from ninelives.http.routes.server import endpoints_of
+from ninelives.journal.accounts.trail import NoTrail
 from ninelives.observe.log import Log
 
 KEY = "scope-key-0123456789abcdef"
@@ -62,7 +63,7 @@ async def answer(request: Request) -> Response:
 
 
 def request_with(*scopes: str) -> Any:
-    return Request({"type": "http", "state": {"key": ApiKey("k", "ann", frozenset(scopes))}})
+    return Request({"type": "http", "state": {"key": ApiKey("k", "ann", frozenset(scopes)), "audit": NoTrail()}})
 
 
 async def test_a_route_without_a_row_is_closed_to_all_but_admins() -> None:

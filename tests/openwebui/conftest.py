@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def wanted() -> None:
     if not os.environ.get("TEST_OPENWEBUI"):
         pytest.skip("the real Open WebUI: run `make test-openwebui`")
+
+
+@pytest.fixture(scope="session")
+def rig(wanted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     started = start(tmp_path_factory.mktemp("rig"))
     yield started
     started.stop()
 
 
 @pytest.fixture(scope="session")
-def browser(rig: Rig) -> Iterator[Browser]:
+def browser(wanted: None) -> Iterator[Browser]:
     rmtree(OUT, ignore_errors=True)  # pictures are of the last run
     with chromium() as started:
         yield started

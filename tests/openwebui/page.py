@@ -51,6 +51,18 @@ class Page:
         self.tab, self._url, self._name, self._pictures = tab, url, name, 0
         tab.set_default_timeout(SLOW_S * 1000)
 
+    def sign_in(self, email: str, password: str) -> None:
+        """Fill in the form."""
+        self.tab.goto(f"{self._url}/auth")
+        self.tab.locator('input[type="email"]').fill(email)
+        self.tab.locator('input[type="password"]').fill(password)
+        self.tab.locator('button[type="submit"]').click()
+        self.tab.locator("#chat-input").wait_for()
+        for word in ("Okay, Let's Go!", "Close"):
+            news = self.tab.get_by_text(word, exact=True)
+            if news.count():
+                news.first.click()
+
     def new_chat(self, model: str) -> None:
         """An empty chat with a model."""
         self.tab.goto(f"{self._url}/?models={model}")

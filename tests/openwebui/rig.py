@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,19 @@ class Rig:
     server: Server
     webui: subprocess.Popen[bytes]
     url: str
+    key: str = KEY
+    """That of the connection."""
+    users: dict[str, str] = field(default_factory=dict)
+    """The ids of people with an account."""
+
+    def identity(self, person: str) -> dict[str, str]:
+        """The headers with which Open WebUI asks for this person."""
+        return {"authorization": f"Bearer {self.key}", "x-openwebui-user-id": self.users[person]}
+
+    def runs_of(self, person: str) -> list[Json]:
+        """The runs of a person, the newest first."""
+        client = Client(self.server.port, self.identity(person))
+        return list(client.get("/v1/runs?limit=100&order=desc").json()["data"])
 
     def kill(self) -> None:
         """kill -9 of the server, and wait until it is gone."""
@@ -81,16 +94,22 @@ class Rig:
         self.upstream.process.stop()
 
 
-def start(folder: Path) -> Rig:
-    """All three, ready."""
+def start(folder: Path, people: tuple[str, ...] = ()) -> Rig:
+    """All three, ready. With `people`, Open WebUI has an account for each, and one connection that acts for them."""
     upstream = start_upstream(folder / "upstream")
     server = _ninelives(folder, upstream, free_port())
     port = free_port()
-    webui = _open_webui(folder / "webui", port)
+    webui = _open_webui(folder / "webui", port, bool(people))
     rig = Rig(folder, upstream, server, webui, f"http://127.0.0.1:{port}")
     try:
         _ready(rig, port)
-        _connect(Client(port, {}), server)
+        client = Client(port, {})
+        if people:
+            rig.key = _key_of_the_front_end(server)
+            rig.users, token = _accounts(client, people)
+        else:
+            token = client.post("/api/v1/auths/signin", {"email": "", "password": ""}).json()["token"]
+        _connect(client, server, rig.key, token)
     except BaseException:
         rig.stop()
         raise
@@ -100,12 +119,41 @@ def start(folder: Path) -> Rig:
 def _ninelives(folder: Path, upstream: Upstream, port: int) -> Server:
     where = folder / "ninelives"
     where.mkdir(parents=True, exist_ok=True)
-    return start_server(where, upstream.url, at=port)
+    rules = where / "rules.toml"
+    rules.write_text('[[approvals]]\ntool = "write_file"\nask = "always"\nmatch = "to-be-asked"\n')
+    return start_server(where, upstream.url, at=port, NINELIVES_CONFIG=str(rules))
 
 
-def _open_webui(where: Path, port: int) -> subprocess.Popen[bytes]:
+def sign_in(person: str) -> str:
+    """The password of a person."""
+    return f"password-of-{person}"
+
+
+def _key_of_the_front_end(server: Server) -> str:
+    """Step 1 of docs/open-webui.md, "Several people"."""
+    scopes = ["chat", "responses:read", "responses:write", "tools:approve"]
+    asked = {"name": "Open WebUI", "owner": "team", "acts_for": "yes", "scopes": scopes}
+    return str(server.client.post("/api/keys", asked).json()["key"])
+
+
+def _accounts(webui: Client, people: tuple[str, ...]) -> tuple[dict[str, str], str]:
+    """An account for each; the first one is the admin. Their ids, and the admin's token."""
+    users: dict[str, str] = {}
+    token = ""
+    for person in people:
+        form = {"name": person, "email": f"{person}@example.org", "password": sign_in(person)}
+        path, more = ("/api/v1/auths/add", {"role": "user"}) if token else ("/api/v1/auths/signup", {})
+        made = webui.post(path, {**form, **more}, {"authorization": f"Bearer {token}"} if token else None)
+        assert made.status == 200, made.body
+        users[person], token = made.json()["id"], token or made.json()["token"]
+    return users, token
+
+
+def _open_webui(where: Path, port: int, accounts: bool) -> subprocess.Popen[bytes]:
     where.mkdir(parents=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(where), "DATA_DIR": str(where / "data"), **WEBUI_SETTINGS}
+    if accounts:
+        env |= {"WEBUI_AUTH": "True", "BYPASS_MODEL_ACCESS_CONTROL": "True"}
     args = [str(VENV / "bin/open-webui"), "serve", "--host", "127.0.0.1", "--port", str(port)]
     with (where / "log").open("wb") as log:
         return subprocess.Popen(args, cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -122,14 +170,13 @@ def _ready(rig: Rig, port: int) -> None:
     wait_until(healthy, "Open WebUI listens", START_S, every=0.5)
 
 
-def _connect(webui: Client, server: Server) -> None:
+def _connect(webui: Client, server: Server, key: str, token: str) -> None:
     """What an admin does by hand under Settings, Connections."""
-    signed = webui.post("/api/v1/auths/signin", {"email": "", "password": ""}).json()
-    admin = {"authorization": f"Bearer {signed['token']}"}
+    admin = {"authorization": f"Bearer {token}"}
     settings = {
         "ENABLE_OPENAI_API": True,
         "OPENAI_API_BASE_URLS": [f"{server.url}/v1"] * 2,
-        "OPENAI_API_KEYS": [KEY] * 2,
+        "OPENAI_API_KEYS": [key] * 2,
         "OPENAI_API_CONFIGS": {
             "0": {"enable": True, "prefix_id": "chat"},
             "1": {"enable": True, "prefix_id": "responses", "api_type": "responses"},

@@ -15,6 +15,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ninelives.http.edge.scopes import DEFAULT_SCOPES
+from tests.story.approvals import script
 from tests.story.responses import HANGS
 from tests.story.server import KEY, ROOT, Answer, Client, Server, wait_until
 from tests.story.wire import wire
@@ -223,10 +224,39 @@ def test_the_commands_make_list_rotate_and_revoke_keys(server: Server, client: C
     assert rows[made["id"]]["status"] == "revoked"
     assert "revoked" in ninelives(server, "keys", "revoke", again.split("_")[1])
     assert "lacks the scope admin" in ninelives(server, "keys", "list", key=secret, status=1)
-    entries = [json.loads(line) for line in ninelives(server, "audit", "export", "--action", "key").splitlines()]
-    done = [(entry["action"], entry["detail"]) for entry in entries if entry["target"] == made["id"]]
-    assert done == [("key.create", "owner carl"), ("key.revoke", "owner carl")]
-    assert "key.revoke" in ninelives(server, "audit", "tail", "-n", "3")
+    done = [(entry["action"], entry["detail"]) for entry in audited(server, "key.rotate", target=made["id"])]
+    assert done == [("key.create", "owner carl"), ("key.rotate", f"owner carl, new key {again.split('_')[1]}")]
+    assert audited(server, "key.revoke", target=again.split("_")[1])
+    refused = audited(server, "scope.refused", by=secret.split("_")[1])
+    assert (refused[-1]["detail"], refused[-1]["remote"]) == ("admin", "127.0.0.1")
+    assert "key.revoke" in ninelives(server, "audit", "tail", "-n", "10", "--action", "key")
+
+
+def audited(server: Server, wanted: str, **filters: str) -> list[dict[str, Any]]:
+    """Entries of the audit log, the oldest first, once one with the wanted action is among them."""
+    flags = [word for name, value in filters.items() for word in (f"--{name}", value)]
+
+    def read() -> list[dict[str, Any]]:
+        entries = [json.loads(line) for line in ninelives(server, "audit", "export", *flags).splitlines()]
+        return entries if any(entry["action"] == wanted for entry in entries) else []
+
+    return list(wait_until(read, f"{wanted} in the audit log"))
+
+
+def test_the_audit_log_has_approvals_and_tools_and_no_content(server: Server, client: Client, mark: str) -> None:
+    made = make(client, owner="eric")
+    own = caller(server, made)
+    call = script("write_file", {"path": "x.txt", "content": f"secret-{mark}"})
+    run = own.post("/v1/responses", {"input": f"secret-{mark} {call}"}).json()["id"]
+    own.delete(f"/v1/responses/{run}")
+    entries = audited(server, "run.delete", owner="eric")
+    told = [(entry["action"], entry["key"], entry["result"], entry["detail"]) for entry in entries]
+    assert told == [("tool.execute", made["id"], "ok", "write_file"), ("run.delete", made["id"], "ok", "")]
+    assert entries[0]["target"].split("_")[-1] in run and entries[1]["target"] == run
+    assert entries[1]["remote"] == "127.0.0.1" and f"secret-{mark}" not in json.dumps(entries)
+    refused(own.post("/v1/runs/none/approval", {"choice": "once"}), 403, "insufficient_scope")
+    answers = audited(server, "run.answer", owner="eric", action="run.answer")
+    assert [(entry["target"], entry["result"]) for entry in answers] == [("none", "insufficient_scope")]
 
 
 def test_keys_and_last_use_survive_a_restart(server: Server, client: Client, tmp_path: Path, upstream: Any) -> None:

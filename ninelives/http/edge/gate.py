@@ -26,6 +26,7 @@ from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
 from ninelives.http.errors import Headers, error_response, unexpected
+from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger
 from ninelives.journal.values import StoreUnavailable
 
@@ -86,6 +87,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     open_paths: frozenset[str] = frozenset()
     open_prefixes: tuple[str, ...] = ()
     end_users: EndUsers = EndUsers("", time.time)
+    audit: Trail = NoTrail()
     mask: Callable[[str], str] = str
     """Hides secrets in the text of an error."""
 
@@ -149,7 +151,7 @@ class Gate:
             return
         named, scope["path"] = split_path(scope["path"])
         request_id, style = self._new_id(), STYLES.get(scope["path"][:STYLE_CHARS], OPENAI)
-        scope.setdefault("state", {}).update(request_id=request_id, key=None, profile=named)
+        scope.setdefault("state", {}).update(request_id=request_id, key=None, profile=named, audit=self._rules.audit)
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
         answer = _GatedAnswer(send, style, [*FIXED, *ids])
         try:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from ninelives.core.errors import ClientError
+from ninelives.core.errors import ClientError, NinelivesError
+from ninelives.journal.accounts.base import AuditEntry
 
 CHAT, READ, WRITE, APPROVE, ADMIN = "chat", "responses:read", "responses:write", "tools:approve", "admin"
 SCOPES = (CHAT, READ, WRITE, APPROVE, ADMIN)
@@ -46,6 +47,25 @@ _EXACT: Mapping[tuple[str, str], str] = {
     ("DELETE", "/v1/approvals/{id}"): APPROVE,
     ("POST", "/v1/runs/{id}/approval"): APPROVE,
 }
+AUDITED: Mapping[tuple[str, str], str] = {
+    ("POST", "/v1/runs/{id}/approval"): "run.answer",
+    ("POST", "/v1/runs/{id}/stop"): "run.cancel",
+    ("POST", "/v1/runs/{id}/steer"): "run.steer",
+    ("POST", "/v1/runs/{id}/fork"): "run.fork",
+    ("POST", "/v1/responses/{id}/cancel"): "run.cancel",
+    ("DELETE", "/v1/responses/{id}"): "run.delete",
+    ("DELETE", "/v1/chat/completions/{id}"): "run.delete",
+    ("DELETE", "/v1/conversations/{id:path}"): "conversation.delete",
+    ("DELETE", "/api/sessions/{id:path}"): "session.delete",
+    ("GET", "/api/sessions/{id:path}/export"): "session.export",
+    ("DELETE", "/v1/approvals/{id}"): "approval.revoke",
+    ("POST", "/api/keys"): "key.create",
+    ("PATCH", "/api/keys/{id}"): "key.change",
+    ("DELETE", "/api/keys/{id}"): "key.revoke",
+    ("POST", "/api/keys/{id}/rotate"): "key.rotate",
+    ("GET", "/api/audit"): "audit.read",
+}
+"""What each of these routes is called in the audit log. Requests that start runs are not there: the runs are stored."""
 _ADMIN_PATHS = ("/api/keys", "/api/audit")
 
 
@@ -98,10 +118,41 @@ def guarded(
     if scope in (ANY_KEY, NO_KEY):  # the gate has checked the key
         return answer
 
+    action = AUDITED.get((methods, path))
+
     async def checked(request: Any) -> Any:
         held = request.scope["state"]["key"].scopes
         if scope not in held and ADMIN not in held:
+            note(request, action or "scope.refused", "insufficient_scope", scope)
             raise missing_scope(scope, held)
-        return await answer(request)
+        return await (answer(request) if action is None else _noted(request, answer, action))
 
     return checked
+
+
+async def _noted(request: Any, answer: Callable[[Any], Awaitable[Any]], action: str) -> Any:
+    try:
+        done = await answer(request)
+    except NinelivesError as error:
+        note(request, action, error.code)
+        raise
+    note(request, action, "ok")
+    return done
+
+
+def note(request: Any, action: str, result: str, detail: str = "", target: str = "") -> None:
+    """Write into the audit log what a request did. A route says more in `audit_target` and `audit_detail` of the state
+    of its request."""
+    scope = request.scope
+    state, client = scope["state"], scope.get("client")
+    key = state["key"]
+    entry = AuditEntry(
+        owner=key.owner,
+        key=key.id,
+        action=action,
+        object=target or state.get("audit_target") or scope.get("path_params", {}).get("id", ""),
+        result=result,
+        remote=client[0] if client else "",
+        detail=detail or state.get("audit_detail", ""),
+    )
+    state["audit"].note(entry)

@@ -28,7 +28,7 @@ from ninelives.http.answering import Answering, Body, RouteParts
 from ninelives.http.body import parse_json, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
-from ninelives.http.edge.scopes import APPROVE, guarded, permits
+from ninelives.http.edge.scopes import APPROVE, guarded, note, permits
 from ninelives.http.references import check_results
 from ninelives.journal.answers import not_pending
 from ninelives.journal.base import Logger
@@ -230,7 +230,12 @@ class RunRoutes(DialectRoutes):
             return None
         if reply.choice == "once" and state.facts.asked is not None and is_too_long(state.facts.asked):
             raise too_long(state.facts.run)
-        await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
+        try:
+            await engine.approve(owner, state, reply.choice, f"key {request.state.key.id}")
+        except NinelivesError as error:
+            note(request, "run.answer", error.code, reply.choice, state.facts.run)
+            raise
+        note(request, "run.answer", "ok", reply.choice, state.facts.run)
         ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "", rest=True)
         projection, body = self.continuation(reply, state, wire_id(self.dialect.name, engine.new_id()))
         how = replace(self.how, projection=projection, body=body, answered=reply.code)

@@ -130,6 +130,7 @@ class RunsRoutes(RunRoutes):
         asked = state.facts.asked
         if asked is None or not given.fits(asked):
             raise not_pending()
+        request.state.audit_detail = choice
         await self.parts.engine.approve(row.owner, state, choice, f"key {request.state.key.id}")
         shown = shapes.Approved("hermes.run.approval_response", wire_id("runs", row.run), asked.call.id, choice, 1)
         return answering.answer(shown, session=row.session)

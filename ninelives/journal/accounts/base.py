@@ -132,7 +132,6 @@ class Keys(Protocol):
 class AuditEntry(Struct, frozen=True, kw_only=True):
     """What somebody did, without content."""
 
-    at: int
     owner: str
     key: str
     """The id of the key. Empty: the server itself."""
@@ -146,6 +145,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     """The address of the caller."""
     detail: str = ""
     """A name that is no content: of a tool, a scope, a choice."""
+    at: int = 0
+    """When, in milliseconds."""
     n: int = 0
     """Its number, given by the store."""
 

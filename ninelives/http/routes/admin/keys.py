@@ -23,7 +23,7 @@ from ninelives.http.edge.scopes import ADMIN, DEFAULT_SCOPES, SCOPES, permits
 from ninelives.http.edge.stored_keys import StoredKeys, new_secret
 from ninelives.http.routes.admin.shapes import ApiKeyObject, KeyChange, NewApiKey, NewKeyRequest, Rotation
 from ninelives.http.routes.base import Routes
-from ninelives.journal.accounts.base import MAX_KEYS, NO_LIMITS, AuditEntry, KeyLimits, KeyRow
+from ninelives.journal.accounts.base import MAX_KEYS, NO_LIMITS, KeyLimits, KeyRow
 
 NOUN = "key"
 TRIES = 10
@@ -40,7 +40,6 @@ class KeyRoutes(Routes):
         self._parts = parts
         self._stored = stored
         self._keys = parts.engine.durable.keys
-        self._audit = parts.engine.durable.audit
         self._now_ms = parts.engine.now_ms
 
     def endpoints(self) -> list[Endpoint]:
@@ -86,7 +85,7 @@ class KeyRoutes(Routes):
             expires_at=until,
         )
         self._check(request, maker, row)
-        return await self._add(request, row, "key.create")
+        return await self._add(request, row)
 
     async def change(self, request: Request) -> Response:
         """PATCH what a key may do."""
@@ -101,14 +100,12 @@ class KeyRoutes(Routes):
             self._check(request, maker, new)
             return new
 
-        return answering.answer(_shown(await self._replace(request, changed, "key.change"), self._now_ms()))
+        return answering.answer(_shown(await self._replace(request, changed), self._now_ms()))
 
     async def revoke(self, request: Request) -> Response:
         """DELETE: the key is not valid any more. Its open streams end too."""
         now = self._now_ms()
-        row = await self._replace(
-            request, lambda row: row if row.revoked_at else replace(row, revoked_at=now), "key.revoke"
-        )
+        row = await self._replace(request, lambda row: row if row.revoked_at else replace(row, revoked_at=now))
         return answering.answer(_shown(row, now))
 
     async def rotate(self, request: Request) -> Response:
@@ -118,7 +115,7 @@ class KeyRoutes(Routes):
         if old.ended(now):
             raise ClientError("key_revoked", "This key is not valid any more. Make a new one.", status=409)
         self._check(request, _maker(request), old)
-        answer = await self._add(request, replace(old, version=0, last_used_at=0), "key.rotate")
+        answer = await self._add(request, replace(old, version=0, last_used_at=0))
         until = now + int(given.grace_s * 1000)
 
         def ends(row: KeyRow) -> KeyRow:
@@ -126,7 +123,9 @@ class KeyRoutes(Routes):
                 return replace(row, revoked_at=row.revoked_at or now)
             return replace(row, expires_at=min(row.expires_at or until, until))
 
-        await self._replace(request, ends, "key.revoke" if not given.grace_s else "key.expire")
+        new = request.state.audit_target
+        await self._replace(request, ends)
+        request.state.audit_target, request.state.audit_detail = old.id, f"owner {old.owner}, new key {new}"
         return answer
 
     # What several of them share
@@ -138,7 +137,7 @@ class KeyRoutes(Routes):
             raise not_found(NOUN, shown)
         return row
 
-    async def _add(self, request: Request, row: KeyRow, action: str) -> Response:
+    async def _add(self, request: Request, row: KeyRow) -> Response:
         if await self._keys.count() >= MAX_KEYS:
             words = f"There are {MAX_KEYS} keys. Revoke some: they are deleted 90 days after their end."
             raise ClientError("too_many_keys", words, status=409)
@@ -147,36 +146,21 @@ class KeyRoutes(Routes):
         new = replace(row, id=name, digest=digest, created_by=_maker(request).id, created_at=now)
         if not await self._keys.add(new):
             raise ServerError("key_not_made", "The new key could not be stored. Try again.", retry_after=1)
-        await self._note(request, action, name, row.owner)
+        request.state.audit_target, request.state.audit_detail = name, f"owner {row.owner}"
         await self._stored.renew()
         return answering.answer(_shown(new, now, secret), 201)
 
-    async def _replace(self, request: Request, change: Callable[[KeyRow], KeyRow], action: str) -> KeyRow:
+    async def _replace(self, request: Request, change: Callable[[KeyRow], KeyRow]) -> KeyRow:
         for _ in range(TRIES):
             row = await self._find(request)
             new = change(row)
             if new == row:
                 return row
             if await self._keys.replace(new):
-                await self._note(request, action, row.id, row.owner)
+                request.state.audit_detail = f"owner {row.owner}"
                 await self._stored.renew()
                 return new
         raise ServerError("key_not_changed", "Others change this key at the same time. Try again.", retry_after=1)
-
-    async def _note(self, request: Request, action: str, key: str, owner: str) -> None:
-        """Written before the answer is sent."""
-        remote = request.client.host if request.client else ""
-        entry = AuditEntry(
-            at=self._now_ms(),
-            owner=answering.owner_of(request),
-            key=_maker(request).id,
-            action=action,
-            object=key,
-            result="ok",
-            remote=remote,
-            detail=f"owner {owner}",
-        )
-        await self._audit.add([entry])
 
     def _check(self, request: Request, maker: ApiKey, row: KeyRow) -> None:
         """A key has no more rights than the one that makes it."""
