@@ -60,6 +60,10 @@ class Pen:
         """The worker died; another one takes the run. `lost`: so many events were lost with a database server."""
         return self.write(e.AttemptStarted(clean=False, lost=lost))
 
+    def keep(self) -> Pen:
+        """The worker died, and the supervisor kept its model call: another one goes on with the draft."""
+        return self.write(e.AttemptStarted(clean=False, keeps=True))
+
     def text(self, *pieces: str) -> Pen:
         """Deltas of answer."""
         return self.write(*(e.TextDelta(piece) for piece in pieces))

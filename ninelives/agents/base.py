@@ -89,6 +89,15 @@ class RunForgetter(Protocol):
         ...
 
 
+@runtime_checkable
+class DraftKeeper(Protocol):
+    """An agent that can go on with the draft of a process that died."""
+
+    def keeps_draft(self, state: RunState) -> bool:
+        """True where the answer of the model, of which the draft is the beginning, was kept."""
+        ...
+
+
 class Agent(Protocol):
     """Anything that answers a turn with events. One object serves all runs, many at a time.
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Literal
 
 from msgspec import Struct, field
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from ninelives.agents.approval import WHY_UNKNOWN, Approvals
 from ninelives.agents.base import DeltaSink, Turn
-from ninelives.agents.loop_state import Incoming, LoopState, end_of, offered_tools
+from ninelives.agents.loop_state import Incoming, LoopState, call_key, end_of, offered_tools
 from ninelives.agents.steps import IN_MEMORY, UNKNOWN
 from ninelives.core import events as e
 from ninelives.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path, shortened
@@ -29,7 +29,7 @@ from ninelives.core.history import ask_messages
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Called, Due, RunState
 from ninelives.core.table import DELTAS
-from ninelives.models.base import Ask, Model, Part
+from ninelives.models.base import Ask, CallKeeper, Model, Part
 from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, ToolRefused
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
@@ -114,6 +114,7 @@ class LoopAgent:
         approvals: Approvals,
     ) -> None:
         self._model = model
+        self._keeper = model if isinstance(model, CallKeeper) else None
         self._toolbox = toolbox
         self._settings = settings
         self._place = environment.place
@@ -154,10 +155,9 @@ class LoopAgent:
         state = LoopState(turn, self._settings.system_prompt)
         while True:
             calls = [due.call for due in state.facts.due.values()]  # in the order of the message
-            if not calls:
-                for steer in state.applicable(self._settings.max_rounds):
-                    yield steer
-                    state.add(steer)
+            for steer in () if calls else self._steers(state):
+                yield steer
+                state.add(steer)
             if not calls and (end := end_of(state.facts, self._settings.max_rounds)):
                 yield end
                 return
@@ -166,15 +166,33 @@ class LoopAgent:
                     if type(event) in DELTAS:
                         yield event
                         continue
-                    if isinstance(event, e.MessageCompleted) and (end := self._end_at_once(state, event)):
-                        yield end
+                    with self._settling(state, event):
+                        end = self._end_at_once(state, event)
+                        yield end or event
+                    if end is not None:
                         return
-                    yield event
                     state.add(event)
 
-    def _end_at_once(self, state: LoopState, said: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted | None:
+    def _steers(self, state: LoopState) -> Sequence[e.SteerApplied]:
+        """The steers for the next message: none where its answer was kept, which knows of none."""
+        return () if self.keeps_draft(state.run_state) else state.applicable(self._settings.max_rounds)
+
+    def keeps_draft(self, state: RunState) -> bool:
+        """See DraftKeeper.keeps_draft."""
+        return self._keeper is not None and not state.facts.due and self._keeper.held(call_key(state))
+
+    @contextmanager
+    def _settling(self, state: LoopState, event: e.AnyEvent) -> Iterator[None]:
+        """A message is committed when the generator goes on or is closed: its model call is not needed any more."""
+        try:
+            yield
+        finally:
+            if self._keeper is not None and isinstance(event, e.MessageCompleted):
+                self._keeper.settle(call_key(state.run_state))
+
+    def _end_at_once(self, state: LoopState, said: e.AnyEvent) -> e.RunCompleted | e.RunInterrupted | None:
         """The end of the run, where this message is its last and was put before that end. Both are then one commit."""
-        if state.deltas is None or not state.deltas.has_room():
+        if not isinstance(said, e.MessageCompleted) or state.deltas is None or not state.deltas.has_room():
             return None
         end = state.end_after(said, self._settings.max_rounds)
         if end is not None:
@@ -184,9 +202,11 @@ class LoopAgent:
     async def _ask(self, state: LoopState) -> Steps:
         """Ask the model for one message."""
         limit = self._settings.max_message_bytes
-        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, self._toolbox.emoji)
+        draft, state.draft = state.draft, None
+        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, self._toolbox.emoji, draft)
         messages, tools, options = self._request(state)
-        ask = Ask(messages, tools, options, _taking(state.deltas, incoming))
+        call = call_key(state.run_state)
+        ask = Ask(messages, tools, options, _taking(state.deltas, incoming), call, draft is not None)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
                 for delta in incoming.feed(parts):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.agents.base import Turn
@@ -15,8 +16,10 @@ from ninelives.core.context import text_tokens
 from ninelives.core.history import ask_messages, output_messages, spoken, text_of
 from ninelives.core.hosts import hosts_in
 from ninelives.core.ids import call_id
+from ninelives.core.rope import join
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Facts, RunState, apply
+from ninelives.core.table import Phase
 from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
 
 FLOOD = 64
@@ -43,6 +46,33 @@ def offered_tools(own: Sequence[dict[str, object]], spec: Spec) -> tuple[dict[st
     return tools if allowed is None else tuple(tool for tool in tools if tool_name(tool) in allowed)
 
 
+class ToldDraft(Struct, frozen=True):
+    """How many characters of a message were passed on."""
+
+    text: int
+    refusal: int
+    reasoning: int
+
+
+def draft_of(state: RunState) -> ToldDraft | None:
+    """The draft of a state; None where it has none."""
+    if not state.drafting:
+        return None
+    reasoning = sum(len(each.text) for each in state.thoughts) + len(join(state.thought))
+    return ToldDraft(len(join(state.text)), len(join(state.refusal)), reasoning)
+
+
+def without_draft(state: RunState) -> RunState:
+    """The same facts, as if the message had not begun."""
+    return RunState(state.facts, Phase.READY, state.seq)
+
+
+def call_key(state: RunState) -> str:
+    """The name of the next model call; empty for a run in memory, which no other process can go on with."""
+    facts = state.facts
+    return "" if facts.accepted.spec.kept == "memory" else f"{facts.run}:{len(facts.messages)}"
+
+
 class LoopState:
     """One attempt at one run. Its run state is the fold of core/state.py, with each fact added once it is committed.
 
@@ -50,7 +80,9 @@ class LoopState:
     state are lower than those in the journal."""
 
     def __init__(self, turn: Turn, system_prompt: str) -> None:
-        self.run_state: RunState = turn.state
+        self.draft = draft_of(turn.state)
+        """What earlier attempts passed on of the next message, where the answer of the model was kept."""
+        self.run_state: RunState = turn.state if self.draft is None else without_draft(turn.state)
         self.facts: Facts = turn.state.facts
         """The committed facts."""
         self.deltas = turn.deltas
@@ -157,8 +189,13 @@ class Incoming:
         max_bytes: int,
         client_tools: frozenset[str],
         emoji_of: Callable[[str], str | None] = lambda name: None,
+        draft: ToldDraft | None = None,
     ) -> None:
-        """`emoji_of` gives the emoji of a tool of this server; None for any other name."""
+        """`emoji_of` gives the emoji of a tool of this server; None for any other name. `draft` was passed on by an
+        earlier attempt: the answer comes again from its beginning, and as much of it is skipped."""
+        self._skips: dict[type[Text] | type[Declined] | type[Thinking], int] | None = (
+            {Text: draft.text, Declined: draft.refusal, Thinking: draft.reasoning} if draft else None
+        )
         self._client_tools = client_tools
         self._emoji_of = emoji_of
         self._begun: set[int] = set()
@@ -178,7 +215,7 @@ class Incoming:
         """`feed` for the usual read: one piece of answer, and room for it. Otherwise nothing happens, and None is
         returned. It saves 6 us per token, two thirds of the general way."""
         part = parts[0]
-        if type(part) is not Text or len(parts) > 1 or self._refusal:
+        if type(part) is not Text or len(parts) > 1 or self._refusal or self._skips is not None:
             return None
         text = part.text
         if len(text) >= self._room:
@@ -198,6 +235,24 @@ class Incoming:
 
     def feed(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
         """The deltas of the parts of one read."""
+        for delta in self._all(parts):
+            if self._skips is None:
+                yield delta
+            elif (rest := self._skip(delta, self._skips)) is not None:
+                yield rest
+
+    def _skip(self, delta: e.Delta, skips: dict[type[Text] | type[Declined] | type[Thinking], int]) -> e.Delta | None:
+        """What was not passed on yet. The begins of calls are left out: a status line is not told twice."""
+        if isinstance(delta, e.CallBegun):
+            return None
+        kind: type[Text] | type[Declined] | type[Thinking] = Thinking
+        if isinstance(delta, e.TextDelta):
+            kind = Declined if delta.refusal else Text
+        left = skips[kind]
+        skips[kind] = max(0, left - len(delta.text))
+        return replace(delta, text=delta.text[left:]) if len(delta.text) > left else None
+
+    def _all(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
         for part in _merged(parts) if len(parts) > FLOOD else parts:
             if self.full:
                 return

@@ -38,6 +38,7 @@ from ninelives.engine.base import patiently
 from ninelives.journal.base import Pending
 from ninelives.models.base import Ask, Model
 from ninelives.models.find import find_model, first_name
+from ninelives.models.net.kept import ConnectionHolder
 from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
 from ninelives.tools.base import HERE, Place, Tool, approval_class
@@ -88,6 +89,8 @@ class AgentEnvironment(Struct, frozen=True):
     homes: Homes | None = None
     """None: all workspaces are on this machine."""
     mcp_notify: Notify = ignore
+    connections: ConnectionHolder | None = None
+    """Makes connections to models that outlive this process."""
 
 
 class ProfileAgent(Struct, frozen=True):
@@ -201,7 +204,9 @@ def upstream_of(settings: Settings, url: str, name: str, api_key: str) -> Upstre
     )
 
 
-async def choose_model(settings: Settings, env: Mapping[str, str]) -> tuple[Model, str]:
+async def choose_model(
+    settings: Settings, env: Mapping[str, str], connections: ConnectionHolder | None = None
+) -> tuple[Model, str]:
     """The model of the default profile, and one phrase that describes it. Where only a URL is set, it is the first
     model that is listed there. Raises ConfigError."""
     m = settings.model
@@ -209,18 +214,18 @@ async def choose_model(settings: Settings, env: Mapping[str, str]) -> tuple[Mode
         found = await find_model(env)
         if found is None:
             return ScriptedModel(), "the built-in scripted demo model"
-        return OpenAIModel(found.upstream), f"{found.upstream.name} at {found.upstream.url} ({found.by})"
+        return OpenAIModel(found.upstream, connections), f"{found.upstream.name} at {found.upstream.url} ({found.by})"
     listed = ""
     if not m.name and not model_scheme(m.url):
         listed = await first_name(m.url, m.api_key or "")
     upstream = upstream_of(settings, m.url, m.name or listed, m.api_key or "")
-    model = model_at(upstream)
+    model = model_at(upstream, connections)
     return model, f"{model.name} at {upstream.url}{' (the first that is listed there)' if listed else ''}"
 
 
-def model_at(upstream: Upstream) -> Model:
+def model_at(upstream: Upstream, connections: ConnectionHolder | None) -> Model:
     """The model that a URL names: OpenAI-compatible HTTP, or an installed extension. Raises ConfigError."""
-    return installed_model(upstream) if model_scheme(upstream.url) else OpenAIModel(upstream)
+    return installed_model(upstream) if model_scheme(upstream.url) else OpenAIModel(upstream, connections)
 
 
 class ChosenTools:
@@ -391,7 +396,7 @@ def _profile_agents(
     made = {settings.server.model_name: factory.agent(ProfileTable(agent=settings.agent.object), model)}
     models = [model]
     for name, table in settings.tables.profiles.items():
-        own_model = _model_of(settings, table) or model
+        own_model = _model_of(settings, table, factory.environment.connections) or model
         models += [own_model] if own_model is not model else []
         made[name] = factory.agent(table, own_model)
     for name, agent in {**installed_agents(), **extensions.agents}.items():
@@ -437,7 +442,7 @@ def _rule(given: ApprovalRule, tools: Sequence[Tool], mcp: Mapping[str, object])
     return Rule(given.tool, given.ask, given.match, given.field)
 
 
-def _model_of(settings: Settings, table: ProfileTable) -> Model | None:
+def _model_of(settings: Settings, table: ProfileTable, connections: ConnectionHolder | None) -> Model | None:
     if table.model_url is None and table.model_name is None:
         return None
     url = table.model_url or settings.model.url
@@ -445,7 +450,7 @@ def _model_of(settings: Settings, table: ProfileTable) -> Model | None:
         raise ConfigError("A profile sets model_name but no model_url, and model.url is not set. Set one of them.")
     name = table.model_name or settings.model.name
     inherited = settings.model.api_key if same_origin(url, settings.model.url) else None
-    return model_at(upstream_of(settings, url, name, table.model_api_key or inherited or ""))
+    return model_at(upstream_of(settings, url, name, table.model_api_key or inherited or ""), connections)
 
 
 def keyless_profiles(settings: Settings) -> list[str]:

@@ -101,7 +101,7 @@ async def assemble(
     opened = await open_store(settings, role, log)
     try:
         sandbox = await asyncio.to_thread(choose_sandbox, settings, os.environ)
-        environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes, _mcp_notices(log))
+        environment = AgentEnvironment(new_code, opened.steady_ms, opened.homes, _mcp_notices(log), role.connections)
         agents = build_agents(settings, opened.store, model, sandbox, environment, extensions)
         for name in keyless_profiles(settings):
             log.warning("profile_without_key", profile=name, note=KEYLESS)

@@ -21,6 +21,7 @@ from ninelives.core.errors import Damaged
 from ninelives.journal.sqlite.lock import DirectoryHeld
 from ninelives.journal.values import NewerStore, StoreUnavailable
 from ninelives.models.base import Model
+from ninelives.models.net.kept import ConnectionHolder
 from ninelives.observe.log import Log
 
 
@@ -45,7 +46,7 @@ async def build_server(
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         import_from_config_folder(loaded)
         key, key_is_new = key_for(loaded, log, serves=role.serves)
-        model, phrase = await _model(loaded, extensions)
+        model, phrase = await _model(loaded, extensions, role.connections)
         built = await assemble(loaded, key, log, model, role, extensions)
         try:
             await built.start()
@@ -68,10 +69,12 @@ async def build_server(
     return BuiltServer(built, key, key_is_new, phrase)
 
 
-async def _model(loaded: LoadedSettings, extensions: Extensions) -> tuple[Model, str]:
+async def _model(
+    loaded: LoadedSettings, extensions: Extensions, connections: ConnectionHolder | None
+) -> tuple[Model, str]:
     if extensions.model is not None:
         return extensions.model, f"{extensions.model.name}, given by the program"
-    model, phrase = await choose_model(loaded.settings, os.environ)
+    model, phrase = await choose_model(loaded.settings, os.environ, connections)
     own = loaded.settings.agent.object
     return model, f"your agent {own}" if own else phrase
 

@@ -240,7 +240,10 @@ class Foreground:
         from ninelives.app.extensions import NO_EXTENSIONS
         from ninelives.app.store import ProcessRole
 
-        return await build_server(self._loaded, log, ProcessRole(self._serves, name), self._extensions or NO_EXTENSIONS)
+        kept = self._supervised is not None and self._loaded.settings.server.keep_calls
+        connections = self._supervised.connections() if self._supervised is not None and kept else None
+        role = ProcessRole(self._serves, name, connections)
+        return await build_server(self._loaded, log, role, self._extensions or NO_EXTENSIONS)
 
     async def _greet(self, built: BuiltServer, url: str, name: str) -> None:
         """What a start prints: all that a newcomer needs. Whether the upstream answers is known last."""

@@ -31,6 +31,7 @@ from ninelives.journal.sqlite.maintenance import MOVED
 from ninelives.journal.sqlite.space import Space
 from ninelives.journal.sqlite.store import SqliteStore
 from ninelives.journal.values import Judge, NewerStore, Report, StoreUnavailable
+from ninelives.models.net.kept import ConnectionHolder
 from ninelives.observe.log import Log
 from ninelives.tools.homes import Homes, home_of
 from ninelives.tools.quota import QuotaLimits, disk_bytes
@@ -65,6 +66,8 @@ class ProcessRole(Struct, frozen=True):
     """False for a worker: it executes runs and answers only /health."""
     name: str = ""
     """Its name in health and in logs of other replicas."""
+    connections: ConnectionHolder | None = None
+    """Makes connections to models that outlive this process."""
 
 
 class StoreDown(StartError):

@@ -15,8 +15,9 @@ import msgspec
 from ninelives.core.errors import Damaged, NewerEvent
 from ninelives.core.events import AnyEvent
 
-FORMAT = 3
-"""Raise it when a kind of event is added. Fields that are added to a kind do not count: older readers ignore them."""
+FORMAT = 4
+"""Raise it when a kind of event is added, or a field that changes the fold (4: AttemptStarted.keeps). Other fields do
+not count: older readers ignore them."""
 
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 _list_decoder: msgspec.json.Decoder[list[AnyEvent]] = msgspec.json.Decoder(list[AnyEvent])

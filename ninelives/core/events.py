@@ -98,6 +98,8 @@ class AttemptStarted(Event, frozen=True, tag="attempt.started"):
     standby that was behind), as far as the last holder could tell."""
     died_at: int = 0
     """When the process of the attempt before was last seen alive, in milliseconds. 0: it is not known."""
+    keeps: bool = False
+    """The draft stands: the supervisor kept the model call, and this attempt goes on with it."""
 
 
 class TextDelta(Event, frozen=True, tag="text.delta", gc=False):

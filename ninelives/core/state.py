@@ -6,9 +6,10 @@ only when a fact arrives. The draft (a rope of text and one of reasoning) grows 
 time. Everything is immutable. A staged state and a committed one (engine/run.py) share most of their pieces, and a
 reader may keep an old state.
 
-A crash becomes visible at AttemptStarted. The draft is dropped, the facts stay. Calls that were started and not
-finished stay due, with the attempt that started them. TABLE decides which event may come when. The few rules that need
-more than the phase (which call is open, whether a text equals its deltas) are in the function of that event.
+A crash becomes visible at AttemptStarted. The draft is dropped (unless its model call was kept), the facts stay. Calls
+that were started and not finished stay due, with the attempt that started them. TABLE decides which event may come
+when. The few rules that need more than the phase (which call is open, whether a text equals its deltas) are in the
+function of that event.
 
 Once a text has begun, a further delta changes two fields of a RunState: its number and the length of its rope, whose
 list all these states share. So Writing keeps one state and counts the deltas since. The state at any point is built on
@@ -323,6 +324,9 @@ def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Pha
     facts = state.facts
     strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
     strikes = 0 if facts.fresh else facts.strikes + strike
+    if event.keeps:
+        facts = replace(facts, attempt=entry.attempt, strikes=strikes, fresh=False, updated_at=entry.at)
+        return replace(state, facts=facts, phase=state.phase if state.drafting else cell, seq=entry.seq)
     cut = state.drafting or (not event.clean and state.phase is Phase.READY)
     facts = replace(
         facts,

@@ -59,7 +59,9 @@ class Receipt:
             facts = before.facts
             story["reused_messages"] = len(facts.messages)
             story["reused_results"] = len(facts.results)
-            self._dropped += before.drafting
+            self._dropped += before.drafting and not started.keeps
+            if started.keeps:
+                story["kept_model_call"] = True
             self._saved = self._saved.plus(facts.usage)
         self._attempts.append(story)
 

@@ -34,6 +34,8 @@ from heapq import heappop, heappush
 
 from msgspec import Struct
 
+from ninelives.agents.base import DraftKeeper
+from ninelives.agents.profiles import agent_for
 from ninelives.core import codec
 from ninelives.core.errors import ClientError, Damaged
 from ninelives.core.events import AttemptStarted, RunFailed
@@ -272,11 +274,14 @@ class WorkFinder:
         if not span.held():  # the finder looked a while ago: nothing is begun without a lease
             return
 
+        agent = agent_for(self._parts.agent, state.facts.accepted)
+        keeps = isinstance(agent, DraftKeeper) and agent.keeps_draft(state)
+
         def first(attempt: int, was_clean: bool, lost: int) -> bytes:
             nonlocal clean
             clean = was_clean
             died = 0 if was_clean else self._parts.death_of(state.facts.updated_at)
-            return codec.encode(AttemptStarted(was_clean, lost, died))
+            return codec.encode(AttemptStarted(was_clean, lost, died, keeps))
 
         claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
         if claim is None:

@@ -4,7 +4,7 @@ runs."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -59,6 +59,24 @@ class Ask(Struct, frozen=True):
     take_parts: Callable[[list[Part]], bool] | None = None
     """A model may offer parts here as soon as they arrive, in order, but never the last one. Parts that are taken
     (True) are not yielded. It saves a wake-up per token."""
+    call: str = ""
+    """Names the message of the run that is asked for, where the answer may be kept for the next process."""
+    told: bool = False
+    """The beginning of the answer was passed on by an earlier process: a retry may not follow."""
+
+
+@runtime_checkable
+class CallKeeper(Protocol):
+    """A model whose answers outlive this process: a supervisor keeps them until they are settled. Ask.call names them.
+    A stream of a call that is held gives the answer again, from its beginning."""
+
+    def held(self, call: str) -> bool:
+        """True where an earlier process made this call and its answer is kept."""
+        ...
+
+    def settle(self, call: str) -> None:
+        """The message is committed: the answer is not needed any more."""
+        ...
 
 
 class Model(Protocol):

@@ -32,6 +32,7 @@ from ninelives.models.modes import FIELDS, AnswerMode, ModeMemory, simpler
 
 if TYPE_CHECKING:
     from ninelives.models.net.connection import Pool, UpstreamConnection
+    from ninelives.models.net.kept import ConnectionHolder
 
 TakeParts = Callable[[list[Part]], bool]
 TICK_S = 0.001
@@ -238,6 +239,7 @@ class OpenAIModel:
     def __init__(
         self,
         upstream: Upstream,
+        holder: ConnectionHolder | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -245,6 +247,7 @@ class OpenAIModel:
     ) -> None:
         self.name = upstream.name
         self._upstream = upstream
+        self._holder = holder
         self._clock, self._sleep, self._chance = clock, sleep, chance
         self._pool: Pool | None = None
         self._modes = ModeMemory(clock)
@@ -256,7 +259,7 @@ class OpenAIModel:
         mode = first = self._modes.first(tools=bool(ask.tools)) if self._modes.accepted_modes else "usage"
         by = self._clock() + self._upstream.total_s
         tries = 0
-        told = False
+        told = ask.told
         while True:
             reading: PendingAnswer | None = None
             try:
@@ -311,14 +314,27 @@ class OpenAIModel:
         if pool is not None:
             await pool.close()
 
+    def held(self, call: str) -> bool:
+        """See CallKeeper.held."""
+        return self._holder is not None and self._holder.held(call)
+
+    def settle(self, call: str) -> None:
+        """See CallKeeper.settle."""
+        if self._holder is not None:
+            self._holder.settle(call)
+
     async def _begin(self, ask: Ask, by: float, mode: AnswerMode) -> PendingAnswer:
-        large = _is_large(ask.messages)
-        body = await asyncio.to_thread(self._body, ask, mode) if large else self._body(ask, mode)
-        first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
-        if not self._head:
-            self._head = self._request("POST", "/chat/completions")
-        head = b"%bContent-Length: %d\r\n\r\n" % (self._head, len(body))
-        connection = await self._answered((head, body), first_by)
+        if self.held(ask.call):
+            first_by = min(by, self._clock() + self._upstream.first_byte_s)
+            connection = await self._answered_again(ask.call, first_by)
+        else:
+            large = _is_large(ask.messages)
+            body = await asyncio.to_thread(self._body, ask, mode) if large else self._body(ask, mode)
+            first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
+            if not self._head:
+                self._head = self._request("POST", "/chat/completions")
+            head = b"%bContent-Length: %d\r\n\r\n" % (self._head, len(body))
+            connection = await self._answered((head, body), first_by, ask.call)
         try:
             answer = AnswerReader(self._upstream.api_key)
             intake = await self._intake(connection, answer, by, mode)
@@ -345,11 +361,27 @@ class OpenAIModel:
             await self._finish(reading.connection)
         return []
 
-    async def _answered(self, request: tuple[bytes, ...], by: float) -> UpstreamConnection:
+    async def _answered_again(self, call: str, by: float) -> UpstreamConnection:
+        """The answer of a held call. Raises Shortage where it is gone: the run is tried again, and asks anew."""
+        try:
+            connection = await self._connections().again(call)
+        except OSError as error:
+            raise Shortage(error) from error
+        return await self._headed(connection, by)
+
+    async def _answered(self, request: tuple[bytes, ...], by: float, call: str = "") -> UpstreamConnection:
         """Send a request, in pieces. Returns the connection once the head of the answer is there."""
         connection = await self._connect(by - self._clock())
         try:
-            connection.ask(*request)
+            self._connections().begin(connection, call)
+        except OSError as error:
+            connection.hang_up()
+            raise _unreachable(_host(self._upstream.url), error, again=True) from error
+        connection.ask(*request)
+        return await self._headed(connection, by)
+
+    async def _headed(self, connection: UpstreamConnection, by: float) -> UpstreamConnection:
+        try:
             await connection.head(by - self._clock())
         except TimeoutError as error:
             connection.hang_up()
@@ -476,7 +508,7 @@ class OpenAIModel:
             from ninelives.models.net.connection import Origin, Pool
 
             try:
-                self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s)
+                self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s, self._holder)
             except ValueError as error:
                 raise _unreachable(_host(self._upstream.url), error, again=False) from error
         return self._pool

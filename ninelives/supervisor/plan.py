@@ -10,6 +10,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+VARIABLE = "_NINELIVES_SUPERVISED"
+"""Tells a server its supervisor, and the descriptors of its control line and of the listening socket."""
 _KEPT = ("PATH", "HOME", "TZ", "LANG", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "JOURNAL_STREAM")
 _KEPT_BEGINNINGS = ("LC_", "PYTHON", "SSL_CERT_", "LD_", "ASAN_")
 

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ninelives.supervisor.calls import Calls
 from ninelives.supervisor.line import ControlLine, LineEnded, Message
-from ninelives.supervisor.plan import SupervisorPlan
-from ninelives.supervisor.supervised import VARIABLE
+from ninelives.supervisor.plan import VARIABLE, SupervisorPlan
 
 SETTLED_S = 1.0
 """A server that served this long is a good one: its end costs no delay."""
@@ -73,6 +73,7 @@ class Supervisor:
         self._stopping = self._swapping = self._serves = False
         self._restarts = self._swaps = self._quick = self._failed = self._spares_failed = self._swaps_failed = 0
         self._began = 0.0
+        self._calls = Calls()
         self._last = ""
         self._status: Path | None = None
 
@@ -143,7 +144,7 @@ class Supervisor:
 
     def _read(self, child: ServerProcess) -> None:
         try:
-            message, _ = child.line.receive()
+            message, fds = child.line.receive()
         except BlockingIOError:
             return
         except LineEnded:
@@ -154,8 +155,10 @@ class Supervisor:
             self._spares_failed = 0
             if child is self._next:
                 self._swap()
-        if "ready" in message:
+        elif "ready" in message:
             self._is_ready(child, Path(message["status"]))
+        else:
+            self._calls.obey(child.pid, message, fds)
 
     def _is_ready(self, server: ServerProcess, status: Path) -> None:
         server.ready_at = time.monotonic()
@@ -178,7 +181,7 @@ class Supervisor:
         if self._stopping:
             return
         self._server, self._spare = self._spare or self._spawn(), None
-        self._server.tell({"go": self._restarts + self._swaps + self._swapping})
+        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "held": self._calls.held()})
 
     def _swap(self) -> None:
         """The successor is warm: it takes the place of the server."""

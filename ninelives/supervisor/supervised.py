@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from ninelives.supervisor.holder import SupervisedConnections
 from ninelives.supervisor.line import ControlLine, LineEnded
-from ninelives.supervisor.plan import SupervisorPlan, command_line
+from ninelives.supervisor.plan import VARIABLE, SupervisorPlan, command_line
 
-VARIABLE = "_NINELIVES_SUPERVISED"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SCORE = "/proc/{}/oom_score_adj"
 _PR_SET_PDEATHSIG = 1
@@ -52,6 +52,7 @@ class Supervised:
         self.listener = listener
         self.restarts = restarts
         """How many servers of this supervisor came before."""
+        self._held: list[str] = []
 
     def wait(self) -> None:
         """A spare waits here until it is needed. Ends the process where it is not."""
@@ -62,8 +63,12 @@ class Supervised:
             os._exit(0)
         if "go" not in message:
             os._exit(0)
-        self.restarts = message["go"]
+        self.restarts, self._held = message["go"], message["held"]
         signal.signal(signal.SIGHUP, lambda *_: None)  # it is for the supervisor, also where a terminal sends it to all
+
+    def connections(self) -> SupervisedConnections:
+        """Connections to upstreams that outlive this process."""
+        return SupervisedConnections(self._line, self._held)
 
     def ready(self, status: Path) -> None:
         """Say that requests are answered, and where the supervisor may say how it is."""

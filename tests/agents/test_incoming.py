@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ninelives.agents.loop_state import FLOOD, Incoming
+from ninelives.agents.loop_state import FLOOD, Incoming, ToldDraft
 from ninelives.core.events import CallBegun, ReasoningDelta, TextDelta, Usage
 from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
 
@@ -29,6 +29,15 @@ def test_neighbours_of_one_kind_in_a_flood_are_one_delta_and_nothing_is_lost_or_
     assert list(here.feed(flood)) == [ReasoningDelta("ab"), TextDelta(text), ReasoningDelta("c"), TextDelta("d")]
     done = here.completed(lambda: 7)
     assert (done.text, done.reasoning, done.finish) == (text + "d", "abc", "stop")
+
+
+def test_what_an_earlier_process_passed_on_is_skipped_and_the_message_is_whole() -> None:
+    here = Incoming("run", 0, 1000, frozenset(), lambda name: "", ToldDraft(text=5, refusal=0, reasoning=3))
+    assert here.feed_word([Text("ab")]) is None
+    parts: list[Part] = [Thinking("ab"), Thinking("cd"), Text("abc"), Text("defg"), CallPiece(0, "note", ""), Text("h")]
+    assert list(here.feed(parts)) == [ReasoningDelta("d"), TextDelta("fg"), TextDelta("h")]
+    done = here.completed(lambda: 7)
+    assert (done.text, done.reasoning) == ("abcdefgh", "abcd")
 
 
 def test_what_reaches_the_bound_does_not_fit() -> None:

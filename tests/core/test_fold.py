@@ -73,6 +73,16 @@ def test_a_draft_is_dropped_when_a_new_attempt_starts_and_the_facts_stay() -> No
     assert facts.items[len(before.items) :] == (Thought(6, "Hm"), Said(7, "", "dropped"))
 
 
+def test_a_draft_whose_model_call_was_kept_stands_and_the_strike_counts() -> None:
+    pen = Pen().attempt().think("Hm").text("The ", "ans").keep()
+    state = pen.state
+    assert state.phase is Phase.DRAFTING and join(state.text) == "The ans" and state.facts.strikes == 1
+    assert (state.facts.dropped, state.facts.usage_incomplete, state.facts.attempt) == ((), False, 2)
+    pen.text("wer").write(e.MessageCompleted("The answer", reasoning="Hm"))
+    assert pen.state.facts.items == (Thought(2, "Hm"), Said(3, "The answer"))
+    assert Pen().attempt().keep().state.phase is Phase.READY
+
+
 def test_a_thought_that_a_crash_cut_off_is_not_kept() -> None:
     """G3: closed with empty content."""
     assert Pen().attempt().think("Hm").crash().state.facts.items == (Thought(2, "", kept=False),)

@@ -19,6 +19,12 @@ def of(pen: Pen) -> Any:
     return json_of(receipt(pen.entries))
 
 
+def test_a_receipt_tells_that_a_model_call_was_kept() -> None:
+    made = of(Pen().attempt().text("Hel").keep().text("lo").settle().complete())
+    assert made["attempts"][1]["kept_model_call"] is True
+    assert (made["recoveries"], made["drafts_dropped"], made["usage_incomplete"]) == (1, 0, False)
+
+
 def test_a_receipt_tells_what_recovery_reused_and_repeated() -> None:
     """D1: attempts, steps reused and repeated, unknown outcomes, tokens spent and saved."""
     pen = Pen().attempt()

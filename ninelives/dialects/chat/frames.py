@@ -135,8 +135,8 @@ class ChatProjection:
                 return replace(view, fixed=_fixed(entry, accepted)), []
             case e.MessageCompleted() as said:
                 return _message(view, entry, said)
-            case e.AttemptStarted():
-                return _restart(view, entry)
+            case e.AttemptStarted(keeps=keeps):
+                return (view, []) if keeps else _restart(view, entry)
             case e.RunCompleted() | e.RunInterrupted() | e.RunFailed() | e.RunCancelled() as end:
                 return _end(view, entry, end)
             case event:

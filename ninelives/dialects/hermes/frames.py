@@ -67,7 +67,7 @@ def _draft(draft: Rope | None, event: e.AnyEvent) -> Rope | None:
     match event:
         case e.TextDelta(text):
             return grow(draft, text)
-        case e.MessageCompleted() | e.AttemptStarted():
+        case e.MessageCompleted() | e.AttemptStarted(keeps=False):
             return None
         case _:
             return draft

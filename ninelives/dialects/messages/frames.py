@@ -126,8 +126,8 @@ class MessagesProjection:
                 return replace(view, spec=spec.for_readers(), run=entry.run, shown_id=shown_id), []
             case e.MessageCompleted() as said:
                 return _message(view, entry, said)
-            case e.AttemptStarted():
-                return _restart(view)
+            case e.AttemptStarted(keeps=keeps):
+                return (view, []) if keeps else _restart(view)
             case e.RunCompleted() | e.RunInterrupted() | e.RunFailed() | e.RunCancelled() as end:
                 return _end(view, end)
             case _:

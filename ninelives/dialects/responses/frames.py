@@ -166,7 +166,7 @@ class Renderer:
         match entry.event:
             case e.RunAccepted() as accepted:
                 self._accepted(entry, accepted)
-            case e.AttemptStarted():
+            case e.AttemptStarted(keeps=False):
                 self._attempt()
             case e.TextDelta(text, refusal):
                 self._refusal_delta(entry.seq, text) if refusal else self._text_delta(entry.seq, text)

@@ -78,7 +78,7 @@ def events_of(view: RunsView, entry: e.Entry) -> tuple[RunsView, RunEvents]:
             return view, [("message.delta", {"delta": text})]
         case e.MessageCompleted() as said:
             return _message(view, said)
-        case e.AttemptStarted() if view.draft_from >= 0:
+        case e.AttemptStarted(keeps=False) if view.draft_from >= 0:
             return replace(view, draft_from=-1), [("message.dropped", {"from_seq": view.draft_from})]
         case e.CallBegun() | e.ToolStarted() | e.ToolFinished() as event:
             return _tool_events(view, event)

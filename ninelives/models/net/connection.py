@@ -23,6 +23,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from msgspec import Struct
 
 from ninelives.models.chunks import UpstreamFailed, cut_error, garbage_error
+from ninelives.models.net.kept import ConnectionHolder
 
 HELD = 131_072
 """Unread bytes of a body at which reading from the socket stops."""
@@ -107,6 +108,10 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._asked, self.reusable = True, False
         self._transport.writelines(request)
+
+    def expect(self) -> None:
+        """An answer comes that an earlier process asked for. Call it before the connection is made."""
+        self._asked = True
 
     async def head(self, limit_s: float) -> None:
         """Wait until status and headers are there. Raises UpstreamFailed, and TimeoutError after `limit_s`."""
@@ -295,10 +300,12 @@ class Origin(Struct, frozen=True):
 class Pool:
     """Connections to one origin. Their number has no limit here, because runs are limited."""
 
-    def __init__(self, origin: Origin, connect_s: float) -> None:
+    def __init__(self, origin: Origin, connect_s: float, holder: ConnectionHolder | None = None) -> None:
         self.origin = origin
         self._connect_s = connect_s
-        self._tls = ssl.create_default_context() if origin.tls else None
+        self._tls = ssl.create_default_context() if origin.tls and holder is None else None
+        self._holder = holder
+        self._numbers: dict[UpstreamConnection, int] = {}
         self._open: set[UpstreamConnection] = set()
         self._idle: list[tuple[UpstreamConnection, float]] = []
         self._sweeping: asyncio.TimerHandle | None = None
@@ -315,6 +322,24 @@ class Pool:
                 return connection
             connection.hang_up()
         return await self._dial(min(limit_s, self._connect_s))
+
+    def begin(self, connection: UpstreamConnection, call: str) -> None:
+        """The next request on the connection is this call. Raises OSError."""
+        if self._holder is not None:
+            self._holder.begin(self._numbers[connection], call)
+
+    async def again(self, call: str) -> UpstreamConnection:
+        """A connection on which the answer of a held call comes from its beginning. Raises OSError."""
+        assert self._holder is not None
+        connection = UpstreamConnection(self._lost)
+        connection.expect()
+        return await self._taken(connection, *await self._holder.again(call))
+
+    async def _taken(self, connection: UpstreamConnection, sock: socket.socket, number: int) -> UpstreamConnection:
+        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+        self._numbers[connection] = number
+        self._open.add(connection)
+        return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """Keep a connection for the next request, or close it where it cannot be used again."""
@@ -336,6 +361,10 @@ class Pool:
         await asyncio.sleep(0)  # the event loop closes sockets in its next turn
 
     async def _dial(self, limit_s: float) -> UpstreamConnection:
+        if self._holder is not None:
+            host, name = self.origin.host, self.origin.host.rstrip(".") if self.origin.tls else ""
+            made = await self._holder.dial(host, self.origin.port, name, limit_s)
+            return await self._taken(UpstreamConnection(self._lost), *made)
         async with asyncio.timeout(limit_s):
             dialled = await start_connection(await self._addresses(), happy_eyeballs_delay=NEXT_ADDRESS_S)
             connection = await self._greeted(dialled)
@@ -368,6 +397,9 @@ class Pool:
 
     def _lost(self, connection: UpstreamConnection) -> None:
         self._open.discard(connection)
+        number = self._numbers.pop(connection, None)
+        if self._holder is not None and number is not None and not connection.ended:
+            self._holder.drop(number)  # an answer that is whole stays until its message is committed
 
     def _sweep(self) -> None:
         """Close connections that were idle too long."""

@@ -1,0 +1,264 @@
+"""Model calls that outlive the server. Owns: connections to upstreams (dialling, TLS), passing bytes on in both
+directions, and the bytes of each answer until the server has settled it. Refuses to know: HTTP, JSON and what is asked.
+
+Theory of operation. A server sends one end of a socket pair. The supervisor dials, and joins both. Before each request
+the server names the call. From then on the bytes of the answer are kept, beside being passed on. When the server dies,
+the upstream goes on and its bytes are kept. The next server names the call, gets the answer from its first byte, and
+skips what was told. A server that lives and closes a connection says so: that cancels the call."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import suppress
+from typing import Any, cast
+
+CALL_BYTES = 8 * 1024 * 1024
+"""Most bytes of one answer that are kept."""
+ALL_BYTES = 64 * 1024 * 1024
+"""Most bytes of all answers. Beyond it the oldest are not kept any more."""
+UNCLAIMED_S = 60.0
+"""How long an answer waits for the next server."""
+NEXT_ADDRESS_S = 0.25
+NAME_ERROR, TLS_ERROR, GONE = 10_001, 10_002, 2
+"""Codes in place of an errno: the name is not known, TLS failed, the call is not held."""
+ANSWER = struct.Struct("!i")
+"""The first bytes on a socket pair: 0, or why there is no connection."""
+
+
+class UpstreamSide(asyncio.Protocol):
+    """The end of a relay at the upstream."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._relay.answered(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._relay.upstream_gone()
+
+
+class ServerSide(asyncio.Protocol):
+    """The end of a relay at a server."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._relay.asked(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self.transport = None
+        self._relay.server_gone(self)
+
+    def pause_writing(self) -> None:
+        """See asyncio. A server that reads slowly slows its upstream."""
+        self._relay.hold(True)
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self._relay.hold(False)
+
+
+class Relay:
+    """One connection to an upstream, and the server that uses it."""
+
+    def __init__(self, calls: Calls, number: tuple[int, int]) -> None:
+        self._calls = calls
+        self.number = number
+        """The pid of its server, and what that server calls it."""
+        self.call = ""
+        self.kept: list[bytes] = []
+        self.size = 0
+        self.server: ServerSide | None = None
+        self.upstream: asyncio.Transport | None = None
+        self.ended = False
+
+    def begin(self, call: str) -> None:
+        """The next bytes of the upstream are the answer of this call."""
+        self.forget()
+        self.call = call
+
+    def forget(self) -> None:
+        """Keep nothing of the answer."""
+        self._calls.held_bytes -= self.size
+        self.call, self.kept, self.size = "", [], 0
+
+    def answered(self, data: bytes) -> None:
+        """Bytes of the upstream."""
+        if self.call:
+            self.kept.append(data)
+            self.size += len(data)
+            self._calls.grew(self, len(data))
+        if self.server is not None and self.server.transport is not None:
+            self.server.transport.write(data)
+
+    def asked(self, data: bytes) -> None:
+        """Bytes of the server."""
+        if self.upstream is not None:
+            self.upstream.write(data)
+
+    def hold(self, pause: bool) -> None:
+        """Stop reading from the upstream, or go on."""
+        if self.upstream is not None and not self.upstream.is_closing():
+            self.upstream.pause_reading() if pause else self.upstream.resume_reading()
+
+    def upstream_gone(self) -> None:
+        """The upstream closed the connection. What it sent is still passed on."""
+        self.ended, self.upstream = True, None
+        if self.server is not None and self.server.transport is not None:
+            self.server.transport.close()
+
+    def server_gone(self, side: ServerSide) -> None:
+        """The server closed its end, or died. Who died did not say that it drops the call."""
+        if side is not self.server:
+            return
+        self.server = None
+        if self.call:
+            self.hold(False)
+            asyncio.get_running_loop().call_later(UNCLAIMED_S, self._unclaimed, self.number)
+        else:
+            self.close()
+
+    def _unclaimed(self, number: tuple[int, int]) -> None:
+        if self.server is None and self.number == number:
+            self.close()
+
+    def attach(self, side: ServerSide, number: tuple[int, int]) -> None:
+        """A new server takes the call: it gets the answer from its first byte."""
+        old, self.server, self.number = self.server, side, number
+        if old is not None and old.transport is not None:
+            old.transport.abort()
+        self.hold(False)
+        assert side.transport is not None
+        side.transport.write(ANSWER.pack(0) + b"".join(self.kept))
+        if self.ended:
+            side.transport.close()
+
+    def close(self) -> None:
+        """End both sides, and forget the answer."""
+        self.forget()
+        self._calls.relays.pop(self.number, None)
+        for transport in (self.upstream, self.server.transport if self.server is not None else None):
+            if transport is not None:
+                transport.abort()
+
+
+class Calls:
+    """All relays of a supervisor."""
+
+    def __init__(self) -> None:
+        self.relays: dict[tuple[int, int], Relay] = {}
+        self.held_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tls: Any = None  # ssl.SSLContext: imported where it is used
+
+    def held(self) -> list[str]:
+        """The calls whose answers are kept."""
+        return [relay.call for relay in self.relays.values() if relay.call]
+
+    def grew(self, relay: Relay, size: int) -> None:
+        """Keep within the bounds. A call that is not kept any more is one that a crash repeats."""
+        self.held_bytes += size
+        if relay.size > CALL_BYTES:
+            self._let_go(relay)
+        while self.held_bytes > ALL_BYTES:
+            self._let_go(next(each for each in self.relays.values() if each.call))
+
+    def _let_go(self, relay: Relay) -> None:
+        if relay.server is None:
+            relay.close()
+        else:
+            relay.forget()
+
+    def obey(self, pid: int, message: dict[str, Any], fds: list[int]) -> None:
+        """Do what a server asks."""
+        if "dial" in message or "again" in message:
+            self._spawn(pid, message, socket.socket(fileno=fds[0]))
+        elif "begin" in message:
+            self._begin((pid, message["begin"]), message["call"])
+        elif "drop" in message:
+            relay = self.relays.get((pid, message["drop"]))
+            if relay is not None:
+                relay.close()
+        elif "settle" in message:
+            for relay in [each for each in self.relays.values() if each.call == message["settle"]]:
+                relay.close() if relay.server is None else relay.forget()
+
+    def _begin(self, number: tuple[int, int], call: str) -> None:
+        for other in [each for each in self.relays.values() if call and each.call == call]:
+            self._let_go(other)  # the call is made anew: the first answer is void
+        if number in self.relays:
+            self.relays[number].begin(call)
+
+    def _spawn(self, pid: int, message: dict[str, Any], sock: socket.socket) -> None:
+        work = self._dial(pid, message["dial"], sock) if "dial" in message else self._again(pid, message["again"], sock)
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _dial(self, pid: int, wish: dict[str, Any], sock: socket.socket) -> None:
+        loop, relay = asyncio.get_running_loop(), Relay(self, (pid, wish["number"]))
+        try:
+            async with asyncio.timeout(wish["limit_s"]):
+                transport, _ = await loop.create_connection(
+                    lambda: UpstreamSide(relay),
+                    wish["host"],
+                    wish["port"],
+                    ssl=self._context() if wish["tls_name"] else None,
+                    server_hostname=wish["tls_name"] or None,
+                    happy_eyeballs_delay=NEXT_ADDRESS_S,
+                )
+        except (OSError, TimeoutError) as error:
+            return _refuse(sock, error)
+        relay.upstream = transport
+        with suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.relays[relay.number] = relay
+        _, relay.server = await loop.create_connection(lambda: ServerSide(relay), sock=sock)
+        if relay.server.transport is None:
+            relay.close()
+        else:
+            relay.server.transport.write(ANSWER.pack(0))
+
+    async def _again(self, pid: int, wish: dict[str, Any], sock: socket.socket) -> None:
+        relay = next((each for each in self.relays.values() if each.call == wish["call"]), None)
+        if relay is None or relay.number[0] == pid:  # gone, or this server has it already
+            return _refuse(sock, OSError(GONE, "the call is not held"))
+        self.relays.pop(relay.number, None)
+        number = (pid, wish["number"])
+        self.relays[number] = relay
+        made: ServerSide
+        _, made = await asyncio.get_running_loop().create_connection(lambda: ServerSide(relay), sock=sock)
+        if made.transport is not None:
+            relay.attach(made, number)
+
+    def _context(self) -> Any:
+        if self._tls is None:
+            import ssl
+
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+def _refuse(sock: socket.socket, error: OSError | TimeoutError) -> None:
+    code = error.errno or 5
+    if isinstance(error, TimeoutError):
+        code = 110
+    elif isinstance(error, socket.gaierror):
+        code = NAME_ERROR
+    elif type(error).__module__ == "ssl":
+        code = TLS_ERROR
+    with sock, suppress(OSError):
+        sock.send(ANSWER.pack(code))
