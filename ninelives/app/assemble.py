@@ -210,6 +210,7 @@ def _limits(settings: Settings) -> EngineLimits:
         stall_s=chosen.stall_s,
         leave_grace_s=chosen.leave_grace_s,
         lease_s=settings.store.lease_s if settings.store.shared else EngineLimits().lease_s,
+        hold_s=settings.store.hold_s if settings.store.shared else 0.0,
         keep=Keep(
             runs=settings.store.max_responses,
             owner_bytes=settings.store.owner_bytes,

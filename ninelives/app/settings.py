@@ -134,7 +134,7 @@ class StoreSettings(Section, frozen=True):
         30.0
     )
     lease_s: Annotated[Seconds, _doc("Silence of a replica after which others take its runs (PostgreSQL).")] = 15.0
-    hold_s: Annotated[Seconds, _doc("How long the store may be away before /readyz says so.")] = 10.0
+    hold_s: Annotated[Seconds, _doc("How long new requests wait for a database that is away. Then: 503.")] = 10.0
     durability: Annotated[Literal["normal", "full"], _doc("full survives power loss too, at an fsync each.")] = "normal"
     max_responses: Annotated[Whole, _doc("Stored runs per owner, least recently used go first; 0: no bound.")] = 10_000
     unstored_hours: Annotated[float, _doc("Hours that unstored chats stay; 0: until delivered.", ge=0, le=1e6)] = 24.0

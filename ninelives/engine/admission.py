@@ -18,7 +18,7 @@ from ninelives.core.errors import ClientError, NinelivesError, ServerError, stor
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
 from ninelives.core.spec import Resolved, Spec, is_short, keeps_content
 from ninelives.core.state import RunState, apply, start
-from ninelives.engine.base import EngineParts, Order, Ticket
+from ninelives.engine.base import RETRY_S, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.readers import DeliveryTracker
@@ -26,6 +26,7 @@ from ninelives.engine.run import ClaimedRun, PendingOpening
 from ninelives.engine.work import QueuePlace, WorkFinder
 from ninelives.engine.workers import Workers
 from ninelives.engine.writer import not_stored
+from ninelives.journal.base import Store
 from ninelives.journal.steering import Steer, steer_id_of
 from ninelives.journal.values import Attached, Opened, Opening, Record, StoreUnavailable
 
@@ -67,6 +68,8 @@ class Admission:
         self._abandon = abandon
         self.draining = False
         self.chores = 0
+        self._held = 0
+        """Requests that wait for a store that is away."""
         self._turn = 0
 
     def stop(self) -> None:
@@ -80,6 +83,8 @@ class Admission:
             await self._give_way()
         if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
             return await self._admit(order)
+        if self._store_is_away():
+            await self._hold()
         self.refuse_if_unable(stored=True)
         alone = is_short(order.spec) and not order.spec.chore and not self._deliveries.untold
         resolved = self._parts.durable.foregone(order.asked) if alone else None
@@ -130,6 +135,24 @@ class Admission:
             await asyncio.sleep(STEP_S * self._turn)
             if max(writer.late_s for writer in self._writers.values()) <= LATE_S:
                 return
+
+    def _store_is_away(self) -> bool:
+        return self._lease.trouble is not None or self._writers[False].is_away()
+
+    async def _hold(self) -> None:
+        """Wait for a store that is away, at most `hold_s`: most outages pass sooner than a caller would come back. As
+        many wait as may be queued; others are refused at once."""
+        if self._held >= self._limits.queue:
+            return
+        self._held += 1
+        try:
+            async with asyncio.timeout(self._limits.hold_s):
+                while self._store_is_away() and not self.draining:  # noqa: ASYNC110 -- there are two to ask
+                    await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            self._parts.log.warning("store_not_back", seconds=self._limits.hold_s)
+        finally:
+            self._held -= 1
 
     async def _answer(self, order: Order, answer: asyncio.Future[Ticket]) -> None:
         try:
@@ -285,14 +308,24 @@ class Admission:
         if not asked.fresh_conversation:
             asked = replace(asked, fresh_conversation=f"conv_{parts.new_id()}")
         opening = self._opening(spec, asked, accept, held=held)
-        try:
-            await self._deliveries.tell_losses()
-            opened = await store.open(opening)
-        except StoreUnavailable as error:
-            raise not_stored(error) from error
+        opened = await self._open_in(store, opening)
         if prepared is not None and isinstance(opened, Opened):
             return Opened(opened.run, prepared, opened.records)
         return opened
+
+    async def _open_in(self, store: Store, opening: Opening) -> Opened | Attached:
+        """Open a run. If the store is away it is asked again with the same opening, at most `hold_s`: an opening that
+        was written after all is recognised."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._limits.hold_s
+        while True:
+            try:
+                await self._deliveries.tell_losses()
+                return await store.open(opening)
+            except StoreUnavailable as error:
+                if not (error.passing and error.away) or loop.time() >= until or self.draining:
+                    raise not_stored(error) from error
+            await asyncio.sleep(RETRY_S)
 
     def _opening(
         self,

@@ -190,6 +190,8 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     leave_grace_s: float = 2.0
     """How long after its last reader left a run is stopped, where leaving stops it (B6, C4)."""
     strikes: int = 5
+    hold_s: float = 0.0
+    """How long a new run waits for a store that is away, before its caller gets 503."""
     lease_s: float = math.inf
     """How long a claim holds without a beat. A store that one process has to itself has no leases."""
 

@@ -257,10 +257,14 @@ class Writer:
         self.broken = True
         self._notices.store_broke()
 
+    def is_away(self) -> bool:
+        """Did nobody answer when the last batch was to be written?"""
+        return self.degraded is not None and self._away
+
     def refuse_if_degraded(self, short: str | None = None) -> None:
         """503 for new work while the store takes nothing, or is about to (`short`)."""
-        if self.degraded is not None and self._away:
-            raise store_not_asked(self.degraded)
+        if self.is_away():
+            raise store_not_asked(str(self.degraded))
         if (why := self.degraded or short) is not None:
             raise ServerError("storage_full", f"Nothing can be stored now: {why}. Try again later.", retry_after=5)
 

@@ -8,6 +8,7 @@ import asyncio
 import random
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ninelives.drill.checks import calls_of
@@ -18,7 +19,8 @@ from tests.cluster.judging import Judge, Result, spread
 from tests.cluster.lines import Request, until_so
 from tests.cluster.replicas import KEEPALIVE_S, SHORT_S, Cluster, Replica, Shape
 
-REFUSED_S = 2.0
+HOLD_S = 1.0
+REFUSED_S = HOLD_S + 2.0
 SLACK_S = 1.0
 """For a machine that has other things to do."""
 TEXT = f"[[tools={PROBES.write(0.3)}|{PROBES.keep}|{PROBES.write(0.3)}|{PROBES.look}]] [[tokens=60 pace=0.05]]"
@@ -150,5 +152,5 @@ async def outage(
     folder: Path, seed: int, outages: tuple[float, ...] = (5.0, 12.0), runs: int = 12, shape: Shape | None = None
 ) -> Result:
     """The whole trial."""
-    async with Cluster(folder, shape or Shape(lease_s=SHORT_S)) as cluster:
+    async with Cluster(folder, replace(shape or Shape(lease_s=SHORT_S), hold_s=HOLD_S)) as cluster:
         return await Outage(cluster, seed).all(outages, runs)

@@ -40,6 +40,8 @@ class Shape:
     approval: str = "never"
     lease_s: float = 15.0
     """The default of the server; SHORT_S where leases are to end."""
+    hold_s: float = 10.0
+    """How long new work waits for a database that is away."""
     environ: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = (PROBE_MODULE,)
 
@@ -209,7 +211,8 @@ class Cluster:
         return Replica(f"r{n}", address, argv, environ, self.folder / f"r{n}.log")
 
     def _shared(self, n: int) -> dict[str, str]:
-        return {"NINELIVES_STORE_LEASE_S": str(self.shape.lease_s), "NINELIVES_SERVER_REPLICA": f"r{n}"}
+        store = {"NINELIVES_STORE_LEASE_S": str(self.shape.lease_s), "NINELIVES_STORE_HOLD_S": str(self.shape.hold_s)}
+        return {**store, "NINELIVES_SERVER_REPLICA": f"r{n}"}
 
     async def start(self, replica: Replica) -> float:
         """Bring it up, and let the balancer know where it is."""

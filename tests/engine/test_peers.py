@@ -221,6 +221,44 @@ async def test_P15_a_longer_outage_lets_go_of_runs_without_a_strike_and_they_go_
     assert state is not None and (state.status, state.facts.strikes) == ("completed", 0)
 
 
+async def test_A1_a_new_run_waits_through_a_passing_outage_of_the_store(house: House) -> None:
+    engine = await house.engine(hold_s=60.0)
+    house.books["hi"] = NOTE
+    house.valves[0].down = True
+    await until(lambda: engine.lease.trouble, "the outage")
+    waiting = asyncio.ensure_future(engine.submit(order("hi")))
+    await asyncio.sleep(0.3)
+    assert not waiting.done() and await house.rows() == {}
+    house.valves[0].down = False
+    ticket = await asyncio.wait_for(waiting, 60)
+    assert await ended(house, ticket.run) == "completed" and len(await house.rows()) == 1
+
+
+async def test_A1_an_opening_without_an_answer_is_sent_again_and_begins_one_run(house: House) -> None:
+    engine = await house.engine(hold_s=60.0)
+    house.books["hi"] = NOTE
+    house.valves[0].unanswered.add("open")
+    waiting = asyncio.ensure_future(engine.submit(order("hi")))
+    await until(house.rows, "the run in the store")
+    house.valves[0].unanswered.clear()
+    ticket = await asyncio.wait_for(waiting, 60)
+    assert await ended(house, ticket.run) == "completed"
+    assert len(await house.rows()) == 1 and sum(house.deeds.values()) == 1
+
+
+async def test_A1_requests_that_wait_for_the_store_are_refused_when_the_server_stops(house: House) -> None:
+    engine = await house.engine(hold_s=60.0)
+    house.valves[0].down = True
+    await until(lambda: engine.lease.trouble, "the outage")
+    waiting = asyncio.ensure_future(engine.submit(order("hi")))
+    await asyncio.sleep(0.1)
+    engine._admission.stop()
+    with pytest.raises(ServerError) as refused:
+        await asyncio.wait_for(waiting, 60)
+    assert refused.value.code == "shutting_down"
+    house.valves[0].down = False
+
+
 async def test_P15_a_caller_is_told_that_nothing_was_begun_only_where_that_is_known(house: House) -> None:
     engine = await house.engine()
     house.books["hi"] = [said("done")]
