@@ -243,8 +243,7 @@ class Engine:
         """A new run that begins with the facts of another one, up to an entry; and which entry that is. Nothing of it
         is done again. It stands alone: the history before it is copied, and it adds nothing to session and
         conversation. Raises ClientError where it cannot be forked there."""
-        entries = [entry async for entry in self.entries(owner, run)]
-        place = fork_at(entries, fork.from_seq, speaks=bool(fork.said))
+        place = await fork_at(self.entries(owner, run), fork.from_seq, speaks=bool(fork.said))
         accepted = place.state.facts.accepted
         if not keeps_content(accepted.spec.kept):
             raise not_stored_fork()

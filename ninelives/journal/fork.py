@@ -7,7 +7,8 @@ approvals are left out, and the tokens of copied messages count as nothing, beca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,12 +20,14 @@ from ninelives.core.spec import Message
 from ninelives.core.state import RunState, apply, in_flight, start
 from ninelives.core.table import Phase
 
+SLICE = 512
+"""Others run after so many entries."""
 SHOWN = 20
 """How many places an error names."""
 
 
 class ForkPoint(Struct, frozen=True):
-    """Where a run is forked, and with what."""
+    """Where a run is forked, and with what: its state, and its entries but for deltas."""
 
     seq: int
     state: RunState
@@ -41,24 +44,27 @@ def is_legal(state: RunState, *, speaks: bool) -> bool:
     return not speaks or (state.phase is Phase.READY and not handed)
 
 
-def fork_at(entries: Iterable[e.Entry], from_seq: int, *, speaks: bool) -> ForkPoint:
-    """The last place at or before `from_seq` where the run can be forked. Raises ClientError where there is none."""
+async def fork_at(entries: AsyncIterator[e.Entry], from_seq: int, *, speaks: bool) -> ForkPoint:
+    """The last place at or before `from_seq` where the run can be forked. Raises ClientError where there is none. Reads
+    no further than it must, and lets others run in between (R12)."""
     state: RunState | None = None
     found: tuple[RunState, int] | None = None
-    read: list[e.Entry] = []
+    facts: list[e.Entry] = []
     legal: list[int] = []
-    for entry in entries:
+    async for entry in entries:
         state = start(entry) if state is None else apply(state, entry)
-        read.append(entry)
-        if is_legal(state, speaks=speaks):
-            legal.append(entry.seq)
-            if entry.seq <= from_seq:
-                found = state, len(read)
-    if found is None or state is None or from_seq > state.seq:
-        places = ", ".join(map(str, legal[-SHOWN:])) or "none yet"
-        words = f"This run cannot be forked at {from_seq}. The last places where it can: {places}."
-        raise ClientError("invalid_fork_point", words, param="from_seq")
-    return ForkPoint(found[0].seq, found[0], tuple(read[: found[1]]))
+        if not isinstance(entry.event, e.Delta):
+            facts.append(entry)
+            if is_legal(state, speaks=speaks):
+                legal.append(entry.seq)
+                found = (state, len(facts)) if entry.seq <= from_seq else found
+        if entry.seq >= from_seq and found is not None:
+            return ForkPoint(found[0].seq, found[0], tuple(facts[: found[1]]))
+        if not entry.seq % SLICE:
+            await asyncio.sleep(0)
+    places = ", ".join(map(str, legal[-SHOWN:])) or "none yet"
+    words = f"This run cannot be forked at {from_seq}. The last places where it can: {places}."
+    raise ClientError("invalid_fork_point", words, param="from_seq")
 
 
 def copied(fork: ForkPoint, run: str, said: Sequence[Message], by: str) -> list[e.AnyEvent]:

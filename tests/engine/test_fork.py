@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from ninelives.core import events as e
 from ninelives.core.errors import ClientError
+from ninelives.core.spec import Resolved
 from ninelives.core.state import RunState, fold
 from ninelives.dialects.receipt import receipt
 from ninelives.engine.base import ForkOrder
 from ninelives.engine.engine import Engine
-from ninelives.journal.fork import copied, fork_at, is_legal
+from ninelives.journal.fork import SLICE, copied, fork_at, is_legal
 from ninelives.testing.playbook import asked, said
 from tests.engine.peers import OWNER, AloneHouse, House, order, until
 from tests.journals import journals, quick
@@ -126,11 +127,35 @@ async def test_a_running_run_can_be_forked_and_a_death_repeats_nothing(house: Ho
     assert [steered.applied.messages for steered in forked.facts.steers] == [hear("else")]
 
 
+async def told(entries: list[e.Entry]) -> AsyncIterator[e.Entry]:
+    for entry in entries:
+        yield entry
+
+
+async def test_r12_a_fork_of_a_long_run_lets_others_run() -> None:
+    accepted = e.RunAccepted(spec=order("hi").spec, resolved=Resolved(), owner=OWNER)
+    steers = [e.SteerApplied(id=f"s{n}", messages=hear("more")) for n in range(4 * SLICE)]
+    events = [accepted, e.AttemptStarted(), *steers]
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    entries = [e.Entry("0" * 16, n, 1, min(n, 1), event) for n, event in enumerate(events)]
+    fork = await fork_at(told(entries), len(entries) - 1, speaks=True)
+    beside.cancel()
+    assert (fork.seq, len(fork.entries), turns >= 4) == (len(entries) - 1, len(entries), True)
+
+
 @quick
 @given(journals("runs"), st.integers(0, 40), st.booleans())
 def test_every_legal_place_gives_a_legal_run(entries: list[e.Entry], from_seq: int, speaks: bool) -> None:
     try:
-        fork = fork_at(entries, from_seq, speaks=speaks)
+        fork = asyncio.run(fork_at(told(entries), from_seq, speaks=speaks))
     except ClientError:
         states = [fold(entries[: n + 1]) for n in range(min(from_seq, len(entries) - 1) + 1)]
         assert from_seq > entries[-1].seq or not any(is_legal(state, speaks=speaks) for state in states)

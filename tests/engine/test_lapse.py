@@ -100,12 +100,33 @@ class Told:
     def store_broke(self) -> None: ...
 
 
+def lease_by(now: list[float], ends: list[float], lease_s: float = LEASE_S) -> tuple[Lease, Valve]:
+    """A lease by the clock `now`, which notes when it ends; and the way to its store."""
+    valve = Valve(House().store.seat("p", LocalNotifier()))
+    given: Any = (valve, MemoryStore(lambda: 0.0), LocalNotifier(), None, EngineLimits(lease_s=lease_s), Quiet())
+    return Lease(EngineParts(*given, lambda: int(1000 * now[0]), str), "p", Told(lambda: ends.append(now[0]))), valve
+
+
+async def test_P11_the_beat_after_the_end_of_a_lease_does_not_wait_for_its_time() -> None:
+    """Nothing is taken in until a beat comes through. With a lease of an hour the next one would be 5 seconds away."""
+    now, ends, hour = [0.0], list[float](), 3600.0
+    lease, valve = lease_by(now, ends, hour)
+    beating = asyncio.create_task(lease.beat())
+    await until(lambda: lease.age_s() is not None, "the first beat")
+    now[0] = 1.1 * hour
+    async with asyncio.timeout(2.0):
+        lease.check()
+        assert lease.over and ends == [now[0]]
+        await until(lambda: valve.calls["beat"] == 2 and not lease.over, "the next beat")
+    assert (lease.age_s(), lease.trouble) == (0.0, None)
+    beating.cancel()
+    await asyncio.gather(beating, return_exceptions=True)
+
+
 async def test_P11_a_beat_that_arrived_after_the_lease_before_it_does_not_hide_its_end() -> None:
     """The process stood still while its beat was on its way: nobody looked at the clock in between."""
-    house, now, ends = House(), [0.0], list[float]()
-    valve = Valve(house.store.seat("p", LocalNotifier()))
-    given: Any = (valve, MemoryStore(lambda: 0.0), LocalNotifier(), None, EngineLimits(lease_s=LEASE_S), Quiet())
-    lease = Lease(EngineParts(*given, lambda: int(1000 * now[0]), str), "p", Told(lambda: ends.append(now[0])))
+    now, ends = [0.0], list[float]()
+    lease, valve = lease_by(now, ends)
     beating = asyncio.create_task(lease.beat())
     await until(lambda: lease.age_s() is not None, "the first beat")
     now[0], valve.late["beat"] = 0.5 * LEASE_S, asyncio.Event()
