@@ -23,7 +23,8 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
+	test-agents bench-agents
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -134,6 +135,29 @@ $(HERMES)/.installed:
 test-hermes: $(STAMP) $(HERMES)/.installed
 	$(BIN)/python -m tests.hermes.run "$(WEBUI_GATEWAY)" $(HERMES)/bin/python
 
+# Agents of one's own: each example with its real package, streamed through every API and killed at every write of its run
+# (about 15 min). Two environments, because hermes-agent fixes its dependencies. ARGS="--write" renews docs/own-agent.md.
+AGENTS := .venv-agents
+HERMES_AGENT := .venv-hermes-agent
+$(AGENTS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python $(PIP) -e '.[pydantic-ai,openai-agents,langgraph]' 'pydantic-ai-slim[openai]' langchain langchain-openai fastapi
+	touch $@
+
+$(HERMES_AGENT)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(HERMES_AGENT)
+	$(HERMES_AGENT)/bin/python $(PIP) -e . hermes-agent
+	touch $@
+
+test-agents: $(AGENTS)/.installed $(HERMES_AGENT)/.installed
+	$(AGENTS)/bin/python -m tests.frameworks.run $(ARGS) function stream own_loop pydantic_agent openai_agent langgraph_agent \
+	  langgraph_graph
+	$(HERMES_AGENT)/bin/python -m tests.frameworks.run $(ARGS) hermes_agent
+
+# What this server costs a pydantic-ai agent, beside the same agent behind a bare FastAPI endpoint.
+bench-agents: $(AGENTS)/.installed
+	$(AGENTS)/bin/python -m tests.frameworks.cost $(ARGS)
+
 # The web page in a headless Chromium. Pictures of what was seen: tests/ui/out
 test-ui: $(BROWSER_STAMP)
 	@if $(MAKE) --no-print-directory chromium; then TEST_UI=1 $(BIN)/python -m pytest -rs tests/ui $(ARGS); \
@@ -190,7 +214,7 @@ test-leaks: $(STAMP)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out tests/ui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
-	rm -rf .venv-clients tests/clients/node/node_modules
+	rm -rf .venv-clients $(AGENTS) $(HERMES_AGENT) tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.
 faults: $(STAMP) sandbox

@@ -32,6 +32,7 @@ class CannotDrill(click.ClickException):
 
 
 @click.command(short_help="Kill your own server many times, and check that nothing is lost.")
+@click.argument("agent", required=False, metavar="[MODULE:OBJECT]")
 @config_option
 @click.option("--kills", type=click.IntRange(min=0), default=50, show_default=True, help="Kills at random times.")
 @click.option("--seed", type=int, help="Repeat the loads and kills of an earlier drill (default: a new seed, printed).")
@@ -64,6 +65,9 @@ def drill(report: str | None, as_json: bool, keep: str | None, **given: Any) -> 
     Your tool modules are imported and your MCP servers started. Your tools are called only if you name them with
     --call. These calls are real, happen many times and are interrupted, so name only tools that tolerate this.
 
+    MODULE:OBJECT (or path/file.py:OBJECT) is an agent of your own, which is drilled as it is. It needs --prompt, and it
+    asks its own model.
+
     Exit code: 0 when all promises were kept, 1 when one was broken, 2 when the drill could not run."""
     _check(given)
     given["seed"] = random.SystemRandom().randrange(1 << 32) if given["seed"] is None else given["seed"]
@@ -79,11 +83,12 @@ def drill(report: str | None, as_json: bool, keep: str | None, **given: Any) -> 
 
 def _check(given: dict[str, Any]) -> None:
     if given["boundaries"] is None:
-        given["boundaries"] = not given["real"]
+        given["boundaries"] = not given["real"] or bool(given["agent"])
+    given["real"] = given["real"] or bool(given["agent"])
     if given["real"] != bool(given["prompts"]):
-        raise click.UsageError("--real needs --prompt, and --prompt needs --real.")
+        raise click.UsageError("--real and an agent of your own need --prompt, and --prompt needs one of them.")
     if given["real"] and (given["calls"] or given["shell"]):
-        raise click.UsageError("--call and --shell need the scripted model. Leave out --real.")
+        raise click.UsageError("--call and --shell need the scripted model and the built-in agent.")
     if not given["kills"] and not given["boundaries"]:
         raise click.UsageError("--kills 0 with --no-boundaries kills nothing. Change one of them.")
 
@@ -107,7 +112,7 @@ def _drill(folder: Path, given: dict[str, Any]) -> tuple[Tally, Facts]:
     from ninelives.drill.program import Extent
     from ninelives.drill.program import drill as run
 
-    wish = Wish(given["config"], given["calls"], given["shell"], given["prompts"])
+    wish = Wish(given["config"], given["calls"], given["shell"], given["prompts"], given["agent"] or "")
     prompt = given["prompts"][0] if given["prompts"] else ""
     extent = Extent(given["kills"], given["seed"], given["in_flight"], given["boundaries"], prompt)
     began = time.monotonic()
@@ -128,7 +133,7 @@ def _facts(given: dict[str, Any], own: Own, seconds: float) -> Facts:
         seed=given["seed"],
         command=shlex.join(_command(given)),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        model="the configured one" if given["real"] else "scripted",
+        model=given["agent"] or ("the configured one" if given["real"] else "scripted"),
         changed=own.changed,
         seconds=seconds,
     )
@@ -136,15 +141,16 @@ def _facts(given: dict[str, Any], own: Own, seconds: float) -> Facts:
 
 def _command(given: dict[str, Any]) -> list[str]:
     """The command that repeats this drill."""
-    usual = not given["real"]
+    usual = not given["real"] or bool(given["agent"])
     flags: list[tuple[bool, list[str]]] = [
         (bool(given["config"]), ["--config", str(given["config"])]),
         (given["in_flight"] != 4, ["--in-flight", str(given["in_flight"])]),
         (given["boundaries"] != usual, ["--boundaries" if given["boundaries"] else "--no-boundaries"]),
         (given["shell"], ["--shell"]),
-        (given["real"], ["--real"]),
+        (given["real"] and not given["agent"], ["--real"]),
     ]
-    words = ["ninelives", "drill", "--kills", str(given["kills"]), "--seed", str(given["seed"])]
+    words = ["ninelives", "drill", *([given["agent"]] if given["agent"] else [])]
+    words += ["--kills", str(given["kills"]), "--seed", str(given["seed"])]
     words += [word for is_given, part in flags if is_given for word in part]
     words += [word for call in given["calls"] for word in ("--call", call)]
     return words + [word for prompt in given["prompts"] for word in ("--prompt", prompt)]

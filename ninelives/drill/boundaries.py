@@ -61,7 +61,7 @@ async def die_everywhere(rig: Rig, text: str, report: Callable[[str], None], mos
     rig.module = Point(1, "before").module
     rig.server = await rig.start()
     for n, point in enumerate(points(most)):
-        if not await _dies(rig, point, text, DIALECTS[n % len(DIALECTS)]):
+        if not await dies(rig, point, text, DIALECTS[n % len(DIALECTS)]):
             break
         rig.tally.kills += 1
         rig.tally.boundaries += 1
@@ -74,7 +74,7 @@ async def die_everywhere(rig: Rig, text: str, report: Callable[[str], None], mos
     await rig.recover_and_judge()
 
 
-async def _dies(rig: Rig, point: Point, text: str, dialect: str) -> bool:
+async def dies(rig: Rig, point: Point, text: str, dialect: str) -> bool:
     """Start the run. True where the server died at the point; False where the run ended before it. Either way the
     server is gone."""
     text = f"{point.key} {text}" if rig.setup.scripted else text

@@ -56,6 +56,8 @@ class Wish:
     shell: bool = False
     prompts: tuple[str, ...] = ()
     """For the user's real model. Without any, the model is scripted."""
+    agent: str = ""
+    """An agent of the user's own, as module:object. It gets the prompts."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def own_server(wish: Wish, loaded: LoadedSettings, folder: Path) -> Own:
     """The setup for the user's server."""
     arguments = ("--host", "127.0.0.1", *(("--config", wish.config) if wish.config else ()))
     if wish.prompts:
+        arguments += (wish.agent,) if wish.agent else ()
         changed = _changes(loaded, EVERYWHERE)
         launch = Launch(arguments, _environ(changed), Path.cwd())
         draw = partial(draw_prompt, wish.prompts)
