@@ -9,6 +9,7 @@ agent = partial(
     AIAgent,
     base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:11434/v1"),
     api_key=os.environ.get("OPENAI_API_KEY", "none"),
+    api_mode="chat_completions",
     model="gpt-5.2",
     enabled_toolsets=["terminal", "file"],
     quiet_mode=True,

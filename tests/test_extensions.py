@@ -63,6 +63,9 @@ def shout(text: str) -> str:
     """Text in capitals."""
     return text.upper()
 
+async def polite(question):
+    return f"You said {question}"
+
 def broken(*args):
     raise ValueError("no licence")
 
@@ -136,6 +139,18 @@ async def test_an_installed_agent_is_served_as_a_model_of_its_name(value: str, p
         assert await said(app, "hermes-agent") != "echo of hello"
 
 
+async def test_an_installed_function_and_one_of_the_program_are_served_as_agents(package: Any, tmp_path: Path) -> None:
+    package("ninelives.agents", polite="MODULE:polite")
+
+    async def own(question: str, ctx: Any) -> str:
+        return f"{ctx.run_id[:4]} {question}"
+
+    app = create_app(settings(tmp_path), agents={"own": own})
+    async with app.running():
+        assert await said(app, "polite") == "You said hello"
+        assert await said(app, "own") == "run_ hello"
+
+
 async def test_an_agent_of_the_program_wins_over_an_installed_one(package: Any, tmp_path: Path) -> None:
     module = importlib.import_module(package("ninelives.agents", repeat="MODULE:echo"))
 
@@ -155,7 +170,7 @@ async def test_an_agent_of_the_program_wins_over_an_installed_one(package: Any, 
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ("MODULE:number", "is int, which is not an Agent"),
+        ("MODULE:number", "is int, which cannot be served"),
         ("MODULE:broken", "failed: ValueError: no licence"),
         ("MODULE:absent", "cannot be loaded: AttributeError"),
         ("absent_module:echo", "cannot be loaded: ModuleNotFoundError"),

@@ -20,7 +20,7 @@ from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import (
     NO_EXTENSIONS,
     Extensions,
-    installed_agents,
+    extension_agents,
     installed_model,
     model_scheme,
     own_agent,
@@ -266,8 +266,18 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
 
     def agent(self, table: ProfileTable, model: Model) -> ProfileAgent:
         """The agent of one profile."""
+        given = self.surroundings(table, model)
+        if table.agent:
+            return ProfileAgent(own_agent(table.agent, given), model.name)
+        toolbox = self.toolbox(table.tools)
+        place = self.places(table.workspace or self.settings.tools.workspace)
+        environment = CallEnvironment(place, self.end_leftover, self.outputs)
+        loop = LoopAgent(model, toolbox, given.settings, environment, given.approvals)
+        return ProfileAgent(loop, model.name, loop, toolbox, given.approvals)
+
+    def surroundings(self, table: ProfileTable, model: Model) -> Surroundings:
+        """The model, limits and approvals of a profile."""
         agent = self.settings.agent
-        toolbox, approvals = self.toolbox(table.tools), self.approvals(table)
         settings = LoopSettings(
             system_prompt=_or(table.system_prompt, agent.system_prompt or PROMPT),
             max_rounds=agent.max_rounds,
@@ -275,12 +285,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
             context_tokens=_or(table.context_tokens, agent.context_tokens),
             on_unknown=agent.on_unknown,
         )
-        if table.agent:
-            return ProfileAgent(own_agent(table.agent, Surroundings(model, settings, approvals)), model.name)
-        place = self.places(table.workspace or self.settings.tools.workspace)
-        environment = CallEnvironment(place, self.end_leftover, self.outputs)
-        loop = LoopAgent(model, toolbox, settings, environment, approvals)
-        return ProfileAgent(loop, model.name, loop, toolbox, approvals)
+        return Surroundings(model, settings, self.approvals(table))
 
     def toolbox(self, wanted: tuple[str, ...] | None) -> Toolbox:
         """The tools that a profile names; None: all tools."""
@@ -399,7 +404,7 @@ def _profile_agents(
         own_model = _model_of(settings, table, factory.environment.connections) or model
         models += [own_model] if own_model is not model else []
         made[name] = factory.agent(table, own_model)
-    for name, agent in {**installed_agents(), **extensions.agents}.items():
+    for name, agent in extension_agents(extensions, factory.surroundings(ProfileTable(), model)).items():
         if name in made:
             raise ConfigError(f"Two agents have the name {name!r}: a profile or server.model_name, and an extension.")
         made[name] = ProfileAgent(agent)

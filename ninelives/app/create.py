@@ -10,7 +10,6 @@ from socket import gethostname
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ninelives.agents.base import Agent
 from ninelives.app.build import BuiltServer, build_server
 from ninelives.app.errors import StartError
 from ninelives.app.extensions import Extensions
@@ -27,14 +26,14 @@ def create_app(
     settings: Settings | None = None,
     *,
     tools: Sequence[object] = (),
-    agents: Mapping[str, Agent] | None = None,
+    agents: Mapping[str, object] | None = None,
     model: Model | None = None,
 ) -> ServerApp:
     """The server as an ASGI application. Raises ConfigError.
 
     `settings` default to those of the environment and the configuration file. `tools` are functions with @tool or Tool
-    objects. `agents` are served under their names, beside the default profile. `model` replaces the configured model of
-    the default profile. The store is opened when the lifespan starts, and closed when it ends."""
+    objects. `agents` (docs/own-agent.md) are served under their names, beside the default profile. `model` replaces the
+    configured model of the default profile. The store is opened when the lifespan starts, and closed when it ends."""
     return ServerApp(load_given(settings), Extensions(tuple(tools), dict(agents or {}), model))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
 from typing import cast
 
 from msgspec import Struct
@@ -33,8 +34,8 @@ class Extensions(Struct, frozen=True):
 
     tools: Sequence[object] = ()
     """Functions with @tool, or Tool objects."""
-    agents: Mapping[str, Agent] = {}
-    """Agents by model name. They win over installed agents of the same name."""
+    agents: Mapping[str, object] = {}
+    """Agents by model name, or what can be one (docs/own-agent.md). They win over installed agents of the same name."""
     model: Model | None = None
     """The model of the default profile. None: the one that the settings name."""
 
@@ -55,9 +56,12 @@ def own_agent(name: str, surroundings: Surroundings) -> Agent:
         raise ConfigError(f"The agent {name} cannot be loaded: {type(error).__name__}: {error}.{hint}") from error
 
 
-def installed_agents() -> dict[str, Agent]:
-    """The agents of the group `ninelives.agents`, by name."""
-    return {point.name: _as_agent(point, _loaded(point)) for point in _points(AGENTS)}
+def extension_agents(extensions: Extensions, surroundings: Surroundings) -> dict[str, Agent]:
+    """The agents of the group `ninelives.agents` and those of the program, by name. Raises ConfigError."""
+    found = {point.name: _as_agent(point, _loaded(point), surroundings) for point in _points(AGENTS)}
+    for name, given in extensions.agents.items():
+        found[name] = _adapted(f"the agent {name}", given, surroundings)
+    return found
 
 
 def model_scheme(url: str) -> str:
@@ -102,20 +106,28 @@ def _loaded(point: EntryPoint) -> object:
         raise ConfigError(f"{_origin(point)} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _as_agent(point: EntryPoint, found: object) -> Agent:
+def _as_agent(point: EntryPoint, found: object, surroundings: Surroundings) -> Agent:
     """An agent, or what a class or a function without parameters makes."""
-    if isinstance(found, type) or (callable(found) and not _is_agent(found)):
+    made = found
+    if isinstance(found, type) or _is_factory(found):
         try:
-            found = found()
+            made = cast(Callable[[], object], found)()
         except Exception as error:  # code of another package can raise anything
             raise ConfigError(f"{_origin(point)} failed: {type(error).__name__}: {error}") from error
-    if not _is_agent(found):
-        raise ConfigError(
-            f"{_origin(point)} is {type(found).__name__}, which is not an Agent: it needs run(), end_leftovers() and "
-            "resumable (docs/api/python.md)."
-        )
-    return cast(Agent, found)
+    return _adapted(_origin(point), made, surroundings)
 
 
-def _is_agent(found: object) -> bool:
-    return all(hasattr(found, name) for name in ("run", "end_leftovers", "resumable"))
+def _is_factory(found: object) -> bool:
+    """A function that needs no argument. An agent needs at least the question."""
+    if not isfunction(found) or iscoroutinefunction(found) or isasyncgenfunction(found):
+        return False
+    optional = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    parameters = signature(found).parameters.values()
+    return all(each.kind in optional or each.default is not Parameter.empty for each in parameters)
+
+
+def _adapted(origin: str, found: object, surroundings: Surroundings) -> Agent:
+    try:
+        return adapted(found, surroundings)
+    except NotAnAgent as error:
+        raise ConfigError(f"{origin} {error}.") from error

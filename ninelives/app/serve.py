@@ -30,7 +30,6 @@ from ninelives.observe.log import printable
 if TYPE_CHECKING:
     import socket
 
-    from ninelives.agents.base import Agent
     from ninelives.app.build import BuiltServer
     from ninelives.app.extensions import Extensions
     from ninelives.engine.engine import Engine
@@ -51,7 +50,7 @@ def serve(
     settings: Settings | None = None,
     *,
     tools: Sequence[object] = (),
-    agents: Mapping[str, Agent] | None = None,
+    agents: Mapping[str, object] | None = None,
     model: Model | None = None,
 ) -> int:
     """Run the server in the foreground, as `ninelives serve` does. The arguments are those of create_app().
