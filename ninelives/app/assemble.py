@@ -31,6 +31,7 @@ from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
 from ninelives.engine.base import EngineLimits, EngineParts, Keep, unknown_death
 from ninelives.engine.engine import Engine
+from ninelives.engine.limits.book import LimitBook
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
 from ninelives.http.body import Aside, BodyLimits
@@ -142,6 +143,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     opened, agents, store = made.opened, made.agents, made.opened.store
     new_id = id_maker()
     audit = AuditTrail(store.audit, now_ms, log, AuditKeep(settings.store.audit_days, settings.store.audit_rows))
+    stored_keys = StoredKeys(store.keys, opened.steady_ms, log, opened.notifier if store.peers.shared else None)
     engine = Engine(
         EngineParts(
             store,
@@ -157,11 +159,11 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             mask=log.secrets.mask,
             outside=agents.holdings,
             audit=audit,
+            limits_of=_limit_book(settings, stored_keys).of,
             price_of=agents.price_of,
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
         )
     )
-    stored_keys = StoredKeys(store.keys, opened.steady_ms, log, opened.notifier if store.peers.shared else None)
     keyring = Keyring(stored_keys)
     keyring.add(key, ADMIN_OWNER, {ADMIN})
     for each in profile_keys(settings, key):
@@ -196,6 +198,12 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     return Assembled(app, engine, store, agents, opened, keyring, stored_keys, audit, made.alive)
 
 
+def _limit_book(settings: Settings, keys: StoredKeys) -> LimitBook:
+    owners = {name: table.limits() for name, table in settings.tables.owners.items()}
+    profiles = {name: table.limits for name, table in settings.tables.profiles.items()}
+    return LimitBook(owners, profiles, keys.limits_of)
+
+
 def _limits(settings: Settings) -> EngineLimits:
     chosen = settings.limits
     return EngineLimits(
@@ -204,6 +212,8 @@ def _limits(settings: Settings) -> EngineLimits:
         queue=chosen.queue,
         queue_bytes=chosen.queue_bytes,
         queue_share=chosen.queue_share,
+        owner_share=chosen.owner_share,
+        weights={name: each.weight for name, each in settings.tables.owners.items() if each.weight},
         chores=chosen.chores,
         subscriber_bytes=chosen.subscriber_bytes,
         keepalive_s=chosen.keepalive_s,

@@ -25,7 +25,7 @@ from ninelives.app.environment import secret_files
 from ninelives.app.errors import ConfigError
 from ninelives.app.keys import MAKE_KEY, weakness
 from ninelives.core.hosts import LEAST, is_loopback, longest
-from ninelives.core.limits import Price
+from ninelives.core.limits import NO_LIMITS, Limits, Price
 from ninelives.core.spec import ToolProgress
 from ninelives.dialects.clients import MATCHED_CHARS, Client
 
@@ -213,6 +213,7 @@ class LimitSettings(Section, frozen=True):
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     queue_bytes: Annotated[Bytes, _doc("Bytes of the requests that wait for a place; then 429.")] = 1_073_741_824
     queue_share: Annotated[float, _doc("What part of the queue one owner may fill.", gt=0, le=1)] = 0.75
+    owner_share: Annotated[float, _doc("What part of concurrent_runs one owner may fill.", gt=0, le=1)] = 1.0
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     body_s: Annotated[Seconds, _doc("How long a request body may take to arrive; then 408.")] = 120.0
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64
@@ -253,6 +254,21 @@ class ProfileTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     context_tokens: int | None = None
     agent: str | None = None
     """An agent of your own, as module:object or file.py:object; left out: the built-in agent."""
+    limits: Limits = NO_LIMITS
+    """What all who use the profile may use together."""
+
+
+class OwnerTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[owners.NAME]: what an owner may use. The table "*" is for all owners, where their own table says nothing."""
+
+    weight: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    """The share of the slots while others wait too; 1 where nothing is said."""
+    stored_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
+    """In place of store.owner_bytes."""
+
+    def limits(self) -> Limits:
+        """What may be used at a time."""
+        return Limits(**{name: getattr(self, name) for name in Limits.__struct_fields__})
 
 
 class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
@@ -274,6 +290,7 @@ class Tables(Struct, frozen=True, forbid_unknown_fields=True):
     mcp: dict[str, dict[str, Any]] = {}
     clients: tuple[Client, ...] = ()
     """[[clients]]: rows that come before the built-in table of clients."""
+    owners: dict[str, OwnerTable] = {}
     prices: dict[str, Price] = {}
     """[prices."MODEL"]: what a million tokens cost, by the name of a model at its upstream or of a profile."""
 

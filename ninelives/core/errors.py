@@ -4,6 +4,7 @@ and a message that says what to do next. Refuses to know: how an error is render
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 
 class NinelivesError(Exception):
@@ -12,6 +13,8 @@ class NinelivesError(Exception):
     kind = "server_error"
     spent = False
     """True where tools ran before the failure. A client that retries by itself would run them again."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """More about it, in headers of the answer."""
 
     def __init__(
         self,

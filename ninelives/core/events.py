@@ -78,6 +78,13 @@ class ForkedFrom(Struct, frozen=True):
     """How many facts of it come after the first two entries of this run."""
 
 
+class Budget(Struct, frozen=True, omit_defaults=True):
+    """What a run may spend; 0: no bound. It is checked before each model call."""
+
+    tokens: int = 0
+    cost: int = 0
+
+
 class RunAccepted(Event, frozen=True, tag="run.accepted", kw_only=True):
     """The request was admitted. Everything that a frame can depend on is in this event."""
 
@@ -87,6 +94,7 @@ class RunAccepted(Event, frozen=True, tag="run.accepted", kw_only=True):
     forked: ForkedFrom | None = None
     key: str = ""
     """The id of the API key that asked. Its limits count for the run."""
+    budget: Budget | None = None
 
 
 class AttemptStarted(Event, frozen=True, tag="attempt.started"):

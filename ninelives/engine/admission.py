@@ -21,6 +21,7 @@ from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.lease import LeaseSpan
+from ninelives.engine.limits.guard import FREE, Pass
 from ninelives.engine.readers import DeliveryTracker
 from ninelives.engine.run import ClaimedRun, PendingOpening
 from ninelives.engine.work import QueuePlace, WorkFinder
@@ -61,7 +62,7 @@ class Admission:
         self._clock = parts.clock()
         self._holder = holder
         self._workers = workers
-        self._accounts = workers.accounts
+        self._accounts, self._guard = workers.accounts, workers.guard
         self._lease, self._writers, self._tasks = workers.lease, workers.writers, workers.tasks
         self._finder = finder
         self._deliveries = deliveries
@@ -79,6 +80,25 @@ class Admission:
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
         the store has begun: an admitted run is driven, and its caller has left it."""
+        order, given = await self._limited(order)
+        if given is FREE:
+            return await self._submit(order)
+        try:
+            return replace(await self._submit(order), rates=given.headers)
+        finally:
+            self._guard.leave(given)
+
+    async def _limited(self, order: Order) -> tuple[Order, Pass]:
+        """The order with its budget, or with its refusal if it may belong to a run that is there."""
+        try:
+            given = await self._guard.enter(order)
+        except ClientError as refusal:
+            if (order.asked.key is None and not order.asked.match) or order.spec.kept == "memory" or order.spec.chore:
+                raise
+            return replace(order, refusal=refusal), FREE
+        return (order if given.budget is None else replace(order, budget=given.budget)), given
+
+    async def _submit(self, order: Order) -> Ticket:
         if self._writers[False].late_s > LATE_S or self._writers[True].late_s > LATE_S:
             await self._give_way()
         if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
@@ -86,9 +106,8 @@ class Admission:
         if self._store_is_away():
             await self._hold()
         self.refuse_if_unable(stored=True)
-        alone = is_short(order.spec) and not order.spec.chore and not self._deliveries.untold
-        resolved = self._parts.durable.foregone(order.asked) if alone else None
-        if resolved is not None and self._finder.take_slot(in_memory=False):
+        resolved = self._foregone(order)
+        if resolved is not None and self._finder.take_slot(order.owner, in_memory=False):
             return await self._open_with_others(order, resolved)
         answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._answer(order, answer))
@@ -98,6 +117,14 @@ class Admission:
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 self._tasks.spawn(self._abandon(order.owner, answer.result()))
             raise
+
+    def _foregone(self, order: Order) -> Resolved | None:
+        """See Catalog.foregone. Raises the refusal of an order that can be nothing but a new run."""
+        alone = is_short(order.spec) and not order.spec.chore and not self._deliveries.untold
+        resolved = self._parts.durable.foregone(order.asked) if alone else None
+        if resolved is not None and order.refusal is not None:
+            raise order.refusal
+        return resolved
 
     async def _open_with_others(self, order: Order, resolved: Resolved) -> Ticket:
         """Open a run whose admission depends on nothing in the store: its opening is written like the events of other
@@ -115,7 +142,7 @@ class Admission:
             self._tasks.spawn(self._abandon_opened(order, opened, span, pending))
             raise
         except BaseException:
-            self._finder.release()
+            self._finder.release(order.owner)
             raise
         return self._begin(opened, order, span)
 
@@ -124,7 +151,7 @@ class Admission:
         try:
             await pending.opened()
         except NinelivesError:
-            return self._finder.release()
+            return self._finder.release(order.owner)
         await self._abandon(order.owner, self._begin(opened, order, span))
 
     async def _give_way(self) -> None:
@@ -174,36 +201,48 @@ class Admission:
         self.refuse_if_unable(stored=not in_memory)
         if order.spec.chore:
             return await self._chore(order)
-        slot = self._finder.take_slot(in_memory=in_memory)
-        place = None if slot else self._place_in_queue(order)
+        slot, place = self._room(order)
         try:
             span = LeaseSpan() if in_memory else self._lease.span()
             opened = await self._open(order, held=slot, full=not slot and place is None)
         except BaseException:
-            self._return(slot, place)
+            self._return(order, slot, place)
             raise
         if isinstance(opened, Attached):
-            self._return(slot, place)
+            self._return(order, slot, place)
             if opened.again:  # it may have waited for this caller
                 self._finder.seek()
             return await self._ticket(order.owner, opened)
         if place is None:
             return self._begin(opened, order, span)
+        return self._wait(opened, order, place)
+
+    def _wait(self, opened: Opened, order: Order, place: QueuePlace) -> Ticket:
+        """A run was opened without a slot."""
         self._accounts.begin(order.owner, order.spec.model, order.credential)
         self._finder.opened(opened.run, place)
         if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
             self._finder.seek()
         session, waited = opened.resolved.session or "", bool(order.asked.credential)
-        return Ticket(opened.run, session, waited=waited, in_memory=in_memory)
+        return Ticket(opened.run, session, waited=waited, in_memory=order.spec.kept == "memory")
 
     async def open_fork(self, order: Order, facts: Callable[[str], list[AnyEvent]], source: ForkedFrom) -> Ticket:
         """Open a run that begins with facts of another one. It waits for a slot like any that was found."""
+        order, given = await self._limited(order)
+        try:
+            return await self._open_fork(order, facts, source)
+        finally:
+            self._guard.leave(given)
+
+    async def _open_fork(self, order: Order, facts: Callable[[str], list[AnyEvent]], source: ForkedFrom) -> Ticket:
         self.refuse_if_unable(stored=True)
         place = self._finder.queue.take(order.owner, order.size)
         if place is None:
             raise self._too_many()
 
         def accept(resolved: Resolved) -> list[bytes]:
+            if order.refusal is not None:
+                raise order.refusal
             taken = facts(opening.run)
             forked = replace(source, copied=len(taken))
             accepted = replace(accepted_of(order, resolved), forked=forked)
@@ -213,13 +252,13 @@ class Admission:
         try:
             opened = await self._parts.durable.open(opening)
         except StoreUnavailable as error:
-            self._return(False, place)
+            self._return(order, False, place)
             raise not_stored(error) from error
         except BaseException:
-            self._return(False, place)
+            self._return(order, False, place)
             raise
         if isinstance(opened, Attached):
-            self._return(False, place)
+            self._return(order, False, place)
             return await self._ticket(order.owner, opened)
         self._accounts.begin(order.owner, order.spec.model, order.credential)
         self._finder.opened(opened.run, place)
@@ -240,7 +279,7 @@ class Admission:
             self._tasks.spawn(self._drive(run, chore=order.spec.chore))
         else:  # the answer came so late that the run may be somebody else's, or is claimed here again (P11)
             self._writers[in_memory].give_back(name, 1, None)
-            self._finder.release()
+            self._finder.release(order.owner)
         return Ticket(name, session, waited=bool(order.asked.credential), in_memory=in_memory)
 
     async def _drive(self, run: ClaimedRun, *, chore: bool) -> None:
@@ -250,7 +289,7 @@ class Admission:
             if chore:
                 self.chores -= 1
             else:
-                self._finder.release()
+                self._finder.release(run.staged.facts.accepted.owner)
 
     def _place_in_queue(self, order: Order) -> QueuePlace | None:
         """A place, before the store is asked; None where the queue is full. Raises at once where the order can be
@@ -274,9 +313,17 @@ class Admission:
             raise TypeError("a chore has no idempotency key")
         return self._begin(opened, order, LeaseSpan())
 
-    def _return(self, slot: bool, place: QueuePlace | None) -> None:
+    def _room(self, order: Order) -> tuple[bool, QueuePlace | None]:
+        """A slot, or a place in the queue; neither for an order that is refused."""
+        if order.refusal is not None:
+            return False, None
+        slot = self._finder.take_slot(order.owner, in_memory=order.spec.kept == "memory")
+        return slot, None if slot else self._place_in_queue(order)
+
+    def _return(self, order: Order, slot: bool, place: QueuePlace | None) -> None:
+        """Give back what _room() gave."""
         if slot:
-            self._finder.release()
+            self._finder.release(order.owner)
         if place is not None:
             self._finder.queue.leave(place)
 
@@ -301,7 +348,7 @@ class Admission:
 
         def accept(resolved: Resolved) -> list[bytes]:
             if full:
-                raise self._too_many()
+                raise order.refusal or self._too_many()
             accepted = accepted_of(order, prepared or resolved)
             return [codec.encode(accepted)] + ([_ATTEMPT] if held else [])
 
@@ -365,7 +412,7 @@ class Admission:
 
 def accepted_of(order: Order, resolved: Resolved) -> RunAccepted:
     """The first event of a run."""
-    return RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, key=order.credential)
+    return RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, key=order.credential, budget=order.budget)
 
 
 class Runs(Protocol):

@@ -13,15 +13,16 @@ from msgspec import Struct
 
 from ninelives.agents.base import Agent
 from ninelives.core.admission import Asked
-from ninelives.core.events import Entry
+from ninelives.core.errors import ClientError
+from ninelives.core.events import Budget, Entry
 from ninelives.core.holding import Holding
-from ninelives.core.limits import Price
+from ninelives.core.limits import Limits, Price
 from ninelives.core.rope import Frame
 from ninelives.core.spec import Message, Spec, Strategy
 from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger, Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
-from ninelives.journal.values import StoreUnavailable
+from ninelives.journal.values import StoreUnavailable, Subject
 
 T = TypeVar("T")
 RETRY_S = 0.25
@@ -88,6 +89,10 @@ class Order(Struct, frozen=True, kw_only=True):
     """What happens while another run of its conversation or session is active."""
     credential: str = ""
     """The id of the API key. Its limits count."""
+    budget: Budget | None = None
+    """What the run may spend, by the limits of whoever asks."""
+    refusal: ClientError | None = None
+    """Why no new run may be started. A request that belongs to a run which is there is answered all the same (R16)."""
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
@@ -118,6 +123,8 @@ class Ticket(Struct, frozen=True):
     """A reader of a run that others asked for. Its leaving is no leave of the caller (B6)."""
     in_memory: bool = False
     """Nobody but the caller can read the run: it ends with the request."""
+    rates: tuple[tuple[bytes, bytes], ...] = ()
+    """The limits of the caller, as headers."""
 
 
 class Chunk(Struct, frozen=True, weakref=True):
@@ -177,6 +184,10 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """Bytes of the requests that wait for a slot."""
     queue_share: float = 0.75
     """What part of the queue one owner may fill."""
+    owner_share: float = 1.0
+    """What part of the slots one owner may fill."""
+    weights: dict[str, int] = {}
+    """The shares of owners who do not have the same as all others (journal/fair.py)."""
     chores: int = 8
     subscriber_bytes: int = 1_048_576
     linger_s: float = 0.004
@@ -235,6 +246,15 @@ class NothingOutside:
         """See Outside.drop."""
 
 
+Limited = tuple[tuple[Subject, Limits], ...]
+"""Who and what a run counts for, each with its limits."""
+
+
+def no_limits(owner: str, key: str, profile: str) -> Limited:
+    """The `limits_of` of an engine without limits."""
+    return ()
+
+
 def no_price(profile: str) -> None:
     """The `price_of` of an engine whose models have none."""
 
@@ -262,6 +282,8 @@ class EngineParts(Struct, frozen=True):
     mask: Callable[[str], str] = str
     """Hides secrets in the text of a failure, before it is stored."""
     outside: Outside = NothingOutside()
+    limits_of: Callable[[str, str, str], Limited] = no_limits
+    """The limits of an owner, a key and a profile."""
     price_of: Callable[[str], Price | None] = no_price
     """The price of a profile's model."""
     audit: Trail = NoTrail()

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -48,6 +49,7 @@ from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.workers import Claimed, Workers
 from ninelives.engine.writer import Writer
 from ninelives.journal.base import Store
+from ninelives.journal.fair import Fairness, Turns
 from ninelives.journal.values import Gone, StoreUnavailable
 
 POLL_S = 0.7
@@ -81,8 +83,10 @@ class WorkFinder:
         self._urgent = True
         self._taken: set[str] = set()
         self._count_at = 0.0
-        self.active = 0
-        """Slots that are in use."""
+        self.slots: Counter[str] = Counter()
+        """Slots that are in use, by owner."""
+        self._active = 0
+        self._turns = Turns(parts.limits.weights)
         self.queue = Queue(parts.limits)
         self.backlog = False
         """The store has more than could be begun here: who comes now stands behind them."""
@@ -112,13 +116,42 @@ class WorkFinder:
         """Is it being claimed, or driven?"""
         return run in self._taken or run in self._workers.by_run
 
-    def take_slot(self, *, in_memory: bool) -> bool:
-        """Take a slot for a run that is about to be opened; False where it must wait: others came before it, or it is
-        not for us to drive it."""
-        free = self.active < self._limits.concurrent_runs and not self.backlog and not self.stopping
+    @property
+    def active(self) -> int:
+        """How many slots are in use."""
+        return self._active
+
+    def take_slot(self, owner: str, *, in_memory: bool) -> bool:
+        """Take a slot for a run that is about to be opened; False where it must wait: it is the turn of others, or it
+        is not for us to drive it."""
+        free = self._active < self._limits.concurrent_runs and not self.stopping and self._may_pass(owner)
         taken = free and (in_memory or self._claims())
-        self.active += taken
+        if taken:
+            self._occupy(owner)
         return taken
+
+    def _occupy(self, owner: str) -> None:
+        self.slots[owner] += 1
+        self._active += 1
+        self._turns.served(owner)
+
+    def _may_pass(self, owner: str) -> bool:
+        """Would a run of this owner be the next in any case? Nobody else waits, or all who wait have more at work."""
+        if not self._has_share(owner):
+            return False
+        if not self.backlog:
+            return True
+        waiting = {place.owner for place in self.queue.waiting.values()}
+        mine = self._turn(owner)
+        return bool(waiting) and not self.queue.hides_some and all(mine < self._turn(each) for each in waiting)
+
+    def _turn(self, owner: str) -> float:
+        return self._turns.next_of(owner, self.slots[owner])
+
+    def _has_share(self, owner: str) -> bool:
+        """Whether an owner may take one more slot."""
+        most = max(1, math.floor(self._limits.concurrent_runs * self._limits.owner_share))
+        return self.slots[owner] < most
 
     def _claims(self) -> bool:
         """May a journaled run be begun here?"""
@@ -133,9 +166,12 @@ class WorkFinder:
         """Nothing can be written any more: only runs in memory are begun."""
         self._writable = False
 
-    def release(self) -> None:
+    def release(self, owner: str) -> None:
         """A slot is free."""
-        self.active -= 1
+        self._active -= 1
+        self.slots[owner] -= 1
+        if not self.slots[owner]:
+            del self.slots[owner]
         if self.backlog or self.queue.waiting:
             self._kick.set()
 
@@ -199,8 +235,9 @@ class WorkFinder:
         elif not most:
             self.backlog = self.queued > 0
             return
+        fairness = Fairness(self._turns.weights, self._turns.debts())
         for store in (parts.memory, parts.durable):
-            some = await store.claimable(max(most, queue + 1 if counts else 0), self._now_ms())
+            some = await store.claimable(max(most, queue + 1 if counts else 0), self._now_ms(), fairness)
             found += some
             if store is parts.memory or self._claims():
                 ours += len(some)
@@ -228,10 +265,11 @@ class WorkFinder:
         for owner, run in found:
             if any(run in each for each in busy):
                 continue
-            if self.active >= self._limits.concurrent_runs and not (urgent and await _is_wished(store, run)):
+            full = self.active >= self._limits.concurrent_runs or not self._has_share(owner)
+            if full and not (urgent and await _is_wished(store, run)):
                 left += 1
             elif not self.stopping and not any(run in each for each in busy):
-                self.active += 1
+                self._occupy(owner)
                 self.queue.begin(run)
                 self._taken.add(run)
                 self._unread.add(run)
@@ -265,7 +303,7 @@ class WorkFinder:
             if turn is not None:
                 turn.over()
             self._taken.discard(run)
-            self.release()
+            self.release(owner)
 
     async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: QuarantineTurn | None) -> None:
         in_memory = store is self._parts.memory
@@ -404,6 +442,11 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self.waiting) + self._more
+
+    @property
+    def hides_some(self) -> bool:
+        """More wait than are known by their owners."""
+        return self._more > 0
 
     def take(self, owner: str, size: int) -> QueuePlace | None:
         """A place for a run that is about to be opened; None: the queue is full. Call opened() or leave()."""

@@ -48,6 +48,7 @@ from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.lease import Lease
 from ninelives.engine.limits.accounts import Accounts
+from ninelives.engine.limits.guard import LimitGuard
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
@@ -94,21 +95,23 @@ class Worker:
         writer: Writer,
         earlier: Earlier,
         parts: EngineParts,
-        accounts: Accounts,
+        guard: LimitGuard,
     ) -> None:
         self.run = run
         self._agent = agent
         self._writer = writer
         self._earlier = earlier
-        self._accounts = accounts
         self._audit = parts.audit
+        self._guard = guard
         self._limits = parts.limits
         self._log = parts.log
         self._mask = parts.mask
         self._reason = "cancel"
         self._failure: NinelivesError | None = None
-        self._interrupted: Literal["", "interrupted", "steered"] = ""
+        self._interrupted: Literal["", "interrupted", "steered", "budget"] = ""
         """Why the run ends at its next safe point, if it does."""
+        self._limit = ""
+        """Which budget is used up."""
         self._begun = False
         """The agent was asked to run."""
         self._pumping: asyncio.Task[Any] | None = None
@@ -207,7 +210,7 @@ class Worker:
     async def _pump(self, claimed: Claimed) -> None:
         """From the agent to the writer, until the run ends or is stopped."""
         run = self.run
-        if run.halt.done() or (claimed is not OPENED and not await self._may_go_on(claimed)):
+        if run.halt.done() or (claimed is not OPENED and not await self._may_go_on(claimed)) or await self._is_spent():
             return  # told before it began: nothing is begun only to be stopped
         resolved = run.staged.facts.accepted.resolved
         follows = resolved.previous is not None or resolved.session_turns is not None
@@ -281,6 +284,8 @@ class Worker:
             self._note_execution(event)
         if after.ended:
             return after
+        if isinstance(event, ToolFinished | SteerApplied):
+            await self._is_spent()
         interrupted = self._interrupted and not hands_back(after)
         if waiting(after):
             run.advance(ClaimEvent.ASK)
@@ -308,11 +313,24 @@ class Worker:
         )
         self._audit.note(entry)
 
+    async def _is_spent(self) -> bool:
+        """Whether the run may not ask its model again. Calls that are due are made first."""
+        return not self.run.staged.facts.due and await self._over_budget(self.run.staged)
+
+    async def _over_budget(self, state: RunState) -> bool:
+        """End the run if it may not ask its model again. What it did stands (C10)."""
+        self._limit = await self._guard.exhausted(state.facts)
+        if self._limit:
+            self._interrupted = "budget"
+            self.run.advance(ClaimEvent.INTERRUPT)
+            self.run.stop()
+        return bool(self._limit)
+
     def _counted(self, event: T) -> T:
         """A fact with the cost of its tokens, which are counted."""
         if not isinstance(event, MessageCompleted | ToolFinished) or event.usage == NOTHING:
             return event
-        usage = self._accounts.spend(self.run.staged.facts.accepted, event.usage)
+        usage = self._guard.accounts.spend(self.run.staged.facts.accepted, event.usage)
         return event if usage is event.usage else msgspec.structs.replace(event, usage=usage)
 
     async def _hold_back(self) -> None:
@@ -352,7 +370,7 @@ class Worker:
             await self._write_failure(self._failure)
         elif self._interrupted and ClaimEvent.CANCEL not in run.happened:
             run.advance(ClaimEvent.END)
-            await self._writer.fact(run, RunInterrupted(self._interrupted))
+            await self._writer.fact(run, RunInterrupted(self._interrupted, self._limit))
         else:
             await self._write_cancel()
         if not run.gone:
@@ -420,6 +438,7 @@ class Workers:
     ) -> None:
         self._parts = parts
         self.accounts = Accounts(parts)
+        self.guard = LimitGuard(parts, self.accounts)
         self._readers = readers
         self.writers = writers
         self.lease = lease
@@ -448,8 +467,9 @@ class Workers:
         self._readers.lives[name] = run
         agent = agent_for(parts.agent, run.accepted)
         writer = self.writers[run.in_memory]
-        worker = Worker(run, agent, writer, self.earlier, parts, self.accounts)
+        worker = Worker(run, agent, writer, self.earlier, parts, self.guard)
         self.by_run[name] = worker
+        self.guard.begin(run.staged.facts.accepted)
         if not run.in_memory:
             self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))
         if self._draining:
@@ -483,6 +503,7 @@ class Workers:
     def _let_go(self, worker: Worker) -> None:
         run = worker.run
         del self.by_run[run.run]
+        self.guard.end(run.staged.facts.accepted)
         if (unlisten := self._listening.pop(run.run, None)) is not None:
             unlisten()
         worker.over.set()

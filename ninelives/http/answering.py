@@ -22,7 +22,7 @@ from ninelives.core.state import RunState
 from ninelives.dialects.asking import Context, Profile, is_session_name, policy_of
 from ninelives.dialects.clients import TABLE, Client, first_of, recognise
 from ninelives.dialects.shared import broken_frame
-from ninelives.engine.base import Cut, CutOff, Idle, Projection, StreamEnded, Ticket
+from ninelives.engine.base import Cut, CutOff, Idle, Order, Projection, StreamEnded, Ticket
 from ninelives.engine.engine import Engine
 from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.access import ProfileReach
@@ -107,6 +107,14 @@ def act_for(request: Request, context: Context, owner: str) -> Context:
     state = request.scope["state"]
     state["key"] = replace(state["key"], owner=owner)
     return replace(context, owner=owner)
+
+
+async def submitted(request: Request, parts: RouteParts, order: Order) -> Ticket:
+    """The run of an order. The answer tells the caller its limits, in headers."""
+    ticket = await parts.engine.submit(order)
+    if ticket.rates:
+        request.scope["state"]["rates"] = ticket.rates
+    return ticket
 
 
 def reach_of(request: Request, parts: RouteParts) -> ProfileReach:

@@ -29,6 +29,7 @@ def error_response(error: NinelivesError, style: ApiStyle = OPENAI, request_id: 
         headers.append((b"x-should-retry", b"false"))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    headers += error.headers
     return error.status, headers, body
 
 

@@ -11,6 +11,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.sessions import SessionTurn
 from ninelives.core.spec import Resolved
 from ninelives.journal.accounts.base import AuditLog, Keys
+from ninelives.journal.fair import FAIR, Fairness
 from ninelives.journal.values import (
     Attached,
     Claim,
@@ -128,9 +129,10 @@ class Catalog(Protocol):
         still asks is for its journal to say."""
         ...
 
-    async def claimable(self, limit: int, now: int) -> list[tuple[str, str]]:
+    async def claimable(self, limit: int, now: int, fairness: Fairness = FAIR) -> list[tuple[str, str]]:
         """(owner, run) of runs that somebody should claim: they have not ended and nobody holds them. Runs with a
-        pending signal come first, then the oldest. Omitted are runs without such a signal that wait
+        pending signal come first. Then owners take turns (journal.fair). Omitted are runs
+        without such a signal that wait
 
         - until a time after `now` (Mark.wake_at; a shared store goes by its own clock), or
         - for their caller: kept is "delivery", nobody waits at a living process, no question is open, and the time in
@@ -332,6 +334,10 @@ class Peers(Protocol):
 
     async def queued(self) -> int:
         """How many runs wait to be claimed, whichever process opened them."""
+        ...
+
+    async def active(self, owner: str) -> int:
+        """How many runs of an owner have not ended, of all processes. Those that wait for a person do not count."""
         ...
 
     async def settle(self, owner: str, place: str, home: str) -> str:

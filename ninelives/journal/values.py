@@ -5,7 +5,7 @@ status, claim, conversation, session."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from typing import Literal
 
@@ -482,6 +482,12 @@ def month_start(at: int) -> int:
     """The day, counted from 1970, on which the month of this time began (UTC)."""
     day = datetime.fromtimestamp(at / 1000, UTC).date()
     return day.replace(day=1).toordinal() - date(1970, 1, 1).toordinal()
+
+
+def next_month(at: int) -> int:
+    """When the month after this time begins (UTC), in milliseconds."""
+    day = datetime.fromtimestamp(at / 1000, UTC).date().replace(day=28) + timedelta(days=4)
+    return (day.replace(day=1).toordinal() - date(1970, 1, 1).toordinal()) * DAY_MS
 
 
 Judge = Callable[[str, Iterable[Record]], object]

@@ -11,6 +11,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.spec import Resolved
 from ninelives.journal.accounts.base import AuditLog, Keys
 from ninelives.journal.base import Conversations, Deliveries, Ledger, Peers, Sessions, Store, Upkeep
+from ninelives.journal.fair import FAIR, Fairness
 from ninelives.journal.values import (
     Attached,
     Claim,
@@ -140,9 +141,9 @@ class CrashingStore:
         """See Catalog.asking."""
         return await self._plain(lambda: self._inner.asking(owner, code))
 
-    async def claimable(self, limit: int, now: int) -> list[tuple[str, str]]:
+    async def claimable(self, limit: int, now: int, fairness: Fairness = FAIR) -> list[tuple[str, str]]:
         """See Catalog.claimable."""
-        return await self._plain(lambda: self._inner.claimable(limit, now))
+        return await self._plain(lambda: self._inner.claimable(limit, now, fairness))
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
         """See Catalog.annotate."""

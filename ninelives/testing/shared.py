@@ -172,7 +172,11 @@ class Among:
 
     async def queued(self) -> int:
         """See Peers.queued."""
-        return len(self._store._waiting.claimable(self._store._now_ms()))
+        return self._store._waiting.queued(self._store._now_ms())
+
+    async def active(self, owner: str) -> int:
+        """See Peers.active."""
+        return self._store._waiting.active(owner)
 
     async def settle(self, owner: str, place: str, home: str) -> str:
         """See Peers.settle."""

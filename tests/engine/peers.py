@@ -20,7 +20,18 @@ from ninelives.core.events import Effect
 from ninelives.core.spec import Kept, Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.runs.frames import RunsProjection
-from ninelives.engine.base import Chunk, EngineLimits, EngineParts, Idle, News, Order, Projection, StreamEnded
+from ninelives.engine.base import (
+    Chunk,
+    EngineLimits,
+    EngineParts,
+    Idle,
+    Limited,
+    News,
+    Order,
+    Projection,
+    StreamEnded,
+    no_limits,
+)
 from ninelives.engine.engine import Engine
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
@@ -169,6 +180,8 @@ class House:
     def now_ms() -> int:
         return int(time.time() * 1000)
 
+    limits_of: Callable[[str, str, str], Limited] = staticmethod(no_limits)
+
     def new_id(self) -> str:
         return f"{next(self._ids):024d}"
 
@@ -203,7 +216,9 @@ class House:
         environment = CallEnvironment(_place, _no_leftover, OutputFiles())
         agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), environment, asks)
         memory: Any = MemoryStore(time.monotonic)
-        parts = EngineParts(valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder)
+        parts = EngineParts(
+            valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder, limits_of=self.limits_of
+        )
         engine = Engine(parts)
         await engine.start()
         self.engines.append(engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import connections
 from ninelives.journal.postgres.connections import Wiring, translate
 from ninelives.journal.postgres.log import packed
+from ninelives.journal.postgres.rows import SQL as ROWS
 from ninelives.journal.postgres.schema import upgrade
 from ninelives.journal.postgres.store import Identity, PostgresStore
 from ninelives.journal.segments import origin
@@ -620,3 +622,21 @@ def test_a_certificate_that_does_not_fit_is_told_as_such() -> None:
     known = translate(error)
     assert isinstance(known, StoreUnavailable) and not known.passing
     assert "Hostname mismatch" in str(known) and "sslrootcert" in str(known)
+
+
+async def test_ten_thousand_waiting_runs_are_not_read_to_find_the_next_ones(place: Place) -> None:
+    ann = Author(Backend(place.store, place.clock), "flood")
+    await ann.open("first", held=False)
+    await place.sql(
+        "INSERT INTO runs (owner, id, dialect, model, status, attempt, parked, ended, last_seq, bytes, created_at, "
+        "updated_at, session, metadata, kept) SELECT 'flood', 'f' || g, 'chat', 'm', 'queued', 0, true, false, 0, 10, "
+        "1, 1, '', '{}', 'stored' FROM generate_series(1, 10000) g"
+    )
+    await Author(Backend(place.store, place.clock), "other").open("others", held=False)
+    await place.sql("ANALYZE runs")
+    assert set(await place.store.claimable(2, 0)) == {("flood", "first"), ("other", "others")}
+    sql = _explained(ROWS["claimable"], "'me'", 16, *["'{}'"] * 4).replace("EXPLAIN", "EXPLAIN (ANALYZE, TIMING OFF)")
+    plan = "\n".join(str(row[0]) for row in await place.sql(sql))
+    assert "runs_open_by_owner" in plan, plan
+    seen = [int(n) for n in re.findall(r"runs.*actual rows=(\d+)", plan)]
+    assert max(seen) < 200, plan

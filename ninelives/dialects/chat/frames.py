@@ -35,6 +35,7 @@ from ninelives.dialects.sse import DONE, data_frame, encode
 FINISH: dict[str, FinishReason] = {
     "max_output_tokens": "length",
     "max_messages": "length",
+    "budget": "length",
     "content_filter": "content_filter",
     "interrupted": "stop",
     "steered": "stop",

@@ -29,6 +29,7 @@ from ninelives.dialects.sse import encode, named_frame
 STOP: dict[str, StopReason] = {
     "max_output_tokens": "max_tokens",
     "max_messages": "max_tokens",
+    "budget": "max_tokens",
     "content_filter": "refusal",
     "interrupted": "end_turn",
     "steered": "end_turn",

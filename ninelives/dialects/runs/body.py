@@ -61,7 +61,7 @@ def body(state: RunState) -> RunObject:
         usage_estimated=facts.usage.estimated,
         cost=money(facts.usage.cost),
         attempt=facts.attempt,
-        error=failure_text(failed) if failed else None,
+        error=failure_text(failed) if failed else _limit_text(facts.end),
         ignored_tools=facts.accepted.spec.ignored_tools or UNSET,
         approval=open_question(facts.asked) if facts.asked else UNSET,
     )
@@ -97,6 +97,11 @@ def _last_item(state: RunState) -> str:
         if call not in unseen and type(item) in _LAST_ITEM:
             return _LAST_ITEM[type(item)]
     return "run.started"
+
+
+def _limit_text(end: e.Terminal | None) -> str | None:
+    """Which limit ended a run, where its event says so."""
+    return (end.message or None) if isinstance(end, e.RunInterrupted) else None
 
 
 def failure_text(failed: e.RunFailed) -> str:

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.core.events import RunAccepted, Usage
 from ninelives.engine.base import EngineParts
-from ninelives.journal.values import MINUTE_MS, Spending, StoreUnavailable
+from ninelives.journal.values import MINUTE_MS, Spending, StoreUnavailable, Subject, Totals
 
 FLUSH_S = 0.5
 """How long counts wait for others."""
+FRESH_S = 0.5
+"""How long the answer of the store counts."""
+SUBJECTS = 10_000
 MOST = 10_000
 """More different counts than this are not kept while the store is away."""
 Place = tuple[str, str, str, int]
 """Owner, model, key and minute."""
+
+
+class Since(Struct):
+    """What a subject used since the store was asked."""
+
+    runs: int = 0
+    tokens: int = 0
+    cost: int = 0
 
 
 class Accounts:
@@ -34,6 +46,10 @@ class Accounts:
         self._counts: dict[Place, Spending] = {}
         """What the store does not have yet."""
         self._due = asyncio.Event()
+        self._read: dict[Subject, tuple[Totals, float]] = {}
+        """What the store said of subjects with limits, and when."""
+        self._since: dict[Subject, Since] = {}
+        """What was counted here since then."""
 
     def begin(self, owner: str, model: str, key: str) -> None:
         """A run was started."""
@@ -66,7 +82,39 @@ class Accounts:
                 return
             known = Spending(owner=owner, model=model, key=key, at=at)
         self._counts[place] = replace(known, **{name: getattr(known, name) + n for name, n in counts.items()})
+        tokens = counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
+        for subject in subjects_of(owner, key, model) if self._since else ():
+            if (since := self._since.get(subject)) is not None:
+                since.tokens += tokens
+                since.cost += counts.get("cost", 0)
         self._due.set()
+
+    def reserve(self, subject: Subject) -> None:
+        """A run of this subject is about to be opened: it counts from now on."""
+        self._since.setdefault(subject, Since()).runs += 1
+
+    async def used(self, subject: Subject) -> Totals:
+        """What a subject used: by the store, and since it was asked. A store that is away is asked later."""
+        loop = asyncio.get_running_loop()
+        known, at = self._read.get(subject, (Totals(), -FRESH_S))
+        if loop.time() - at >= FRESH_S:
+            self._forget_old(loop.time())
+            self._since[subject] = Since()
+            try:
+                await self.flush()
+                known = await self._ledger.totals(subject, self.now_ms())
+            except StoreUnavailable as error:
+                self._log.warning("usage_not_read", reason=str(error))
+            self._read[subject] = known, loop.time()
+        since = self._since.get(subject)
+        return _with(known, since, self.now_ms() // MINUTE_MS) if since is not None else known
+
+    def _forget_old(self, now: float) -> None:
+        """Whoever did nothing for a while is asked for again."""
+        if len(self._read) > SUBJECTS:
+            for subject in [subject for subject, (_, at) in self._read.items() if now - at > FRESH_S]:
+                del self._read[subject]
+                self._since.pop(subject, None)
 
     async def run(self) -> None:
         """Store what is counted, until cancelled."""
@@ -93,3 +141,21 @@ class Accounts:
 def _sum(one: Spending, two: Spending) -> Spending:
     names = ("runs", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost")
     return replace(one, **{name: getattr(one, name) + getattr(two, name) for name in names})
+
+
+def subjects_of(owner: str, key: str, model: str) -> tuple[Subject, Subject, Subject]:
+    """Who and what a run counts for."""
+    return ("owner", owner), ("key", key), ("model", model)
+
+
+def _with(known: Totals, since: Since, minute: int) -> Totals:
+    minutes = {each[0]: each for each in known.minutes}
+    _, runs, tokens = minutes.get(minute, (minute, 0, 0))
+    minutes[minute] = minute, runs + since.runs, tokens + since.tokens
+    return Totals(
+        known.day_tokens + since.tokens,
+        known.day_cost + since.cost,
+        known.month_tokens + since.tokens,
+        known.month_cost + since.cost,
+        tuple(minutes.values()),
+    )

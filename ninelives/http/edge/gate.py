@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Any
 
 from msgspec import Struct
 from starlette.requests import ClientDisconnect
@@ -31,7 +32,10 @@ from ninelives.journal.base import Logger
 from ninelives.journal.values import StoreUnavailable
 
 _METHODS = b"GET, POST, PATCH, DELETE, OPTIONS"
-_EXPOSED = b"X-Hermes-Session-Id, x-request-id, Retry-After"
+_EXPOSED = (
+    b"X-Hermes-Session-Id, x-request-id, Retry-After, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+    b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+)
 _CALLER_HEADERS = (
     "authorization",
     "content-type",
@@ -98,6 +102,8 @@ class _GatedAnswer(Struct):
     pass_on: Send
     style: ApiStyle
     headers: Headers
+    state: dict[str, Any]
+    """That of the request. A route may add `rates`: headers with the limits of the caller."""
     started: bool = False
     ended: bool = False
     """The key of the request has ended, so nothing more is sent."""
@@ -110,7 +116,7 @@ class _GatedAnswer(Struct):
         if message["type"] in _STARTS:
             ours = {name for name, _ in self.headers if name != b"vary"}
             theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
-            message = {**message, "headers": theirs + self.headers}
+            message = {**message, "headers": [*theirs, *self.headers, *self.state.get("rates", ())]}
         return self.pass_on(message)
 
     async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
@@ -153,7 +159,7 @@ class Gate:
         request_id, style = self._new_id(), STYLES.get(scope["path"][:STYLE_CHARS], OPENAI)
         scope.setdefault("state", {}).update(request_id=request_id, key=None, profile=named, audit=self._rules.audit)
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
-        answer = _GatedAnswer(send, style, [*FIXED, *ids])
+        answer = _GatedAnswer(send, style, [*FIXED, *ids], scope["state"])
         try:
             await self._enter(scope, receive, answer)
         except ClientDisconnect:

@@ -17,8 +17,10 @@ from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
+from ninelives.core.limits import NO_LIMITS, Limits
 from ninelives.http.edge.keys import ApiKey
-from ninelives.journal.accounts.base import KeyRow, Keys
+from ninelives.journal.accounts.base import NO_LIMITS as NO_KEY_LIMITS
+from ninelives.journal.accounts.base import KeyLimits, KeyRow, Keys
 from ninelives.journal.base import Logger, Notifier
 from ninelives.journal.values import StoreUnavailable
 
@@ -100,6 +102,14 @@ class StoredKeys:
             return None
         self._touched.add(known.key.id)
         return known.key
+
+    def limits_of(self, name: str) -> Limits:
+        """The limits of a key, by its id. A key of the configuration has none: its owner has."""
+        known = self._known.get(name)
+        if known is None or known.row.limits == NO_KEY_LIMITS:
+            return NO_LIMITS
+        shared = set(Limits.__struct_fields__) & set(KeyLimits.__struct_fields__)
+        return Limits(**{field: getattr(known.row.limits, field) for field in shared})
 
     def doubts(self, key: ApiKey | None) -> bool:
         """Whether the store should be asked before this result of `find` counts."""

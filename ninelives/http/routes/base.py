@@ -201,16 +201,16 @@ class RunRoutes(DialectRoutes):
         asked, strategy = context.waiting(parsed.asked), context.strategy()
         if strategy is not None:
             asked = replace(asked, alone=asked.session is not None and asked.kept in ("stored", "hours"))
-        ticket = await parts.engine.submit(
-            Order(
-                owner=context.owner,
-                spec=parsed.spec,
-                asked=asked,
-                size=size,
-                strategy=strategy or "reject",
-                credential=context.credential,
-            )
+        order = Order(
+            owner=context.owner,
+            spec=parsed.spec,
+            asked=asked,
+            size=size,
+            strategy=strategy or "reject",
+            credential=context.credential,
         )
+        ticket = await answering.submitted(request, parts, order)
+        del order
         # The run may wait for long: from here on the whole request is in its store only.
         parsed = replace(parsed, spec=parsed.spec.for_readers())
         return await self.answer_created(request, parsed, ticket)

@@ -152,7 +152,7 @@ class HermesSessionRoutes(Routes):
             raise not_found("session", place.id)  # a session stays with its owner
         asked = context.waiting(parsed.asked)
         order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(raw), credential=context.credential)
-        ticket = await parts.engine.submit(order)
+        ticket = await answering.submitted(request, parts, order)
         return await answering.answer_run(request, parts, ticket, self._how, stream=stream)
 
     async def _find(self, request: Request) -> SessionRow:

@@ -107,7 +107,7 @@ class ResponsesRoutes(RunRoutes):
         parsed = await aside.run(len(raw), compaction.parse, given, context, self.parts.max_parts, known)
         earlier = (*await would_follow(self.parts.engine.durable, parsed.asked), *parsed.messages)
         order = Order(owner=context.owner, spec=parsed.spec, asked=parsed.asked, credential=context.credential)
-        ticket = await self.parts.engine.submit(order)
+        ticket = await answering.submitted(request, self.parts, order)
 
         def summary(state: RunState, metadata: dict[str, str] | None) -> shapes.Compaction:
             return compaction.body(state, context, earlier)

@@ -3,10 +3,12 @@ runs wait to be claimed. Refuses to know: how a run is opened or claimed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ninelives.core.admission import Asked
 from ninelives.journal.base import Alone
+from ninelives.journal.fair import FAIR, Fairness, WaitingRun, in_turn
 from ninelives.journal.memory.tables import MemoryRun, MemoryTables
 from ninelives.journal.values import WAKING, Gone, HeldRun, Mark
 
@@ -110,15 +112,20 @@ class MemoryWaiting:
         self._is_held = is_held
         self._caller_waits = caller_waits
 
-    def claimable(self, now: int) -> list[Gone]:
+    def claimable(self, limit: int, now: int, fairness: Fairness) -> list[Gone]:
         """See Catalog.claimable."""
+        live = {name: run for name, run in self._runs.items() if not (run.ended or run.hidden)}
+        held = Counter(run.owner for run in live.values() if self._is_held(run))
         free = [
-            (not self._is_wished(name), run.owner, name)
-            for name, run in self._runs.items()
-            if not (run.ended or run.hidden or self._is_held(run) or self._sleeps(name, now))
+            WaitingRun(run.owner, name, self._is_wished(name))
+            for name, run in live.items()
+            if not (self._is_held(run) or self._sleeps(name, now))
         ]
-        free.sort(key=lambda found: found[0])
-        return [(owner, name) for _, owner, name in free]
+        return in_turn(free, held, fairness, limit)
+
+    def queued(self, now: int) -> int:
+        """See Peers.queued."""
+        return len(self.claimable(len(self._runs), now, FAIR))
 
     def _sleeps(self, name: str, now: int) -> bool:
         """The run waits for a time, a person or its caller, and has no signal that ends this."""
@@ -140,6 +147,10 @@ class MemoryWaiting:
         run = self._runs[name]
         left = run.kept == "delivery" and not run.waits and run.lost_at > 0 and not run.asks
         return 0 < run.wake_at <= at or (left and run.window_end <= at)
+
+    def active(self, owner: str) -> int:
+        """See Peers.active."""
+        return sum(run.owner == owner and not (run.ended or run.hidden or run.asks) for run in self._runs.values())
 
     def held(self, holder: str, now: int) -> list[HeldRun]:
         """See Peers.held."""
@@ -168,4 +179,8 @@ class MemoryPeers(Alone):
 
     async def queued(self) -> int:
         """See Peers.queued."""
-        return len(self._waiting.claimable(self._now_ms()))
+        return self._waiting.queued(self._now_ms())
+
+    async def active(self, owner: str) -> int:
+        """See Peers.active."""
+        return self._waiting.active(owner)

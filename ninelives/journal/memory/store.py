@@ -13,6 +13,7 @@ from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
 from ninelives.journal.accounts.memory import MemoryAudit, MemoryKeys
 from ninelives.journal.base import Peers, Upkeep
+from ninelives.journal.fair import FAIR, Fairness
 from ninelives.journal.memory.conversations import MemoryConversations
 from ninelives.journal.memory.deliveries import MemoryDeliveries, MemoryPeers, MemoryWaiting, deliver, wake_at
 from ninelives.journal.memory.ledger import MemoryLedger
@@ -301,9 +302,9 @@ class MemoryStore:
         asking = (name for name, run in reversed(self._runs.items()) if code and (run.owner, run.asks) == (owner, code))
         return next(asking, None)
 
-    async def claimable(self, limit: int, now: int) -> list[Gone]:
+    async def claimable(self, limit: int, now: int, fairness: Fairness = FAIR) -> list[Gone]:
         """See Catalog.claimable."""
-        return self._waiting.claimable(self._time(now))[:limit]
+        return self._waiting.claimable(limit, self._time(now), fairness)
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
         """See Catalog.annotate."""

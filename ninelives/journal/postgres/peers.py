@@ -34,6 +34,10 @@ class PostgresPeers:
         """See Peers.queued."""
         return int(await self._connections.fetchval(ROWS["queued"], self._holder, limit_s=WORK_S))
 
+    async def active(self, owner: str) -> int:
+        """See Peers.active."""
+        return int(await self._connections.fetchval(SQL["active"], owner))
+
     async def settle(self, owner: str, place: str, home: str) -> str:
         """See Peers.settle."""
         await self._connections.execute(SQL["settle_home"], owner, place, home)

@@ -20,6 +20,7 @@ from msgspec.structs import astuple
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
 from ninelives.journal.accounts.postgres import PostgresAudit, PostgresKeys
+from ninelives.journal.fair import FAIR, Fairness
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres.claims import PostgresClaims
 from ninelives.journal.postgres.connections import (
@@ -271,9 +272,11 @@ class PostgresStore:
         run: str | None = await self._connections.fetchval(SQL["asking"], owner, code)
         return run
 
-    async def claimable(self, limit: int, now: int) -> list[tuple[str, str]]:
-        """See Catalog.claimable. Owners take turns. Times go by the clock of the database, not by `now`."""
-        rows = await self._connections.fetch(SQL["claimable"], self._identity.holder, limit, limit_s=WORK_S)
+    async def claimable(self, limit: int, now: int, fairness: Fairness = FAIR) -> list[tuple[str, str]]:
+        """See Catalog.claimable. Times go by the clock of the database, not by `now`."""
+        weights, debts = fairness.weights, fairness.debts
+        shares = list(weights), list(weights.values()), list(debts), list(debts.values())
+        rows = await self._connections.fetch(SQL["claimable"], self._identity.holder, limit, *shares, limit_s=WORK_S)
         return [(row["owner"], row["id"]) for row in rows]
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:

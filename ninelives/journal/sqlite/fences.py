@@ -7,9 +7,12 @@ fences are staged and take effect after COMMIT, so a batch that is rolled back l
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ninelives.journal.fair import Fairness, WaitingRun, in_turn
 from ninelives.journal.values import WAKING, Gone, HeldRun, Mark
 
 
@@ -132,14 +135,25 @@ class Fences:
         self._staged.clear()
         self._staged_id = self.last_id
 
-    def claimable(self, now: int) -> list[Gone]:
-        """Catalog.claimable, without a limit."""
-        free = [
-            (not fence.is_wished, fence.n, fence.owner, run)
-            for run, fence in self.committed.items()
-            if fence.holder is None and fence.is_claimable(now)
-        ]
-        return [(owner, run) for _, _, owner, run in sorted(free)]
+    def claimable(self, limit: int, now: int, fairness: Fairness) -> list[Gone]:
+        """See Catalog.claimable."""
+        held: Counter[str] = Counter()
+        free: list[tuple[int, WaitingRun]] = []
+        for run, fence in self.committed.items():
+            if fence.holder is not None:
+                held[fence.owner] += 1
+            elif fence.is_claimable(now):
+                free.append((fence.n, WaitingRun(fence.owner, run, fence.is_wished)))
+        free.sort(key=lambda found: found[0])
+        return in_turn((waiting for _, waiting in free), held, fairness, limit)
+
+    def queued(self, now: int) -> int:
+        """See Peers.queued."""
+        return sum(fence.is_claimable(now) for fence in self.committed.values())
+
+    def active(self, owner: str) -> int:
+        """See Peers.active."""
+        return sum(fence.owner == owner and not fence.asks for fence in self.committed.values())
 
     def held(self, holder: str, now: int) -> list[HeldRun]:
         """See Peers.held."""

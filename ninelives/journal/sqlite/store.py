@@ -15,6 +15,7 @@ from ninelives.core import admission
 from ninelives.core.spec import Resolved
 from ninelives.journal.accounts.sqlite import SqliteAudit, SqliteKeys
 from ninelives.journal.base import Alone
+from ninelives.journal.fair import FAIR, Fairness
 from ninelives.journal.sqlite import rows as run_rows
 from ninelives.journal.sqlite.conversations import SqliteConversations, SqliteSessions
 from ninelives.journal.sqlite.database import Durability, SqliteDatabase
@@ -184,9 +185,9 @@ class SqliteStore:
         found = await self.database.select(SQL["asking"], (owner, code))
         return found[0][0] if found else None
 
-    async def claimable(self, limit: int, now: int) -> list[Gone]:
+    async def claimable(self, limit: int, now: int, fairness: Fairness = FAIR) -> list[Gone]:
         """See Catalog.claimable."""
-        return (await self.database.ask_fences(lambda fences: fences.claimable(now)))[:limit]
+        return await self.database.ask_fences(lambda fences: fences.claimable(limit, now, fairness))
 
     async def annotate(self, owner: str, run: str, metadata: bytes) -> bool:
         """See Catalog.annotate."""
@@ -266,4 +267,8 @@ class SqlitePeers(Alone):
     async def queued(self) -> int:
         """See Peers.queued."""
         now = self._now_ms()
-        return len(await self._database.ask_fences(lambda fences: fences.claimable(now)))
+        return sum(await self._database.ask_fences(lambda fences: [fences.queued(now)]))
+
+    async def active(self, owner: str) -> int:
+        """See Peers.active."""
+        return sum(await self._database.ask_fences(lambda fences: [fences.active(owner)]))

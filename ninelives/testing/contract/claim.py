@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
-from ninelives.journal.values import Verdict
+from ninelives.journal.fair import Fairness
+from ninelives.journal.values import Mark, Verdict
 from ninelives.testing.author import Author, Backend, need_leases, started
 
 
@@ -179,3 +181,38 @@ class ClaimContract:
         await ann.park("r3")
         assert await ann.claimable() == ["r0", "r2", "r3", "r4"]
         assert await backend.store.claimable(2, backend.clock.now_ms()) == [("ann", "r0"), ("ann", "r2")]
+
+    async def test_owners_take_turns_and_whoever_floods_waits_behind_himself(self, backend: Backend) -> None:
+        greedy, modest = Author(backend, "greedy"), Author(backend, "modest")
+        for n in range(4):
+            await greedy.open(f"g{n}", held=False)
+        for n in range(2):
+            await modest.open(f"m{n}", held=False)
+        now, claimable = backend.clock.now_ms(), backend.store.claimable
+        assert [run for _, run in await claimable(9, now)] == ["g0", "m0", "g1", "m1", "g2", "g3"]
+        assert await claimable(1, now) == [("greedy", "g0")]
+        assert await greedy.claim("g0") is not None
+        assert await claimable(1, now) == [("modest", "m0")], "the other one has a run at work already"
+        assert await modest.claim("m0") is not None
+        assert [run for _, run in await claimable(9, now)] == ["g1", "m1", "g2", "g3"]
+
+    async def test_an_owner_with_twice_the_weight_has_twice_the_turns(self, backend: Backend) -> None:
+        for owner in ("ann", "bob"):
+            for n in range(4):
+                await Author(backend, owner).open(f"{owner}{n}", held=False)
+        found = await backend.store.claimable(6, backend.clock.now_ms(), Fairness({"bob": 2, "eva": 9}))
+        assert Counter(owner for owner, _ in found) == {"bob": 4, "ann": 2}
+        owes = Fairness(debts={"ann": 0.5})
+        assert await backend.store.claimable(1, backend.clock.now_ms(), owes) == [("bob", "bob0")]
+
+    async def test_the_open_runs_of_an_owner_are_counted(self, backend: Backend) -> None:
+        ann, bob = Author(backend), Author(backend, "bob")
+        await ann.open("held")
+        await ann.open("queued", held=False)
+        await ann.finished("over")
+        await bob.open("bobs")
+        assert [await backend.store.peers.active(owner) for owner in ("ann", "bob", "eva")] == [2, 1, 0]
+        at = backend.clock.now_ms()
+        mark = Mark(status="waiting", at=at, parked=True, wake_at=at + 60_000, asks="code")
+        await ann.write("held", mark=mark)
+        assert await backend.store.peers.active("ann") == 1, "what waits for a person does not count"

@@ -99,3 +99,7 @@ FROM replicas p WHERE NOT p.dead ORDER BY p.beat_at DESC, p.holder;
 -- name: lock
 -- Takes the session lock that shows that this process is connected.
 SELECT pg_try_advisory_lock($1);
+
+-- name: active
+-- How many runs of an owner have not ended and wait for no person.
+SELECT count(*) FROM runs WHERE owner = $1 AND NOT ended AND asks = '';

@@ -295,12 +295,32 @@ INSERT INTO session_turns (owner, session, n, at, run, turn)
 SELECT $1, $2, 1 + COALESCE(max(n), 0), $3, $4, $5 FROM session_turns WHERE owner = $1 AND session = $2;
 
 -- name: claimable
--- Runs that somebody should claim. Those with a signal come first. Owners take turns, each with its oldest run. A
--- parked run waits for its time, unless the signal is for it.
+-- Runs that somebody should claim. Those with a signal come first. Then owners take turns (journal/fair.py): weights are in
+-- $3 and $4, debts in $5 and $6. A parked run waits for its time, unless the signal
+-- is for it. Only the first runs of each owner are looked at, by an index: a long queue costs no more than a short one.
+WITH RECURSIVE owners (owner) AS (
+  (SELECT owner FROM runs WHERE NOT ended ORDER BY owner LIMIT 1)
+  UNION ALL
+  SELECT (SELECT n.owner FROM runs n WHERE NOT n.ended AND n.owner > o.owner ORDER BY n.owner LIMIT 1)
+  FROM owners o WHERE o.owner IS NOT NULL
+), wished AS (
+  SELECT r.owner, r.id, r.n {unclaimed} AND s.wished AND r.id IN (SELECT run FROM signals)
+), line AS (
+  SELECT f.owner, f.id, f.n, row_number() OVER (PARTITION BY f.owner ORDER BY f.n) AS place
+  FROM owners o CROSS JOIN LATERAL (
+    SELECT r.owner, r.id, r.n {unclaimed} AND r.owner = o.owner AND r.wake_at <= c.now AND NOT s.wished ORDER BY r.n LIMIT $2
+  ) f
+), held AS (
+  SELECT owner, count(*) AS runs FROM runs WHERE NOT ended AND holder IS NOT NULL GROUP BY owner
+)
 SELECT owner, id FROM (
-  SELECT r.owner, r.id, r.n, s.wished, row_number() OVER (PARTITION BY r.owner ORDER BY r.n) AS place
-  {unclaimed} AND (r.wake_at <= c.now OR s.wished)
-) free ORDER BY NOT wished, place, n LIMIT $2;
+  SELECT owner, id, n, 0::float8 AS turn, true AS first FROM wished
+  UNION ALL
+  SELECT l.owner, l.id, l.n, (COALESCE(h.runs, 0) + l.place)::float8 / COALESCE(w.weight, 1) + COALESCE(d.debt, 0), false
+  FROM line l LEFT JOIN held h ON h.owner = l.owner
+    LEFT JOIN unnest($3::text[], $4::integer[]) AS w (owner, weight) ON w.owner = l.owner
+    LEFT JOIN unnest($5::text[], $6::float8[]) AS d (owner, debt) ON d.owner = l.owner
+) free ORDER BY NOT first, turn, n LIMIT $2;
 
 -- name: queued
 -- How many runs wait to be claimed.

@@ -1,0 +1,34 @@
+"""Who may use how much. Owns: the limits of owners, keys and profiles. Refuses to know: where they are written, and
+what was used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ninelives.core.limits import NO_LIMITS, Limits
+from ninelives.engine.base import Limited
+from ninelives.journal.values import Subject
+
+EVERYBODY = "*"
+"""The name of the limits of all owners."""
+
+
+class LimitBook:
+    """All limits of a server. `of_key` gives those of a key by its id."""
+
+    def __init__(
+        self, owners: Mapping[str, Limits], profiles: Mapping[str, Limits], of_key: Callable[[str], Limits]
+    ) -> None:
+        self._default = owners.get(EVERYBODY, NO_LIMITS)
+        self._owners = {name: limits.over(self._default) for name, limits in owners.items() if name != EVERYBODY}
+        self._profiles = {name: limits for name, limits in profiles.items() if limits != NO_LIMITS}
+        self._of_key = of_key
+
+    def of(self, owner: str, key: str, profile: str) -> Limited:
+        """Whom and what a run counts for, where that has limits."""
+        found: tuple[tuple[Subject, Limits], ...] = (
+            (("owner", owner), self._owners.get(owner, self._default)),
+            (("key", key), self._of_key(key)),
+            (("model", profile), self._profiles.get(profile, NO_LIMITS)),
+        )
+        return tuple([each for each in found if each[1] != NO_LIMITS])

@@ -1,0 +1,211 @@
+"""Whether somebody may go on. Owns: the checks of limits at the start of a run and before each model call, the errors
+and headers that tell of them. Refuses to know: where limits come from, and how usage is stored.
+
+Theory of operation. A run counts for its owner, its key and its profile. Each of them may have limits. What was used is
+the sum over all processes of the store as of half a second ago, and what this process counted since. So one process is
+exact, and each further one can pass a limit by what it starts within about a second. A budget is checked before each
+model call, so a run can pass it by one call. What the run did until then stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from ninelives.core.errors import ClientError
+from ninelives.core.events import Budget, RunAccepted
+from ninelives.core.limits import UNIT, Limits, Window
+from ninelives.core.state import Facts
+from ninelives.engine.base import EngineParts, Limited, Order
+from ninelives.engine.limits.accounts import Accounts, subjects_of
+from ninelives.journal.values import DAY_MS, MINUTE_MS, Subject, Totals, next_month
+
+Headers = tuple[tuple[bytes, bytes], ...]
+OWNER_WAIT_S = 5
+"""When somebody with too many runs should come back."""
+
+
+class Pass(Struct, frozen=True):
+    """The permission to start a run. Give it back with `LimitGuard.leave` once the run is opened, or was not."""
+
+    subjects: tuple[Subject, ...] = ()
+    budget: Budget | None = None
+    headers: Headers = ()
+
+
+FREE = Pass()
+"""Nobody has limits."""
+
+
+class LimitGuard:
+    """The limits of one process."""
+
+    def __init__(self, parts: EngineParts, accounts: Accounts) -> None:
+        self._limits_of = parts.limits_of
+        self._peers = parts.durable.peers
+        self._now_ms = parts.now_ms
+        self.accounts = accounts
+        self._opening: Counter[Subject] = Counter()
+        """Runs that are on their way into the store."""
+        self._driven: Counter[Subject] = Counter()
+
+    async def enter(self, order: Order) -> Pass:
+        """The permission to start a run. Raises ClientError (429) where a limit is reached."""
+        limited = self._limits_of(order.owner, order.credential, order.spec.model)
+        if not limited:
+            return FREE
+        for subject, limits in limited:
+            if limits.runs is not None and await self._active(subject) + self._opening[subject] >= limits.runs:
+                raise too_many_runs(subject, limits.runs)
+        used = {subject: await self.accounts.used(subject) for subject, _ in limited}
+        headers = self._rates(limited, used)
+        for subject, limits in limited:
+            self._check_totals(subject, limits, used[subject])
+        subjects = tuple(subject for subject, _ in limited)
+        for subject in subjects:
+            self.accounts.reserve(subject)
+            self._opening[subject] += 1
+        return Pass(subjects, budget_of([limits for _, limits in limited]), headers)
+
+    async def _active(self, subject: Subject) -> int:
+        """The open runs of an owner, wherever they are; of a key or a profile, those that are driven here."""
+        return await self._peers.active(subject[1]) if subject[0] == "owner" else self._driven[subject]
+
+    def begin(self, accepted: RunAccepted) -> None:
+        """A run is driven here."""
+        self._driven.update(subjects_of(accepted.owner, accepted.key, accepted.spec.model))
+
+    def end(self, accepted: RunAccepted) -> None:
+        """It is not any more."""
+        for subject in subjects_of(accepted.owner, accepted.key, accepted.spec.model):
+            self._driven[subject] -= 1
+            if not self._driven[subject]:
+                del self._driven[subject]
+
+    def leave(self, given: Pass) -> None:
+        """The run is in the store, or will not be."""
+        for subject in given.subjects:
+            self._opening[subject] -= 1
+
+    async def exhausted(self, facts: Facts) -> str:
+        """Why a run may not ask its model again, for people; empty where it may."""
+        accepted, spent = facts.accepted, facts.usage
+        if accepted.budget is not None:
+            tokens, bound = spent.input_tokens + spent.output_tokens, accepted.budget
+            if bound.tokens and tokens >= bound.tokens:
+                return f"The budget of this run is used up: {tokens} of {bound.tokens} tokens. {GO_ON}"
+            if bound.cost and spent.cost >= bound.cost:
+                return f"The budget of this run is used up: {spent.cost / UNIT:g} of {bound.cost / UNIT:g}. {GO_ON}"
+        for subject, limits in self._limits_of(accepted.owner, accepted.key, accepted.spec.model):
+            for limit in spendings(limits, await self.accounts.used(subject)):
+                if limit.used >= limit.bound:
+                    return f"{limit.words(subject)} {GO_ON}"
+        return ""
+
+    def _check_totals(self, subject: Subject, limits: Limits, used: Totals) -> None:
+        now = self._now_ms()
+        for limit in spendings(limits, used):
+            if limit.used >= limit.bound:
+                end = (now // DAY_MS + 1) * DAY_MS if limit.per == "day" else next_month(now)
+                wait = max(1, (end - now) // 1000)
+                words = f"{limit.words(subject)} It begins anew at the next {limit.per} (UTC)."
+                raise ClientError("budget_exceeded", words, status=429, retry_after=wait)
+
+    def _rates(self, limited: Limited, used: dict[Subject, Totals]) -> Headers:
+        """The headers for the tightest limits per minute. Raises where one is reached."""
+        found = self._windows(limited, used)
+        for noun, (window, subject) in found.items():
+            if (wait := window.wait_s()) > 0:
+                error = too_fast(noun, window, subject, wait)
+                error.headers = headers_of({noun: window for noun, (window, _) in found.items()})
+                raise error
+        after = {noun: window.after_one() if noun == "requests" else window for noun, (window, _) in found.items()}
+        return headers_of(after)
+
+    def _windows(self, limited: Limited, used: dict[Subject, Totals]) -> dict[str, tuple[Window, Subject]]:
+        """The tightest limits per minute, by what they count."""
+        found: dict[str, tuple[Window, Subject]] = {}
+        for subject, limits in limited:
+            per_minute = limits.requests_per_minute, limits.tokens_per_minute
+            for place, (noun, bound) in enumerate(zip(("requests", "tokens"), per_minute, strict=True), 1):
+                window = None if bound is None else self._window(bound, used[subject], place)
+                if window is not None and (noun not in found or window.remaining < found[noun][0].remaining):
+                    found[noun] = window, subject
+        return found
+
+    def _window(self, bound: int, used: Totals, place: int) -> Window:
+        now = self._now_ms()
+        minute, second = now // MINUTE_MS, now % MINUTE_MS / 1000
+        counts = {each[0]: each[place] for each in used.minutes}
+        return Window(bound, counts.get(minute, 0), counts.get(minute - 1, 0), second)
+
+
+GO_ON = "What it did is kept: go on with POST /v1/runs/{id}/fork or previous_response_id."
+
+
+class SpendingLimit(Struct, frozen=True):
+    """A limit per day or month, and what is used of it."""
+
+    per: str
+    noun: str
+    used: int
+    bound: int
+
+    def words(self, subject: Subject) -> str:
+        """What is used up, and of whom."""
+        scale = UNIT if self.noun == "money" else 1
+        amount = f"{self.used / scale:g} of {self.bound / scale:g} {self.noun if self.noun == 'tokens' else ''}".strip()
+        return f"The {self.noun} of {named(subject)} for this {self.per} is used up: {amount}."
+
+
+def spendings(limits: Limits, used: Totals) -> Iterator[SpendingLimit]:
+    """The limits per day and month that there are."""
+    for per, tokens, money in (
+        ("day", limits.tokens_per_day, limits.money_per_day),
+        ("month", limits.tokens_per_month, limits.money_per_month),
+    ):
+        if tokens is not None:
+            yield SpendingLimit(per, "tokens", used.day_tokens if per == "day" else used.month_tokens, tokens)
+        if money is not None:
+            cost = used.day_cost if per == "day" else used.month_cost
+            yield SpendingLimit(per, "money", cost, round(money * UNIT))
+
+
+def budget_of(limits: list[Limits]) -> Budget | None:
+    """The tightest budget of a run."""
+    tokens = [each.tokens_per_run for each in limits if each.tokens_per_run is not None]
+    money = [each.money_per_run for each in limits if each.money_per_run is not None]
+    if not tokens and not money:
+        return None
+    return Budget(max(1, min(tokens)) if tokens else 0, max(1, round(min(money) * UNIT)) if money else 0)
+
+
+def named(subject: Subject) -> str:
+    """A subject in words."""
+    return f"{'profile' if subject[0] == 'model' else subject[0]} {subject[1]}"
+
+
+def too_many_runs(subject: Subject, most: int) -> ClientError:
+    """The error for one more run than there may be."""
+    words = f"The {named(subject)} has {most} runs that have not ended, which is the most. Wait for one, or cancel one."
+    return ClientError("too_many_runs", words, status=429, retry_after=OWNER_WAIT_S)
+
+
+def too_fast(noun: str, window: Window, subject: Subject, wait: int) -> ClientError:
+    """The error for a limit per minute."""
+    words = f"The limit of {window.limit} {noun} per minute of {named(subject)} is reached. Try again in {wait} s."
+    return ClientError("rate_limit_exceeded", words, status=429, retry_after=wait)
+
+
+def headers_of(windows: Mapping[str, Window]) -> Headers:
+    """Limits per minute as OpenAI tells them."""
+    return tuple(pair for noun, window in windows.items() for pair in _rate_headers(noun, window))
+
+
+def _rate_headers(noun: str, window: Window) -> Headers:
+    return (
+        (f"x-ratelimit-limit-{noun}".encode(), b"%d" % window.limit),
+        (f"x-ratelimit-remaining-{noun}".encode(), b"%d" % window.remaining),
+        (f"x-ratelimit-reset-{noun}".encode(), f"{window.reset_s():.3g}s".encode()),
+    )

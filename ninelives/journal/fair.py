@@ -1,0 +1,86 @@
+"""Whose turn it is. Owns: the order in which runs of several owners get slots. Refuses to know: stores and slots.
+
+Theory of operation. Every owner has a share of the slots by its weight. The owner with the fewest runs at work for its
+weight comes first, and of one owner the oldest run. So whoever floods the queue waits behind himself: each run that he
+has at work, or before this one, puts it one turn later. Where runs are short that is not enough: with one slot nobody
+has a run at work when it is free. So an owner who was served owes a turn to the others (Turns: stride scheduling)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from ninelives.journal.values import Gone
+
+EQUAL: Mapping[str, int] = {}
+"""The weights of owners who all have the same."""
+NO_DEBTS: Mapping[str, float] = {}
+SERVED = 4096
+"""Owners whose debts are remembered."""
+
+
+class WaitingRun(Struct, frozen=True, gc=False):
+    """A run that somebody should claim."""
+
+    owner: str
+    run: str
+    wished: bool
+    """A signal is pending that waits for no slot."""
+
+
+class Turns:
+    """Who was served, for one process. Each start of a run moves its owner on by one turn for its weight."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self.weights = weights
+        self._next: dict[str, float] = {}
+        self._now = 0.0
+
+    def served(self, owner: str) -> None:
+        """A run of this owner has begun."""
+        start = max(self._next.get(owner, 0.0), self._now)
+        self._now, self._next[owner] = start, start + 1 / self.weights.get(owner, 1)
+        if len(self._next) > SERVED:
+            self._next = {name: turn for name, turn in self._next.items() if turn > self._now}
+
+    def debts(self) -> dict[str, float]:
+        """How many turns each owner has had before its time."""
+        return {owner: turn - self._now for owner, turn in self._next.items() if turn > self._now}
+
+    def next_of(self, owner: str, held: int) -> float:
+        """When the next run of an owner has its turn, who has so many at work."""
+        return (held + 1) / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
+
+
+class Fairness(Struct, frozen=True):
+    """What decides between owners, besides what the store knows."""
+
+    weights: Mapping[str, int] = EQUAL
+    debts: Mapping[str, float] = NO_DEBTS
+
+
+FAIR = Fairness()
+"""All are equal."""
+
+
+def in_turn(waiting: Iterable[WaitingRun], held: Counter[str], fairness: Fairness, limit: int) -> list[Gone]:
+    """The next runs, from those that wait, oldest first. `held` says how many runs each owner has at work."""
+    weights, debts = fairness.weights, fairness.debts
+    first: list[Gone] = []
+    lines: dict[str, list[str]] = {}
+    for each in waiting:
+        if each.wished:
+            first.append((each.owner, each.run))
+        else:
+            line = lines.setdefault(each.owner, [])
+            if len(line) < limit:
+                line.append(each.run)
+    turns = [
+        ((held[owner] + place) / weights.get(owner, 1) + debts.get(owner, 0.0), owner, run)
+        for owner, line in lines.items()
+        for place, run in enumerate(line, 1)
+    ]
+    turns.sort(key=lambda turn: turn[0])  # stable: of equal turns, the owner who has waited for longest comes first
+    return [*first, *((owner, run) for _, owner, run in turns)][:limit]
