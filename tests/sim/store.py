@@ -374,7 +374,7 @@ class Side:
         return call
 
 
-def _began(attempt: int, clean: bool) -> bytes:
+def _began(attempt: int, clean: bool, lost: int) -> bytes:
     return codec.encode(AttemptStarted(clean))
 
 
