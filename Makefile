@@ -15,6 +15,7 @@ JOBS ?= 2
 WEBUI := .venv-openwebui
 OPENWEBUI ?= open-webui==0.12.4
 PLAYWRIGHT ?= playwright==1.65.0
+AXE_CORE ?= axe-core@4.14.0
 # Open WebUI needs torch. The build for Linux brings several GB of CUDA: name a wheel for the CPU here where you have one.
 TORCH ?= torch==2.13.0
 WEBUI_STAMP := $(WEBUI)/.installed-$(OPENWEBUI)
@@ -160,6 +161,9 @@ bench-agents: $(AGENTS)/.installed
 
 # The web page in a headless Chromium. Pictures of what was seen: tests/ui/out
 test-ui: $(BROWSER_STAMP)
+	@command -v npm >/dev/null 2>&1 && { [ -f tests/ui/node_modules/axe-core/axe.min.js ] || \
+	  npm install --prefix tests/ui --no-save --no-audit --no-fund --silent $(AXE_CORE); } || \
+	  printf '\n!!! npm is missing: THE TEST OF ACCESSIBILITY IS SKIPPED\n\n' >&2
 	@if $(MAKE) --no-print-directory chromium; then TEST_UI=1 $(BIN)/python -m pytest -rs tests/ui $(ARGS); \
 	else printf '\n!!! Chromium cannot be had: THE TESTS OF THE WEB PAGE ARE SKIPPED\n\n' >&2; fi
 

@@ -79,7 +79,7 @@ export function copier(words, textOf, attributes = {}) {
 
 // An id: its last signs, whole on hover, copied with one click.
 export const shortId = (id) => copier(`…${id.slice(-6)}`, () => id,
-  { class: "id", title: `${id} (click to copy)`, "aria-label": `Copy ${id}` });
+  { class: "id", title: `${id} (click to copy)`, "aria-label": `…${id.slice(-6)}: copy ${id}` });
 
 // The same request for a shell. The key is named, never shown.
 export function shell(path, body) {

@@ -86,30 +86,53 @@ export class EntryList {
   }
 
   #draw() {
-    this.#rows.style.height = `${this.total * ROW}px`;
-    this.#count.textContent = this.total ? many(this.total, "event") : "no events";
+    const height = `${this.total * ROW}px`;
+    if (this.#rows.style.height !== height) {
+      this.#rows.style.height = height;
+      this.#count.textContent = this.total ? many(this.total, "event") : "no events";
+    }
     const first = Math.max(0, Math.floor(this.#seen.scrollTop / ROW) - SPARE);
     const last = Math.min(this.total, first + Math.ceil((this.#seen.clientHeight || 400) / ROW) + 2 * SPARE);
-    const drawn = [];
+    const missing = new Set();
+    while (this.#rows.childElementCount > last - first) this.#rows.lastElementChild.remove();
     for (let place = first; place < last; place += 1) {
       const page = Math.floor(place / PAGE);
       const entry = this.#pages.get(page)?.[place % PAGE];
-      if (!entry) this.#load(page);
-      drawn.push(this.#row(place, entry));
+      if (!entry) missing.add(page);
+      // A row is used again for the next place that has its number: most rows stay as they are while one scrolls.
+      const slot = place - first;
+      const row = this.#rows.children[slot] ?? this.#rows.appendChild(this.#row());
+      row.fill(place, entry);
     }
-    const held = this.#rows.contains(document.activeElement) ? document.activeElement.dataset.place : null;
-    this.#rows.replaceChildren(...drawn);
-    if (held) this.#rows.querySelector(`[data-place="${held}"]`)?.focus({ preventScroll: true });
+    // What only flies by is not loaded.
+    clearTimeout(this.resting);
+    if (missing.size) this.resting = setTimeout(() => missing.forEach((page) => this.#load(page)), 60);
   }
 
-  #row(place, entry) {
-    const row = el("div", { class: "entry", role: "listitem", "aria-setsize": this.total, "aria-posinset": place + 1 });
-    row.style.top = `${place * ROW}px`;
-    if (!entry) { row.append(el("span", { class: "soft" }, number(place))); return row; }
-    const rest = entry.text.replace(/^\{"type":"[^"]*",?/, "{");
-    row.append(el("span", { class: "soft number" }, number(entry.seq)), el("span", { class: "soft", title: when(entry.at) }, clock(entry.at)),
-      el("span", { class: "soft" }, `#${entry.attempt}`), el("code", {}, entry.type),
-      el("button", { type: "button", class: "body", "data-place": place, onclick: () => this.#open(entry.seq) }, rest === "{}" ? "" : rest));
+  #row() {
+    const [seq, time, attempt] = ["soft number", "soft", "soft"].map((kind) => el("span", { class: kind }));
+    const kind = el("code");
+    const body = el("button", { type: "button", class: "body" });
+    const row = el("div", { class: "entry", role: "listitem" }, seq, time, attempt, kind, body);
+    let shown = null;
+    let at = -1;
+    body.addEventListener("click", () => { if (shown) this.#open(shown.seq); });
+    row.fill = (place, entry) => {
+      if (place !== at) {
+        row.style.transform = `translateY(${place * ROW}px)`;
+        row.setAttribute("aria-posinset", place + 1);
+        row.setAttribute("aria-setsize", this.total);
+      }
+      if (place === at && entry === shown) return;
+      [at, shown] = [place, entry];
+      const rest = entry ? entry.text.replace(/^\{"type":"[^"]*",?/, "{").slice(0, 200) : "";
+      seq.textContent = number(entry?.seq ?? place);
+      time.textContent = entry ? clock(entry.at) : "";
+      time.title = entry ? when(entry.at) : "";
+      attempt.textContent = entry ? `#${entry.attempt}` : "";
+      kind.textContent = entry?.type ?? "…";
+      body.textContent = rest === "{}" || rest === "" ? "show" : rest;
+    };
     return row;
   }
 

@@ -71,7 +71,7 @@ function renewHead() {
   const count = waiting.more ? `${waiting.count}+` : String(waiting.count);
   asks.replaceChildren(el("span", {}, waiting.count ? "waiting for you" : "nothing waits"), el("span", { class: "badge" }, count));
   asks.classList.toggle("some", waiting.count > 0);
-  asks.setAttribute("aria-label", `Approvals: ${count} waiting`);
+  asks.title = "Approvals";
   document.title = waiting.count ? `(${waiting.count}) Ninelives` : "Ninelives";
   away.textContent = waiting.failedSince
     ? `The server is away (${Math.round((Date.now() - waiting.failedSince) / 1000)} s). Reconnecting; nothing is lost.` : "";

@@ -240,6 +240,7 @@ class RunView extends HTMLElement {
     }
     this.#tab.setAttribute("aria-labelledby", `tab-${name}`);
     if (name !== "conversation") this.live = null;
+    if (!this.#told) return; // it is opened when the run is known
     if (name === "events") {
       this.#list ??= new EntryList(this.run, this.#told.kinds, this.leaving.signal);
       if (this.#list.node.parentNode !== this.#tab) this.#tab.replaceChildren(this.#list.node);

@@ -7,6 +7,7 @@ import { markdown } from "./markdown.js";
 import { pretty, textOf } from "./talk.js";
 import { outcomeWord, stepName } from "./waterfall.js";
 
+const LONG = 20_000; // a longer text is shown in part at first
 const WHY = {
   unknown: "The server died while this call ran. Nobody knows whether it took effect, so it was not repeated: the model was told.",
   interrupted: "The server died while this call ran. It only reads, or repeating it is safe: so it was made again.",
@@ -70,6 +71,10 @@ export class StepPanel {
     if (step.outcome === "open") {
       this.growing = el("div", { class: "prose plain", "aria-live": "off" }, visible(details.text));
       parts.push(this.growing);
+    } else if (details.text.length > LONG) {
+      const short = el("div", { class: "prose plain" }, visible(details.text.slice(0, LONG)));
+      parts.push(short, el("p", {}, el("button", { type: "button", class: "small", onclick: (event) => { short.replaceChildren(...visible(details.text)); event.target.remove(); } },
+        `Show all ${many(details.text.length, "character")}`)));
     } else if (details.text) parts.push(markdown(details.text, this.signal));
     if (details.calls.length) {
       parts.push(el("h3", {}, "Asked for"), el("ul", { class: "asked-for" }, details.calls.map((call) =>

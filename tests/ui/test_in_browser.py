@@ -80,7 +80,7 @@ def test_a_call_cannot_run_anything_in_the_page_and_shows_what_cannot_be_seen(ta
     assert shown == f"echo '{ATTACK}' \\u{{202e}}\\u{{200b}}"
     picture(tab, "approval-attack")
     tab.goto(f"/#/runs/{run}")
-    tab.get_by_text("approval.request").wait_for()
+    tab.locator(".story article.card").wait_for()
     assert tab.evaluate("() => window.pwned ?? 0") == 0 and tab.locator("main img, main svg, main script").count() == 0
     tab.goto("/#/approvals")
     card_of(tab, run).get_by_role("button", name="Deny").click()
@@ -137,15 +137,15 @@ def test_runs_are_listed_watched_and_cancelled(tab: Page, server: Server) -> Non
         server.client.post(RUNS, {"input": f"{words} [[tokens=40]]"})
     slow = server.client.post(RUNS, {"input": "Count to a thousand. [[tokens=1000 pace=0.1]]"}).json()["run_id"]
     sign_in(tab, "/#/runs")
-    row = tab.locator("tr", has=tab.locator(f'a[href="#/runs/{slow}"]'))
+    row = tab.locator(".item", has=tab.locator(f'a[href="#/runs/{slow}"]'))
     row.get_by_text("running").wait_for()
     assert "Count to a thousand." in (row.text_content() or "")
     picture(tab, "runs")
     row.get_by_role("link").first.click()
-    tab.locator(".events .told", has_text=re.compile("tok3")).wait_for()
+    tab.locator(".panel .prose", has_text=re.compile("tok3")).wait_for()
     picture(tab, "run-live")
     tab.get_by_role("button", name="Cancel").click()
-    tab.locator(".status.cancelled").wait_for()
+    tab.locator(".run-head .status.cancelled").wait_for()
     picture(tab, "run-cancelled")
     tab.go_back()
     row.get_by_text("cancelled").wait_for()
@@ -160,7 +160,7 @@ def test_the_page_is_read_in_the_dark_and_on_a_phone(
     tab = context.new_page()
     sign_in(tab, "/#/approvals")
     card_of(tab, run).wait_for()
-    for place, part in (("approvals", "article"), ("runs", "tbody tr"), (f"runs/{run}", ".events li")):
+    for place, part in (("approvals", "article"), ("runs", ".item"), (f"runs/{run}", ".waterfall button")):
         tab.goto(f"/#/{place}")
         tab.locator(part).first.wait_for()
         picture(tab, f"{'run' if run in place else place}-{name}")
