@@ -190,3 +190,11 @@ def test_a_server_says_which_profile_has_no_key_and_never_prints_the_one_of_open
         upstream.process.stop()
     assert "profile_without_key" in server.log() and '"profile":"other"' in server.log()
     assert secret not in server.log() and "the key is [secret]" in server.log()
+
+
+def test_a_stored_key_is_hidden_by_its_form_and_its_id_is_seen() -> None:
+    secret = f"nl_0123456789ab_{'s' * 43}"
+    for line in (f"path=/v1/models?key={secret}", f"x {secret}", f'{{"authorization":"Bearer {secret}"}}'):
+        hidden = Secrets().mask(line)
+        assert "s" * 43 not in hidden and "nl_0123456789ab_[secret]" in hidden
+    assert Secrets().mask("nl_not_a_key") == "nl_not_a_key"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json as stdlib_json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import TextIO
@@ -13,6 +14,8 @@ from urllib.parse import quote
 
 import msgspec
 
+_STORED_KEY = re.compile(r"nl_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+"""A stored key. The process knows only its digest, so it is hidden by its form; its id may be seen."""
 SHORTEST_SECRET = 4
 """Characters. To hide shorter texts would garble most lines."""
 
@@ -49,7 +52,7 @@ class Secrets:
         for form in self._forms:
             if form in text:
                 text = text.replace(form, "[secret]")
-        return text
+        return _STORED_KEY.sub(r"nl_\1_[secret]", text) if "nl_" in text else text
 
 
 def _forms(secret: str) -> set[str]:

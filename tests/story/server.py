@@ -23,6 +23,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 KEY = "story-key-0123456789abcdef"
 Json = dict[str, Any]
+CANARY_BYTES = 64 * 1024 * 1024
+"""Larger files are not searched for keys."""
+_KEYS = re.compile(KEY.encode() + rb"|nl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}")
+"""The admin key of these servers, and every stored key."""
 
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float = 60.0, every: float = 0.01) -> Any:
@@ -237,7 +241,10 @@ class Client:
         connection, response = self._send(method, path, body, headers)
         try:
             told = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, told, response.read())
+            answer = Answer(response.status, told, response.read())
+            if not (method == "POST" and path.startswith("/api/keys")):  # this one shows a new key, once
+                assert _KEYS.search(repr(told).encode() + answer.body[:CANARY_BYTES]) is None, f"{path} shows a key"
+            return answer
         finally:
             response.close()
             connection.close()
@@ -323,7 +330,18 @@ class Server:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def stop(self) -> int:
-        return self.process.stop()
+        code = self.process.stop()
+        self.find_no_key()
+        return code
+
+    def find_no_key(self) -> None:
+        """The canary: no key is in what the server printed, logged or stored. Packed records are read in
+        test_stored_keys.py."""
+        files = [self.process.out, self.process.err]
+        stored = [path for path in self.data.rglob("*") if path.is_file() and path.name != "key"]
+        for path in files + [path for path in stored if path.stat().st_size < CANARY_BYTES]:
+            found = _KEYS.search(path.read_bytes())
+            assert found is None, f"{path} has a key: {found[0][:16]!r}..."
 
     def kill(self) -> None:
         """kill -9, and see that it is dead."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from ninelives.http.edge.scopes import DEFAULT_SCOPES
 from tests.story.approvals import script
 from tests.story.responses import HANGS
-from tests.story.server import KEY, ROOT, Answer, Client, Server, wait_until
+from tests.story.server import KEY, ROOT, Answer, Client, Server, start_server, wait_until
 from tests.story.wire import wire
 
 CHAT = "/v1/chat/completions"
@@ -260,8 +263,6 @@ def test_the_audit_log_has_approvals_and_tools_and_no_content(server: Server, cl
 
 
 def test_keys_and_last_use_survive_a_restart(server: Server, client: Client, tmp_path: Path, upstream: Any) -> None:
-    from tests.story.server import start_server
-
     first = start_server(tmp_path, upstream.url)
     made = make(first.client, owner="dora")
     assert caller(first, made).get("/v1/models").status == 200
@@ -272,3 +273,141 @@ def test_keys_and_last_use_survive_a_restart(server: Server, client: Client, tmp
         assert caller(second, made).get("/v1/models").status == 200
     finally:
         assert second.stop() == 0
+
+
+def test_no_key_is_in_any_stored_object_reply_or_receipt(
+    client: Client, tmp_path: Path, upstream: Any, mark: str
+) -> None:
+    """Packed records too: every event, receipt, session, audit entry and key object is read back."""
+    own = start_server(tmp_path, upstream.url)
+    made = make(own.client, owner="canary")
+    one = caller(own, made)
+    seen: list[bytes] = []
+    for body in (
+        {"input": f"{mark} {script('terminal', {'command': 'env; cat /proc/self/environ'})}"},
+        {"input": f"{mark} [[status=401 times=9]]"},
+        {"input": f"{mark} [[tokens=3]]", "metadata": {"a": "b"}},
+    ):
+        seen.append(one.post("/v1/responses", body, {"x-hermes-session-id": "canary"}).body)
+    one.get(f"/v1/models/{made['id']}?key=x")
+    for run in one.get("/v1/runs?limit=100").json()["data"]:
+        for more in ("", "/receipt", "/events"):
+            seen.append(one.get(f"/v1/runs/{run['run_id']}{more}").body)
+    for path in ("/api/sessions/canary/messages", "/api/sessions/canary/export", "/v1/approvals"):
+        seen.append(one.get(path).body)
+    for path in ("/api/keys", "/api/audit?limit=1000", "/health/detailed", "/v1/capabilities"):
+        seen.append(own.client.get(path).body)
+    assert own.stop() == 0
+    exported = subprocess.run(
+        [sys.executable, "-c", DUMP, str(own.data)], cwd=ROOT, capture_output=True, timeout=60, check=True
+    ).stdout
+    assert mark.encode() in exported and b"canary" in exported, "the records are readable here"
+    for place in (*seen, exported):
+        assert made["key"].encode() not in place and KEY.encode() not in place
+
+
+DUMP = """
+import asyncio, sys
+from pathlib import Path
+from ninelives.journal.sqlite.move import SqliteCarrier
+
+async def dump():
+    carrier = SqliteCarrier(Path(sys.argv[1]))
+    await carrier.lend()
+    async for row in carrier.rows():
+        for record in getattr(row, "records", ()):
+            sys.stdout.buffer.write(record.data)
+        sys.stdout.buffer.write(repr(row).encode())
+    await carrier.close()
+
+asyncio.run(dump())
+"""
+
+
+def raw(server: Server, request: bytes) -> bytes:
+    """The first bytes that come back for these."""
+    with socket.create_connection(("127.0.0.1", server.port), 20) as line:
+        line.sendall(request)
+        with suppress(OSError):
+            line.shutdown(socket.SHUT_WR)
+        answer = b""
+        with suppress(OSError):
+            while len(answer) < 4096 and (more := line.recv(4096)):
+                answer += more
+    return answer
+
+
+def mutated(chance: random.Random, request: bytes) -> bytes:
+    """The request with some bytes changed, lost, doubled or made strange."""
+    data = bytearray(request)
+    for _ in range(chance.randint(1, 4)):
+        place = chance.randrange(len(data)) if data else 0
+        match chance.randrange(5):
+            case 0:
+                data[place : place + 1] = bytes([chance.randrange(256)])
+            case 1:
+                del data[place : place + chance.randint(1, 20)]
+            case 2:
+                data[place:place] = data[place : place + 40]
+            case 3:
+                data[place:place] = chance.choice(STRANGE)
+            case _:
+                del data[place:]
+    return bytes(data)
+
+
+STRANGE = (
+    *(
+        b"\\ud800",
+        b"\x00",
+        b"\xff\xfe",
+        b"NaN",
+        b"1e999",
+        b"[" * 200,
+        b'{"a":' * 50,
+        b"\r\n\r\n",
+        b": ",
+        b"%00",
+        b"%2e%2e/",
+    ),
+    *(b"~", b"-1", b"99999999999999999999", b"null", b"true", "\u202e".encode(), b"Transfer-Encoding: chunked\r\n"),
+)
+
+
+def test_changed_bytes_of_http_and_json_are_never_5xx(server: Server, client: Client) -> None:
+    """Bounded, and the same in each run. Both keys, all kinds of bodies."""
+    made = make(client, owner="fuzzed", acts_for="optional")
+    chance = random.Random(18)
+    bodies = [
+        ("POST", CHAT, HELLO),
+        ("POST", "/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]}),
+        ("POST", "/v1/messages", {"max_tokens": 9, **HELLO}),
+        ("POST", "/v1/conversations", {"items": [{"role": "user", "content": "hi"}], "metadata": {"a": "b"}}),
+        (
+            "POST",
+            "/api/keys",
+            {"name": "n", "owner": "o", "scopes": ["chat"], "limits": {"runs": 1}, "expires_in_s": 9},
+        ),
+        ("PATCH", f"/api/keys/{made['id']}", {"name": "m"}),
+        ("GET", "/api/audit?limit=5&order=asc&after=1&owner=x", None),
+        ("GET", "/v1/runs?limit=5&order=asc&status=completed", None),
+    ]
+    bad = []
+    for n in range(400):
+        method, path, body = bodies[n % len(bodies)]
+        text = b"" if body is None else json.dumps(body).encode()
+        key = (KEY, made["key"])[n // len(bodies) % 2]
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
+            f"X-End-User-Id: anna\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+        ).encode()
+        if n % 2 and text:  # the body is changed, and its length is right
+            text = mutated(chance, text)
+            sent = re.sub(rb"Content-Length: \d+", b"Content-Length: %d" % len(text), head) + text
+        else:
+            sent = mutated(chance, head + text)
+        answer = raw(server, sent)
+        if answer[:12].startswith((b"HTTP/1.1 5", b"HTTP/1.0 5")):
+            bad.append((sent, answer[:300]))
+    assert bad == []
+    assert client.get("/health").status == 200 and "request_failed" not in server.log()

@@ -33,7 +33,7 @@ _MEANING = {
     307: "It is elsewhere.",
     400: "The request cannot be done as it was sent; `param` names the field.",
     401: "No valid key.",
-    403: "The page's origin may not call the server.",
+    403: "The key lacks the scope that this needs, or the page's origin may not call the server.",
     404: "There is no such thing, or it is somebody else's.",
     408: "The body did not arrive in time.",
     409: "It does not fit the state of things now; sending it again will not help.",
