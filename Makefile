@@ -23,7 +23,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 # Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
+.PHONY: one-call steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
 	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
 	test-agents bench-agents
 
@@ -188,6 +188,10 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m lab.bench $(ARGS)
+
+# Kills of a supervised server while models answer (server.keep_calls): each message is asked for once. About 2 s a kill.
+one-call: $(STAMP)
+	$(BIN)/python -m tests.supervisor.one_call $(ARGS)
 
 # Kills at every write of the journal and 500 at random; `make drill ARGS="--report docs/proof.md"` renews the proof.
 drill: $(STAMP)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
@@ -361,7 +361,7 @@ def start_server(
     """A server that listens, on a free port or `at` one. `settings` are environment variables, `program` is the module
     that is run."""
     flags = ["--sandbox", sandbox, "--model-url", model_url, "--model", "m"]
-    return _serve(where, flags, settings, at, program=program)
+    return _serve(where, flags, settings, at, program=(program,))
 
 
 def start_stock(where: Path, model_url: str, *, at: int = 0) -> Server:
@@ -377,9 +377,11 @@ def start_demo(where: Path, **settings: str) -> Server:
     return _serve(where, [], settings)
 
 
-def start_supervised(where: Path, model_url: str, **settings: str) -> Server:
-    """A server with its supervisor, whose pid is that of the process."""
-    return _serve(where, ["--model-url", model_url, "--model", "m"], settings, supervisor=True)
+def start_supervised(where: Path, model_url: str, bug: str = "", **settings: str) -> Server:
+    """A server with its supervisor, whose pid is that of the process. `bug`: one of tests/supervisor/planted.py."""
+    flags = ["--model-url", model_url, "--model", "m"]
+    program = ["tests.supervisor.planted", bug] if bug else ["ninelives"]
+    return _serve(where, flags, settings, program=program, supervisor=True)
 
 
 def start_worker(where: Path, model_url: str, **settings: str) -> Server:
@@ -394,7 +396,7 @@ def _serve(
     at: int = 0,
     *,
     command: str = "serve",
-    program: str = "ninelives",
+    program: Sequence[str] = ("ninelives",),
     supervisor: bool = False,
 ) -> Server:
     env = _environment(where)
@@ -403,7 +405,7 @@ def _serve(
     data = Path(settings.get("NINELIVES_SERVER_DATA_DIR", where / "data"))
     args = [command, "--port", str(at), "--data-dir", str(data), "--sandbox", "off"]
     alone = [] if supervisor or command != "serve" else ["--no-supervisor"]  # tests kill the process that they started
-    return _started(where, [program, *args, *alone, *flags], env, data)
+    return _started(where, [*program, *args, *alone, *flags], env, data)
 
 
 def _environment(where: Path) -> dict[str, str]:

@@ -1,0 +1,25 @@
+"""The storm of one_call.py, in short, and whether it sees bugs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.supervisor.one_call import storm
+from tests.supervisor.planted import BUGS
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+@pytest.mark.long
+def test_a_storm_of_kills_asks_the_model_once_per_message(tmp_path: Path) -> None:
+    verdict = storm(tmp_path, 40, 3)
+    assert not verdict.wrong, (verdict.show(), verdict.wrong[:10])
+    assert verdict.kills == 40 and verdict.in_flight >= 20 and verdict.kept >= 10, verdict.show()
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_storm_sees_a_planted_bug(tmp_path: Path, bug: str) -> None:
+    verdict = storm(tmp_path, 6, 4, bug=bug, most_wrong=1)
+    assert verdict.wrong, verdict.show()
