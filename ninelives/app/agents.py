@@ -272,8 +272,9 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
         toolbox = self.toolbox(table.tools)
         place = self.places(table.workspace or self.settings.tools.workspace)
         environment = CallEnvironment(place, self.end_leftover, self.outputs)
-        loop = LoopAgent(model, toolbox, given.settings, environment, given.approvals)
-        return ProfileAgent(loop, model.name, loop, toolbox, given.approvals)
+        approvals = self.approvals(table)
+        loop = LoopAgent(model, toolbox, given.settings, environment, approvals)
+        return ProfileAgent(loop, model.name, loop, toolbox, approvals)
 
     def surroundings(self, table: ProfileTable, model: Model) -> Surroundings:
         """The model, limits and approvals of a profile."""

@@ -26,7 +26,7 @@ class Surroundings(Struct, frozen=True):
     model: Model
     """The configured model. A function can ask it; a framework brings its own."""
     settings: LoopSettings
-    approvals: Approvals
+    approvals: Approvals | None = None
 
 
 class Adapter(Struct, frozen=True):
