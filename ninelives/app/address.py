@@ -11,14 +11,14 @@ from pathlib import Path
 _FILE = "address"
 
 
-def server_url(host: str, port: int) -> str:
+def server_url(host: str, port: int, scheme: str = "http") -> str:
     """The URL of a server that listens on this address."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def local_url(host: str, port: int) -> str:
+def local_url(host: str, port: int, scheme: str = "http") -> str:
     """The same as seen from this machine, where `host` may mean all addresses."""
-    return server_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+    return server_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, scheme)
 
 
 def publish_address(data: Path, url: str) -> None:

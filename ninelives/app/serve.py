@@ -29,6 +29,7 @@ from ninelives.observe.log import printable
 
 if TYPE_CHECKING:
     import socket
+    import ssl
 
     from ninelives.app.build import BuiltServer
     from ninelives.app.extensions import Extensions
@@ -138,6 +139,7 @@ class Foreground:
         from ninelives.http.edge.server import Serving
         from ninelives.http.edge.starting import StartingApp
 
+        tls = self._tls()
         limits, shared = self._loaded.settings.limits, self._loaded.settings.store.shared
         draining: list[Engine] = []  # empty until the server is built
 
@@ -149,6 +151,9 @@ class Foreground:
         starting = StartingApp()
         longest_s, frame_bytes = limits.drain_s + 5.0, limits.body_bytes + FRAME_SLACK
         serving = Serving(starting, sock, drain, longest_s, self._connection_limits(), frame_bytes)
+        scheme = "http" if tls is None else "https"
+        if tls is not None:
+            serving.encrypt(tls)
         if self._supervised is not None:
             self._supervised.watch(serving)
         host, port = sock.getsockname()[:2]
@@ -171,8 +176,17 @@ class Foreground:
             raise
         draining.append(built.assembled.engine)
         starting.hand_over(built.assembled.app)
-        with self._published(local_url(host, port), log):
-            return await self._until_stopped(serving, running, built, log, server_url(host, port), name)
+        with self._published(local_url(host, port, scheme), log):
+            return await self._until_stopped(serving, running, built, log, server_url(host, port, scheme), name)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        from ninelives.http.edge.tls import TlsError, tls_context
+
+        server = self._loaded.settings.server
+        try:
+            return tls_context(server.tls_cert, server.tls_key) if server.tls_cert else None
+        except TlsError as error:
+            raise StartError(str(error)) from error
 
     def _connection_limits(self) -> ConnectionLimits:
         from ninelives.http.edge.connection import ConnectionLimits
@@ -280,7 +294,7 @@ class Foreground:
         yield "    -H 'Content-Type: application/json' \\"
         yield f'    -d \'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}\''
         yield f"  OpenAI clients: base_url {url}/v1, the key above, model {model}"
-        if not is_loopback(settings.server.host):
+        if not is_loopback(settings.server.host) and not settings.server.tls_cert:
             yield "  warning   the server can be reached from other machines: put TLS in front of it"
 
     def _command(self) -> str:

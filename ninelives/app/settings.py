@@ -112,6 +112,8 @@ class ServerSettings(Section, frozen=True):
     unknown_model: Annotated[
         Literal["default", "error"], _doc("Unknown model: the default profile answers, or 404.")
     ] = "default"
+    tls_cert: Annotated[str, _doc("Certificate with its chain (PEM), for https; needs tls_key.")] = ""
+    tls_key: Annotated[str, _doc("File with the key of tls_cert (PEM, without a password).")] = ""
     worker: Annotated[bool, _doc("Execute stored runs here; false leaves them to other replicas.")] = True
     supervisor: Annotated[bool, _doc("Restart a server that dies (Linux); false: one process.")] = True
     spare: Annotated[bool, _doc("Keep an idle process: restarts take 0.1 s, for 45 MB.")] = True
@@ -493,6 +495,10 @@ def load_given(settings: Settings | None) -> LoadedSettings:
 def check_settings(settings: Settings, origins: Mapping[str, str]) -> None:
     """Refuse settings that do not fit together. Raises ConfigError."""
     _check_key(settings.server, origins)
+    if bool(settings.server.tls_cert) != bool(settings.server.tls_key):
+        raise ConfigError(
+            "server.tls_cert and server.tls_key belong together: set both (--tls-cert, --tls-key) or none."
+        )
     if not settings.server.worker and not settings.store.shared:
         raise ConfigError(
             f"server.worker is false (from {origins['server.worker']}), so no process would execute stored runs. "

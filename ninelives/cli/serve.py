@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "host": "server.host",
     "port": "server.port",
+    "tls_cert": "server.tls_cert",
+    "tls_key": "server.tls_key",
     "data_dir": "server.data_dir",
     "store": "store.url",
     "wait_store": "store.wait_s",
@@ -39,6 +41,8 @@ def run_options(command: Any) -> Any:
         config_option,
         click.option("--host", help="Address to listen on."),
         click.option("--port", type=int, help="Port to listen on; 0 picks a free port and prints it."),
+        click.option("--tls-cert", help="Certificate with its chain, as PEM: serve https."),
+        click.option("--tls-key", help="The key of the certificate, as PEM."),
         click.option("--data-dir", help="Directory for workspaces, and for the SQLite store and the key."),
         click.option("--store", help="postgresql://user:password@host/db; empty is SQLite in the data directory."),
         click.option("--wait-store", type=float, help="Seconds to wait for a database that is down at the start (30)."),

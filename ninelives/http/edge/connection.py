@@ -250,7 +250,8 @@ class ClientConnection(HttpToolsProtocol):
             return
         self._left = LINGER_BYTES
         self._set_timer(LINGER_S, self.give_way)
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS cannot close one direction
+            self.transport.write_eof()
         self.flow.resume_reading()
 
     def give_way(self) -> None:

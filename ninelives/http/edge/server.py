@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ from ninelives.http.edge.shutdown import Shutdown
 # - uvicorn.server.Server: serve() calls capture_signals(), startup(), main_loop(), shutdown(), in this order.
 #   capture_signals and main_loop are overridden; should_exit and server_state are set; servers is read.
 # - uvicorn.server.ServerState.default_headers: read once per request, so it may be a property.
-# - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol.
+# - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol. `ssl` is set after load().
 # - uvicorn.server.ServerState.connections: all open connections, websockets included.
 # - uvicorn.protocols.http.httptools_impl.HttpToolsProtocol: __init__ sets app and loop; connection_made, data_received,
 #   connection_lost, send_400_response, on_response_complete, handle_websocket_upgrade, on_headers_complete and on_body
@@ -137,6 +138,11 @@ class Serving:
         """Accept no connection any more. Those that are open go on."""
         for each in getattr(self._server, "servers", ()):  # absent before uvicorn's startup
             each.close()
+
+    def encrypt(self, context: ssl.SSLContext) -> None:
+        """Speak TLS. Call it before run()."""
+        self._server.config.load()
+        self._server.config.ssl = context
 
     def stop(self) -> None:
         """Begin the shutdown. Called again: end the process now."""
