@@ -32,7 +32,7 @@ LAST = """## Ninelives 2.4
 The tests pass (`412 passed`). I could not see whether the draft was published, so please look at it before you send it:
 
 ```sh
-ninelives runs receipt --last
+ninelives runs ls
 ```
 """
 PLAIN = "Hello! I am a *scene*, not a model. Ask me to plan the **release notes**, and kill the server while I work."
