@@ -159,7 +159,7 @@ def test_a_profile_inherits_the_key_of_the_model_only_for_the_same_origin(tmp_pa
         '[profiles.own]\nmodel_url = "https://two.example/v1"\nmodel_api_key = "own-key-abc"\n'
     )
     settings = load(tmp_path / "a.toml", {"HOME": str(tmp_path)}, {}).settings
-    models: Any = {name: _model_of(settings, table) for name, table in settings.tables.profiles.items()}
+    models: Any = {name: _model_of(settings, table, None) for name, table in settings.tables.profiles.items()}
     keys = {name: model._upstream.api_key for name, model in models.items()}
     assert keys == {"same": "model-key-abc", "named": "model-key-abc", "other": "", "own": "own-key-abc"}
     assert keyless_profiles(settings) == ["other"]
