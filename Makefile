@@ -73,6 +73,11 @@ test-sandbox: $(STAMP) sandbox
 	@command -v podman >/dev/null 2>&1 || apt-get install -y -qq podman runc >/dev/null 2>&1 || true
 	$(BIN)/python -m pytest -rs -m "long or not long" tests/tools tests/story/test_docker_kills.py $(ARGS)
 
+# A newcomer's way, timed: a fresh clone, a fresh home, make serve, the first answer. It must take less than 60 s.
+.PHONY: newcomer
+newcomer:
+	$(PYTHON) -m lab.newcomer $(CURDIR)
+
 # The server with the lowest version of each direct dependency, in an environment of its own.
 test-lowest:
 	rm -rf $(LOWEST)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from ninelives.app.settings import OPTIONS
@@ -52,3 +55,21 @@ def test_the_unit_of_systemd_gives_a_server_the_time_that_it_drains() -> None:
     service = unit["Service"]
     assert float(service["TimeoutStopSec"]) > OPTIONS["limits.drain_s"].default + 5  # type: ignore[operator]
     assert service["ExecStart"].split()[1:3] == ["serve", "--host"] and service["KillMode"] == "mixed"
+
+
+def test_open_webui_is_wired_to_the_server_of_its_compose_file() -> None:
+    services = dict(yaml.safe_load((DEPLOY / "open-webui.yaml").read_text()))["services"]
+    assert set(services["ninelives"]["environment"]) <= KNOWN
+    assert services["open-webui"]["environment"]["OPENAI_API_BASE_URL"] == "http://ninelives:8642/v1"
+    assert services["ninelives"]["ports"] == ["127.0.0.1:8642:8642"], "the server is reached from this machine only"
+    assert "seccomp=seccomp.json" in services["ninelives"]["security_opt"]
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        pytest.skip("systemd is not installed")
+    unit = tmp_path / "ninelives.service"
+    text = (DEPLOY / "ninelives.service").read_text()
+    unit.write_text(re.sub(r"/opt/ninelives/bin/ninelives", "/bin/true", text))
+    done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
