@@ -25,6 +25,7 @@ class Receipt:
         self._steps: dict[str, Story] = {}
         self._approvals: list[Story] = []
         self._steers: list[Story] = []
+        self._recoveries = 0
         self._saved = e.Usage()
         self._dropped = 0
         self._forked: e.ForkedFrom | None = None
@@ -62,7 +63,9 @@ class Receipt:
             self._dropped += before.drafting and not started.keeps
             if started.keeps:
                 story["kept_model_call"] = True
-            self._saved = self._saved.plus(facts.usage)
+            if not started.clean:  # a parked run goes on for nothing: only a crash would have cost these tokens again
+                self._recoveries += 1
+                self._saved = self._saved.plus(facts.usage)
         self._attempts.append(story)
 
     def _started(self, entry: e.Entry, started: e.ToolStarted) -> None:
@@ -99,7 +102,7 @@ class Receipt:
             run_id=wire_id("runs", facts.run),
             status=STATUS[state.phase],
             attempts=self._attempts,
-            recoveries=max(0, len(self._attempts) - 1),
+            recoveries=self._recoveries,
             steps=steps,
             repeated=repeated,
             unknown_outcomes=unknown,

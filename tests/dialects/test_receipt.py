@@ -47,6 +47,17 @@ def test_a_receipt_tells_what_recovery_reused_and_repeated() -> None:
     assert made["error"] is None
 
 
+def test_an_answered_question_and_a_restart_are_no_recoveries() -> None:
+    """Only a crash is one, and only after a crash has the journal saved tokens."""
+    pen = Pen().attempt()
+    call = pen.call("terminal")
+    pen.settle(call, usage=e.Usage(10, 5)).attempt().start(call).finish(call).attempt()
+    made = of(pen.settle(usage=e.Usage(20, 6)).complete())
+    assert [story["clean"] for story in made["attempts"]] == [True, True, True]
+    assert [story["reused_messages"] for story in made["attempts"][1:]] == [1, 1]
+    assert (made["recoveries"], made["usage_saved_by_recovery"]["total_tokens"]) == (0, 0)
+
+
 def test_events_that_the_database_has_lost_are_on_the_receipt() -> None:
     """A failover to a standby that was behind: the last holder knows what it had shown."""
     pen = Pen().attempt().text("Hel")
