@@ -18,7 +18,7 @@ from ninelives import __version__
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "sbom.cdx.json"
-EXTRAS = ("mcp", "postgres")
+EXTRAS = ("mcp", "otel", "postgres")
 _NAMESPACE = uuid.UUID("7c0f4a52-7f0e-5b3e-9a11-9d1c3a7b5e10")
 
 

@@ -150,8 +150,11 @@ class Agents(Struct, kw_only=True):
 
     def price_of(self, profile: str) -> Price | None:
         """What the model of a profile costs: by the name of the profile, else by that of its model."""
-        made = self.by_profile.get(profile) or self.by_profile[self.default.name]
-        return self.prices.get(profile) or self.prices.get(made.model)
+        return self.prices.get(profile) or self.prices.get(self.model_of(profile))
+
+    def model_of(self, profile: str) -> str:
+        """The name of a profile's model at its upstream."""
+        return (self.by_profile.get(profile) or self.by_profile[self.default.name]).model
 
     def asked(self, state: RunState, history: tuple[Message, ...]) -> Ask | None:
         """See ModelRequests.asked."""

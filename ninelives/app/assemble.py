@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +26,7 @@ from ninelives.app.store import (
     new_code,
     now_ms,
     open_store,
+    store_bytes,
     total_bytes,
 )
 from ninelives.core.hosts import is_loopback
@@ -47,9 +49,14 @@ from ninelives.journal.memory.store import MemoryStore
 from ninelives.models.base import Model
 from ninelives.observe.alive import AliveMark, BadExit
 from ninelives.observe.log import Log
+from ninelives.observe.metrics import CONTENT_TYPE, Metrics
+from ninelives.observe.runs import RunObserver
 from ninelives.sessions.book import SessionBook
 from ninelives.tools.mcp.tools import Status
 from ninelives.tools.registry import SHELL_TOOLS
+
+if TYPE_CHECKING:
+    from ninelives.observe.traces import SpanTraces
 
 
 class Assembled(Struct):
@@ -64,6 +71,7 @@ class Assembled(Struct):
     stored_keys: StoredKeys
     audit: AuditTrail
     alive: AliveMark
+    traces: SpanTraces | None = None
 
     async def start(self) -> None:
         """Start the tools, then the engine, so that recovered runs find their tools."""
@@ -80,6 +88,8 @@ class Assembled(Struct):
         await self.stored_keys.stop()
         await self.audit.stop()
         self.alive.end()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
         await self.opened.close()
 
 
@@ -144,6 +154,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     new_id = id_maker()
     audit = AuditTrail(store.audit, now_ms, log, AuditKeep(settings.store.audit_days, settings.store.audit_rows))
     stored_keys = StoredKeys(store.keys, opened.steady_ms, log, opened.notifier if store.peers.shared else None)
+    metrics, traces = Metrics(), _traces(settings, agents)
     engine = Engine(
         EngineParts(
             store,
@@ -162,6 +173,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             limits_of=_limit_book(settings, stored_keys).of,
             price_of=agents.price_of,
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
+            observer=RunObserver(metrics, log, traces),
         )
     )
     keyring = Keyring(stored_keys)
@@ -188,14 +200,25 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         websocket_s=settings.limits.websocket_s,
         websockets=settings.limits.websockets,
     )
-    about = _about(settings, parts, made, stored_keys, log.secrets.mask)
+    about = _about(settings, parts, made, stored_keys, metrics, log.secrets.mask)
     try:
         app = (build_app if role.serves else build_health_app)(
             about, keyring, _rules(settings, log, audit), new_id, log
         )
     except DialectsError as error:
         raise ConfigError(str(error)) from error
-    return Assembled(app, engine, store, agents, opened, keyring, stored_keys, audit, made.alive)
+    return Assembled(app, engine, store, agents, opened, keyring, stored_keys, audit, made.alive, traces)
+
+
+def _traces(settings: Settings, agents: Agents) -> SpanTraces | None:
+    chosen = settings.traces
+    if not chosen.url:
+        return None
+    try:
+        from ninelives.observe.traces import otlp_traces
+    except ImportError as error:
+        raise ConfigError("traces.url needs more packages: pip install 'ninelives[otel]'.") from error
+    return otlp_traces(chosen.url, chosen.authorization or "", agents.model_of, content=chosen.content)
 
 
 def _limit_book(settings: Settings, keys: StoredKeys) -> LimitBook:
@@ -239,7 +262,7 @@ def _rules(settings: Settings, log: Log, audit: AuditTrail) -> Rules:
         max_head=settings.limits.head_bytes,
         cors_origins=settings.server.cors_origins,
         allowed_hosts=settings.server.allowed_hosts,
-        open_paths=OPEN_PATHS,
+        open_paths=OPEN_PATHS | ({"/metrics"} if settings.metrics.open else frozenset()),
         open_prefixes=OPEN_PREFIXES,
         audit=audit,
         end_users=EndUsers(settings.server.user_jwt_secret or "", time.time),
@@ -259,7 +282,12 @@ def _mcp_server(status: Status, mask: Callable[[str], str]) -> dict[str, object]
 
 
 def _about(
-    settings: Settings, parts: RouteParts, made: _Parts, stored_keys: StoredKeys, mask: Callable[[str], str]
+    settings: Settings,
+    parts: RouteParts,
+    made: _Parts,
+    stored_keys: StoredKeys,
+    metrics: Metrics,
+    mask: Callable[[str], str],
 ) -> About:
     agents, store = made.agents, made.opened.store
     probe, peers, upkeep = Probe(made.model), store.peers, store.upkeep
@@ -291,6 +319,7 @@ def _about(
         killed_at=made.bad_exit.died_at / 1000 if made.bad_exit is not None else None,
         upstream=probe.look,
         created=int(time.time()),
+        metrics=lambda stats: (metrics.exposition(stats, store_bytes(settings)), CONTENT_TYPE),
         hold_s=settings.store.hold_s,
         cors=bool(settings.server.cors_origins),
         replicas=peers.replicas if peers.shared else None,

@@ -26,13 +26,13 @@ _SHORTEST_NAMELESS = 12
 def known_secrets(settings: Settings, env: Mapping[str, str]) -> set[str]:
     """All of them."""
     model, store, web, tables = settings.model, settings.store, settings.web, settings.tables
+    traces = settings.traces
     profiles = tables.profiles.values()
     of_profiles = {key for table in profiles for key in (table.key, table.model_api_key)}
-    keys = ({settings.server.key, settings.server.user_jwt_secret, model.api_key, web.tavily_key} | of_profiles) - {
-        None,
-        "",
-    }
-    urls = [model.url, store.url, store.direct_url, web.searxng_url, *(table.model_url or "" for table in profiles)]
+    own = {settings.server.key, settings.server.user_jwt_secret, model.api_key, web.tavily_key, traces.authorization}
+    keys = (own | of_profiles) - {None, ""}
+    urls = [model.url, store.url, store.direct_url, web.searxng_url, traces.url]
+    urls += [table.model_url or "" for table in profiles]
     found = {key for key in keys if key} | secrets_in(*urls)
     for table in tables.mcp.values():
         found.update(_of_mcp(table))

@@ -113,7 +113,9 @@ class Foreground:
 
         _give_memory_back()
         _take_turns_often()
-        log = Log(_utc_now, json=not sys.stderr.isatty(), secrets=known_secrets(self._loaded.settings, os.environ))
+        settings, is_read = self._loaded.settings, sys.stderr.isatty()
+        secrets = known_secrets(settings, os.environ)
+        log = Log(_utc_now, json=not is_read, secrets=secrets, level=settings.log.level)
         logging.getLogger().addHandler(LibraryHandler(log))
         hide_environment(SECRET_ENV)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -206,6 +206,22 @@ class WebSettings(Section, frozen=True):
     tavily_key: Annotated[str | None, _doc("Key of Tavily, for web_search without SearXNG.", extra=_SECRET)] = None
 
 
+class LogSettings(Section, frozen=True):
+    level: Annotated[
+        Literal["info", "warning", "error"], _doc("The least important lines that are written; info: one per request.")
+    ] = "info"
+
+
+class MetricsSettings(Section, frozen=True):
+    open: Annotated[bool, _doc("GET /metrics needs no key.")] = False
+
+
+class TraceSettings(Section, frozen=True):
+    url: Annotated[HttpUrl, _doc("Where OTLP traces go, such as http://HOST:4318/v1/traces.", extra=_HTTP)] = ""
+    authorization: Annotated[str | None, _doc("The Authorization header of traces.", extra=_SECRET)] = None
+    content: Annotated[bool, _doc("Traces carry what was said, and arguments and results of tools.")] = False
+
+
 class LimitSettings(Section, frozen=True):
     concurrent_runs: Annotated[Count, _doc("Runs at work at the same time.")] = 256
     connections: Annotated[Count, _doc("Connections at the same time; idle ones give way, then 503.")] = 16_384
@@ -310,6 +326,9 @@ class Settings(Struct, frozen=True):
     tools: ToolSettings = ToolSettings()
     web: WebSettings = WebSettings()
     limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    traces: TraceSettings = TraceSettings()
     tables: Tables = Tables()
 
     @classmethod

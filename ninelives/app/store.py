@@ -371,6 +371,15 @@ def total_bytes(settings: Settings) -> int:
     return 0 if settings.store.shared else max(LEAST_TOTAL_BYTES, disk_bytes(settings.server.data_path) // 2)
 
 
+def store_bytes(settings: Settings) -> int | None:
+    """The size of the database files; None for a shared store, whose files are elsewhere."""
+    if settings.store.shared:
+        return None
+    database = database_in(settings.server.data_path)
+    files = database.parent.glob(f"{database.name}*")
+    return sum(each.stat().st_size for each in files if each.is_file())
+
+
 def quota_limits(settings: Settings) -> QuotaLimits:
     """The bounds of workspaces. Tools leave free what the store needs, and room for what they write before they are
     stopped."""

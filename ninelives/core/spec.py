@@ -63,6 +63,8 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     on_disconnect: OnDisconnect = "detach"
     memory_scope: str = ""
     """The scope of the memory tool (X-Hermes-Session-Key)."""
+    trace: str = ""
+    """The `traceparent` of the request, for traces (docs/observability.md)."""
     projection: int = 1
     """Version of the projections that render this run (R1)."""
     echo: dict[str, object] = {}

@@ -19,6 +19,7 @@ from ninelives.core.holding import Holding
 from ninelives.core.limits import Limits, Price
 from ninelives.core.rope import Frame
 from ninelives.core.spec import Message, Spec, Strategy
+from ninelives.core.state import RunState
 from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger, Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
@@ -223,6 +224,36 @@ class Notices(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Is told what is committed, after the readers. It must be quick, and must not raise."""
+
+    def told(self, state: RunState, entries: Sequence[Entry]) -> None:
+        """Entries of a run are committed, and this is its state. All facts are told, and the first delta of each
+        message. Other deltas are told only where they were written together with one of these."""
+        ...
+
+    def left(self, run: str) -> None:
+        """This process does not drive the run any more."""
+        ...
+
+    def flushed(self, seconds: float) -> None:
+        """A batch was written, which took so long."""
+        ...
+
+
+class NoObserver:
+    """The Observer of an engine that nobody watches."""
+
+    def told(self, state: RunState, entries: Sequence[Entry]) -> None:
+        """See Observer.told."""
+
+    def left(self, run: str) -> None:
+        """See Observer.left."""
+
+    def flushed(self, seconds: float) -> None:
+        """See Observer.flushed."""
+
+
 class Outside(Protocol):
     """What is kept outside of the store and counts towards its bounds. Each process speaks of its own machine."""
 
@@ -290,6 +321,7 @@ class EngineParts(Struct, frozen=True):
     """Where executed tools are written down."""
     death_of: Callable[[int], int] = unknown_death
     """When the process died that last wrote a run, given the time of its last fact; 0: it is not known."""
+    observer: Observer = NoObserver()
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

@@ -83,6 +83,8 @@ class PendingOpening(msgspec.Struct, eq=False):
     part: Slice
     queued: bool = False
     """It is in the writer's next batch."""
+    notable: bool = False
+    """See ClaimedRun.notable."""
     is_open: bool = False
     gone: bool = False
     """The store did not take it: it never was."""
@@ -155,6 +157,8 @@ class ClaimedRun:
         self.flushing = False
         self.queued = False
         """It is in the writer's next batch."""
+        self.notable = False
+        """Something is staged that the observer is told."""
         self._alone = alone
         self._waiter: asyncio.Future[None] | None = None
         self._watchers: list[asyncio.Future[None]] = []

@@ -445,6 +445,7 @@ class Workers:
         self.tasks = tasks
         self.earlier = Earlier(parts.durable)
         self._lister = lister
+        self._observer = parts.observer
         self.by_run: dict[str, Worker] = {}
         """All of them."""
         self.cancelling: Counter[str] = Counter()
@@ -507,6 +508,7 @@ class Workers:
         if (unlisten := self._listening.pop(run.run, None)) is not None:
             unlisten()
         worker.over.set()
+        self._observer.left(run.run)
         if worker.short:
             self.rests[run.run] = asyncio.get_running_loop().time() + SHORT_S
         if not self.by_run:

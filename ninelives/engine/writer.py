@@ -46,6 +46,7 @@ class Writer:
         self._log = parts.log
         self._lease = lease
         self._notices = notices
+        self._observer = parts.observer
         self._dirty: list[Staged] = []
         self._back: list[Slice] = []
         self._kick = asyncio.Event()
@@ -74,6 +75,8 @@ class Writer:
         urgent = not run.staging.drafting
         run.stage(event, codec.encode(event), self._now_ms())
         if urgent or not run.queued:
+            if urgent:
+                run.notable = True
             self._enqueue(run, urgent)
 
     def stage(self, run: ClaimedRun, event: AnyEvent) -> RunState:
@@ -85,6 +88,7 @@ class Writer:
                 unused = SteerUnused(id=steer.id, messages=steer.messages)
                 run.stage(unused, codec.encode(unused), self._now_ms())
         run.stage(event, codec.encode(event), self._now_ms())
+        run.notable = True
         after = run.staged
         if after.ended:
             run.stage_mark(end_mark(after))
@@ -193,8 +197,10 @@ class Writer:
 
     async def _flush(self, batch: Sequence[Staged]) -> None:
         written, fenced = Verdict.WRITTEN, Verdict.FENCED  # an enumeration is slow to ask
-        taken = [run.take() for run in batch]
+        time = asyncio.get_running_loop().time
+        taken, began = [run.take() for run in batch], time()
         verdicts = await self._append([part for part, _, _ in taken], batch)
+        self._observer.flushed(time() - began)
         for run, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
             if run.gone:  # while it was on its way: what became of it the journal knows
                 continue
@@ -213,6 +219,9 @@ class Writer:
                 if isinstance(run, ClaimedRun):
                     run.break_off("the stream cannot be rendered")
                 run.tell([], after)
+            if run.notable and isinstance(run, ClaimedRun):
+                run.notable = False
+                self._observer.told(run.committed, entries)
         self._notifier.ring([run.run for run in batch])
 
     async def _append(self, slices: list[Slice], runs: Sequence[Staged] = ()) -> list[Verdict]:

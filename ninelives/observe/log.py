@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import TextIO
+from typing import Literal, TextIO
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +30,10 @@ def _escaped(text: str, escape: Callable[[str], str], keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in keep else escape(sign) for sign in text)
+
+
+Level = Literal["info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("info", "warning", "error")
 
 
 class Secrets:
@@ -69,10 +73,12 @@ class Log:
         *,
         json: bool = False,
         secrets: Iterable[str] = (),
+        level: Level = "info",
     ) -> None:
         self._now = now
         self._stream = stream
         self._json = json
+        self._least = LEVELS.index(level)
         self.secrets = Secrets(secrets)
 
     def info(self, name: str, **fields: object) -> None:
@@ -87,8 +93,8 @@ class Log:
         """Something failed."""
         self._write("error", name, fields)
 
-    def _write(self, level: str, name: str, fields: dict[str, object]) -> None:
-        if self._stream is None:
+    def _write(self, level: Level, name: str, fields: dict[str, object]) -> None:
+        if self._stream is None or LEVELS.index(level) < self._least:
             return
         self._stream.write((self._json_line if self._json else self._text_line)(level, name, fields) + "\n")
         self._stream.flush()

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from ninelives.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
+from ninelives.http.edge.tracing import traced
 from ninelives.http.errors import error_response, on_http_exception
 from ninelives.journal.values import StoreUnavailable
 from tests.asgi import Answer, call, knock
@@ -371,11 +372,42 @@ async def test_the_fixed_headers_and_a_request_id_are_on_every_answer(
     assert_fixed(answer)
 
 
-async def test_request_ids_are_ours_and_fresh() -> None:
+@pytest.mark.parametrize(
+    ("sent", "ids"),
+    [
+        (None, ["req_1", "req_2"]),
+        ("mine-4.2:a_b", ["mine-4.2:a_b"] * 2),
+        ("two words", ["req_1", "req_2"]),
+        ("<b>", ["req_1", "req_2"]),
+        ("x" * 129, ["req_1", "req_2"]),
+        ("", ["req_1", "req_2"]),
+    ],
+)
+async def test_the_request_id_of_a_caller_is_taken_over_where_it_is_a_plain_word(
+    sent: str | None, ids: list[str]
+) -> None:
     deeds = Deeds()
-    headers = {**AUTH, "x-request-id": "mine"}
-    ids = [(await call(deeds.app, "GET", "/health", headers)).header("x-request-id") for _ in range(3)]
-    assert ids == ["req_1", "req_2", "req_3"]
+    headers = AUTH if sent is None else {**AUTH, "x-request-id": sent}
+    found = [(await call(deeds.app, "GET", "/health", headers)).header("x-request-id") for _ in range(2)]
+    assert found == ids
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("sent", "valid"),
+    [
+        (TRACE, True),
+        (TRACE.upper(), False),
+        (TRACE.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), False),
+        (TRACE.replace("b7ad6b7169203331", "0" * 16), False),
+        ("01" + TRACE[2:], False),
+        (TRACE + "-x", False),
+    ],
+)
+def test_a_traceparent_is_taken_over_where_it_is_valid(sent: str, valid: bool) -> None:
+    assert traced([(b"traceparent", sent.encode())], lambda: "new") == ("new", sent if valid else "")
 
 
 async def test_our_headers_win_over_those_of_a_route_and_its_others_stay() -> None:

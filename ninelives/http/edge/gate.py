@@ -26,6 +26,7 @@ from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
+from ninelives.http.edge.tracing import traced
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger
@@ -94,6 +95,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     audit: Trail = NoTrail()
     mask: Callable[[str], str] = str
     """Hides secrets in the text of an error."""
+    now: Callable[[], float] = time.monotonic
 
 
 class _GatedAnswer(Struct):
@@ -105,6 +107,7 @@ class _GatedAnswer(Struct):
     state: dict[str, Any]
     """That of the request. A route may add `rates`: headers with the limits of the caller."""
     started: bool = False
+    status: int = 0
     ended: bool = False
     """The key of the request has ended, so nothing more is sent."""
 
@@ -117,6 +120,7 @@ class _GatedAnswer(Struct):
             ours = {name for name, _ in self.headers if name != b"vary"}
             theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
             message = {**message, "headers": [*theirs, *self.headers, *self.state.get("rates", ())]}
+            self.status = message.get("status", 101)
         return self.pass_on(message)
 
     async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
@@ -156,12 +160,15 @@ class Gate:
             await self.inside(scope, receive, send)
             return
         named, scope["path"] = split_path(scope["path"])
-        request_id, style = self._new_id(), STYLES.get(scope["path"][:STYLE_CHARS], OPENAI)
-        scope.setdefault("state", {}).update(request_id=request_id, key=None, profile=named, audit=self._rules.audit)
+        request_id, trace = traced(scope["headers"], self._new_id)
+        style, state = STYLES.get(scope["path"][:STYLE_CHARS], OPENAI), scope.setdefault("state", {})
+        state.update(request_id=request_id, trace=trace, key=None, profile=named, audit=self._rules.audit)
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
         answer = _GatedAnswer(send, style, [*FIXED, *ids], scope["state"])
+        began = self._rules.now()
         try:
             await self._enter(scope, receive, answer)
+            self._note(scope, answer, began)
         except ClientDisconnect:
             self._log.info("client_left", **_fields(scope))
         except NinelivesError as error:
@@ -180,6 +187,12 @@ class Gate:
             if answer.started:
                 raise
             await _refuse(scope, answer, unexpected(error, request_id))
+
+    def _note(self, scope: Scope, answer: _GatedAnswer, began: float) -> None:
+        """One line for each request. Health checks and the files of pages would drown the others."""
+        if not self._is_open(scope):
+            took = round(self._rules.now() - began, 4)
+            self._log.info("request", **_fields(scope), status=answer.status, seconds=took)
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
         """Check the head. It is refused where it has too many headers, or where the HTTP server lets it be too long."""
@@ -305,7 +318,8 @@ def _fields(scope: Scope) -> dict[str, object]:
     state = scope["state"]
     key: ApiKey | None = state["key"]
     method = scope.get("method", "WEBSOCKET")
-    return {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
+    fields = {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
+    return {**fields, "trace_id": state["trace"][3:35]} if state["trace"] else fields
 
 
 def _session_key(named: list[bytes]) -> Headers:

@@ -24,6 +24,7 @@ OPEN_PREFIXES = ("/static/",)
 
 _CHAT_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens")
 _PLAIN_PATHS = (
+    "/metrics",
     "/v1/models",
     "/v1/models/{id:path}",
     "/v1/capabilities",

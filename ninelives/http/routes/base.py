@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from ninelives.core.errors import NinelivesError, not_found
 from ninelives.core.ids import is_shown, run_of, wire_id
+from ninelives.core.spec import Spec
 from ninelives.core.state import RunState
 from ninelives.dialects import Dialect
 from ninelives.dialects.approval import Reply, is_too_long, too_long
@@ -41,6 +42,12 @@ class PureParse(Protocol):
     def __call__(self, raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         """The request as a Spec."""
         ...
+
+
+def _traced(spec: Spec, request: Request) -> Spec:
+    """The request with the trace of its caller, if it has one."""
+    trace = request.scope["state"].get("trace", "")
+    return replace(spec, trace=trace) if trace else spec
 
 
 class Routes(ABC):
@@ -203,7 +210,7 @@ class RunRoutes(DialectRoutes):
             asked = replace(asked, alone=asked.session is not None and asked.kept in ("stored", "hours"))
         order = Order(
             owner=context.owner,
-            spec=parsed.spec,
+            spec=_traced(parsed.spec, request),
             asked=asked,
             size=size,
             strategy=strategy or "reject",

@@ -1,4 +1,5 @@
-"""The health of the process (A1). Owns: /livez, /readyz, /health and /health/detailed. Refuses to know: runs."""
+"""The health of the process (A1). Owns: /livez, /readyz, /health, /health/detailed and /metrics. Refuses to
+know: runs."""
 
 from __future__ import annotations
 
@@ -49,6 +50,7 @@ class HealthRoutes(Routes):
             Endpoint("GET", "/health", self.health, HEALTH),
             Endpoint("GET", "/v1/health", self.health, HEALTH),
             Endpoint("GET", "/health/detailed", self.detailed, DETAILED),
+            Endpoint("GET", "/metrics", self.metrics, METRICS),
         ]
 
     async def live(self, request: Request) -> Response:
@@ -114,6 +116,11 @@ class HealthRoutes(Routes):
             shown = replace(shown, pid=os.getpid(), admin=self._details(stats, replicas))
         return answer(shown)
 
+    async def metrics(self, request: Request) -> Response:
+        """The series of this process. None of them names an owner, a key, a session or a run."""
+        text, media = self._about.metrics(self._engine.stats())
+        return Response(text, media_type=media)
+
     def state(self) -> ServerState:
         """The state of the server, for those who name it in other words."""
         about = self._about
@@ -168,4 +175,10 @@ DETAILED = Operation(
     doc="An admin key shows more.",
     answers={200: shapes.DetailedHealth},
     open=True,
+)
+METRICS = Operation(
+    summary="Metrics for Prometheus",
+    doc="Any key, or none with `metrics.open`.",
+    answers={200: None},
+    media="text/plain",
 )

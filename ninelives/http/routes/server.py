@@ -53,6 +53,8 @@ class About(Struct, frozen=True, kw_only=True):
     """The replicas that use the store; None if only this process can."""
     away: Callable[[], str | None]
     """Why the store cannot be reached; None if it can."""
+    metrics: Callable[[Described], tuple[bytes, str]]
+    """The text of /metrics and its type, for the numbers of the engine now."""
     hold_s: float
     """How long that may last before /readyz says so."""
     cors: bool = False

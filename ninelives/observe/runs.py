@@ -1,0 +1,144 @@
+"""Watching runs. Owns: RunObserver, which follows the committed entries of each run and tells metrics, the log and
+traces what they mean: one line of log for each run. It is told facts only, so a streamed token costs nothing here.
+Refuses to know: how a series, a line or a span is written, and what was said in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from ninelives.core import events as e
+from ninelives.core.state import RunState
+from ninelives.core.table import DELTAS
+from ninelives.journal.base import Logger
+from ninelives.observe.metrics import Metrics
+
+
+class Watched(Struct):
+    """What is remembered of a run while it is driven here. Times are those of its entries, in milliseconds."""
+
+    attempt: int
+    began_at: int
+    """When this attempt began, as far as it is known."""
+    step_at: int
+    """When the model was asked, or the last step ended."""
+    delta_at: int = 0
+    """When the first delta of the current message came; 0: none came yet."""
+    tools: dict[str, tuple[e.ToolStarted, int]] = {}
+    """Calls that started, by id."""
+    called: int = 0
+    ended: bool = False
+
+
+class Traces(Protocol):
+    """Spans of a run."""
+
+    def began(self, state: RunState, watched: Watched) -> None:
+        """An attempt began."""
+        ...
+
+    def message(self, state: RunState, watched: Watched, said: e.MessageCompleted, at: int) -> None:
+        """A model call is over."""
+        ...
+
+    def tool(self, state: RunState, started: e.ToolStarted, began_at: int, finished: e.ToolFinished, at: int) -> None:
+        """A tool call is over."""
+        ...
+
+    def over(self, run: str, state: RunState | None, at: int) -> None:
+        """The attempt is over. `state` is that of a run that has ended."""
+        ...
+
+
+class RunObserver:
+    """See engine.base.Observer."""
+
+    def __init__(self, metrics: Metrics, log: Logger, traces: Traces | None = None) -> None:
+        self._metrics = metrics
+        self._log = log
+        self._traces = traces
+        self._runs: dict[str, Watched] = {}
+        self.flushed = metrics.flushed
+
+    def told(self, state: RunState, entries: Sequence[e.Entry]) -> None:
+        """See Observer.told. A bug here must not stop the writer of all runs."""
+        try:
+            self._follow(state, entries)
+        except Exception as error:
+            self._log.error("observer_failed", run=state.facts.run, error=repr(error))
+
+    def left(self, run: str) -> None:
+        """See Observer.left."""
+        watched = self._runs.pop(run, None)
+        if watched is not None and not watched.ended and self._traces is not None:
+            self._traces.over(run, None, watched.step_at)
+
+    def _follow(self, state: RunState, entries: Sequence[e.Entry]) -> None:
+        facts = state.facts
+        watched = self._runs.get(facts.run)
+        if watched is None:
+            began_at = facts.created_at if facts.attempt <= 1 or not entries else entries[0].at
+            watched = self._runs[facts.run] = Watched(facts.attempt, began_at, began_at)
+            if self._traces is not None:
+                self._traces.began(state, watched)
+        for entry in entries:
+            if type(entry.event) in DELTAS:
+                if not watched.delta_at:
+                    self._first_delta(state, watched, entry)
+            else:
+                self._fact(state, watched, entry)
+
+    def _first_delta(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
+        watched.delta_at = entry.at
+        if watched.attempt == 1 and watched.step_at == state.facts.created_at:
+            self._metrics.first_delta((entry.at - watched.step_at) / 1000)
+
+    def _fact(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
+        match entry.event:
+            case e.MessageCompleted() as said:
+                self._metrics.tokens(said.usage)
+                if self._traces is not None:
+                    self._traces.message(state, watched, said, entry.at)
+                watched.delta_at = 0
+            case e.ToolStarted() as started:
+                watched.tools[started.call.id] = (started, entry.at)
+            case e.ToolFinished() as finished:
+                self._tool(state, watched, finished, entry.at)
+            case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted():
+                self._ended(state, watched, entry.at)
+        watched.step_at = entry.at
+
+    def _tool(self, state: RunState, watched: Watched, finished: e.ToolFinished, at: int) -> None:
+        started, began_at = watched.tools.pop(finished.call_id, (None, at))
+        due = state.facts.due.get(finished.call_id)
+        name = started.call.name if started is not None else due.call.name if due is not None else ""
+        watched.called += 1
+        self._metrics.tool_finished(name or "unnamed", finished)
+        self._metrics.tokens(finished.usage)
+        if self._traces is not None and started is not None:
+            self._traces.tool(state, started, began_at, finished, at)
+
+    def _ended(self, state: RunState, watched: Watched, at: int) -> None:
+        facts = state.facts
+        spec, watched.ended = facts.accepted.spec, True
+        code = facts.end.reason or facts.end.code if isinstance(facts.end, e.RunFailed) else ""
+        seconds = max(0, at - facts.created_at) / 1000
+        self._metrics.run_ended(spec.dialect, state.status, seconds, code)
+        self._log.info(
+            "run",
+            run=facts.run,
+            dialect=spec.dialect,
+            model=spec.model,
+            status=state.status,
+            seconds=seconds,
+            attempts=facts.attempt,
+            tools=watched.called,
+            input_tokens=facts.usage.input_tokens,
+            output_tokens=facts.usage.output_tokens,
+            **({"code": code} if code else {}),
+            **({"trace_id": spec.trace[3:35]} if spec.trace else {}),
+        )
+        if self._traces is not None:
+            self._traces.over(facts.run, state, at)
