@@ -217,7 +217,8 @@ def _traces(settings: Settings, agents: Agents) -> SpanTraces | None:
     try:
         from ninelives.observe.traces import otlp_traces
     except ImportError as error:
-        raise ConfigError("traces.url needs more packages: pip install 'ninelives[otel]'.") from error
+        words = "traces.url needs the package opentelemetry-sdk. Run: pip install '.[otel]' in a checkout."
+        raise ConfigError(words) from error
     return otlp_traces(chosen.url, chosen.authorization or "", agents.model_of, content=chosen.content)
 
 

@@ -22,6 +22,8 @@ FRONT_END_SESSION = "owui-"
 TEXT_BYTES = 64 * 1024
 """How much of a turn a search looks through."""
 PREVIEW_CHARS = 120
+HASH_CHARS = 64 * 1024
+"""How much is hashed at once."""
 MARKS = (">>>", "<<<")
 """What stands around a hit in a snippet."""
 AROUND = 80
@@ -165,8 +167,8 @@ def marks_after(session: str, *parts: Iterable[Message]) -> list[tuple[str, str]
     marks: list[tuple[str, str]] = []
     for messages in parts:
         said = [(message.get("role"), text_of(message.get("content")).strip()) for message in messages]
-        everybody.add([f"{role}\0{text}" for role, text in said if role in ("user", "assistant") and text])
-        user.add([text for role, text in said if role == "user" and text])
+        everybody.add((f"{role}\0", text) for role, text in said if role in ("user", "assistant") and text)
+        user.add(("", text) for role, text in said if role == "user" and text)
         marks.append((everybody.value(), user.value()))
     return marks
 
@@ -178,10 +180,19 @@ class _Mark:
         self._hash = hashlib.blake2b(f"{kind}\0\0{session}".encode("utf-8", "replace"), digest_size=16)
         self._empty = True
 
-    def add(self, said: Sequence[str]) -> None:
-        if said:
-            self._hash.update("\0\0".join(("", *said)).encode("utf-8", "replace"))
+    def add(self, said: Iterable[tuple[str, str]]) -> None:
+        """What was said next, each text with what stands before it. A long text is not copied as a whole."""
+        parts: list[str] = []
+        size = 0
+        for before, text in said:
             self._empty = False
+            for start in range(0, len(text), HASH_CHARS):
+                parts += ("" if start else f"\0\0{before}", text[start : start + HASH_CHARS])
+                size += len(parts[-1])
+                if size > HASH_CHARS:
+                    self._hash.update("".join(parts).encode("utf-8", "replace"))
+                    parts, size = [], 0
+        self._hash.update("".join(parts).encode("utf-8", "replace"))
 
     def value(self) -> str:
         return "" if self._empty else self._hash.hexdigest()

@@ -24,6 +24,9 @@ def test_marks_are_those_of_earlier_releases() -> None:
     everybody = mark("all", "s", "user\0hi", "assistant\0hello", "user\0more")
     assert marks_of("s", CHAT) == (everybody, mark("user", "s", "hi", "more"))
     assert marks_of("s", []) == ("", "")
+    long = [chr(97 + n % 26) * (70_000 * (n % 3) + 5) for n in range(7)]
+    chat: list[Message] = [{"role": "user", "content": text} for text in long]
+    assert marks_of("s", chat)[1] == mark("user", "s", *long)
 
 
 def test_the_marks_after_each_part_are_those_of_all_up_to_there() -> None:
