@@ -112,6 +112,7 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/v1/models"): [Probe("/v1/models")],
     ("GET", "/v1/models/{id:path}"): by_id("/v1/models/ID", "run", "resp"),
     ("GET", "/v1/capabilities"): [Probe("/v1/capabilities")],
+    ("GET", "/metrics"): [],  # counts of the whole server, the same for all: no ids
     ("GET", "/v1/toolsets"): [Probe("/v1/toolsets")],
     ("GET", "/v1/skills"): [Probe("/v1/skills")],
     ("GET", "/api/model/options"): [Probe("/api/model/options")],
