@@ -83,8 +83,8 @@ class PendingOpening(msgspec.Struct, eq=False):
     part: Slice
     queued: bool = False
     """It is in the writer's next batch."""
-    notable: bool = False
-    """See ClaimedRun.notable."""
+    told_notable: bool = False
+    """See ClaimedRun.told_notable."""
     is_open: bool = False
     gone: bool = False
     """The store did not take it: it never was."""
@@ -157,8 +157,9 @@ class ClaimedRun:
         self.flushing = False
         self.queued = False
         """It is in the writer's next batch."""
-        self.notable = False
-        """Something is staged that the observer is told."""
+        self._notable = False
+        self.told_notable = False
+        """There is something in what was taken last that the observer is told."""
         self._alone = alone
         self._waiter: asyncio.Future[None] | None = None
         self._watchers: list[asyncio.Future[None]] = []
@@ -235,14 +236,16 @@ class ClaimedRun:
             self._committed = (at(self._committed), 0)
         return self._committed[0]
 
-    def stage(self, event: AnyEvent, data: bytes, at: int) -> None:
-        """Add an event; IllegalEvent where the table has no cell for it."""
+    def stage(self, event: AnyEvent, data: bytes, at: int, *, notable: bool = False) -> None:
+        """Add an event; IllegalEvent where the table has no cell for it. `notable`: the observer is told."""
         attempt, seq = self.attempt, self.staging.seq + 1
         entry = Entry(self.run, seq, at, attempt, event)
         self.staging = self.staging.add(entry)
         self._entries.append(entry)
         self._records.append(Record(seq, attempt, at, data))
         self.pending_bytes += len(data)
+        if notable:
+            self._notable = True
 
     @property
     def unwritten(self) -> bool:
@@ -257,6 +260,7 @@ class ClaimedRun:
         """All that is staged, for the writer."""
         part = Slice(self.run, self.attempt, self._records, self._mark)
         entries, self._entries, self._records, self._mark = self._entries, [], [], None
+        self.told_notable, self._notable = self._notable, False
         self.pending_bytes = 0
         self.flushing = True
         self.queued = False

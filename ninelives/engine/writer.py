@@ -73,10 +73,8 @@ class Writer:
         if run.gone:
             raise ClaimLost(run.run)
         urgent = not run.staging.drafting
-        run.stage(event, codec.encode(event), self._now_ms())
+        run.stage(event, codec.encode(event), self._now_ms(), notable=urgent)
         if urgent or not run.queued:
-            if urgent:
-                run.notable = True
             self._enqueue(run, urgent)
 
     def stage(self, run: ClaimedRun, event: AnyEvent) -> RunState:
@@ -87,8 +85,7 @@ class Writer:
             for steer in run.pending():
                 unused = SteerUnused(id=steer.id, messages=steer.messages)
                 run.stage(unused, codec.encode(unused), self._now_ms())
-        run.stage(event, codec.encode(event), self._now_ms())
-        run.notable = True
+        run.stage(event, codec.encode(event), self._now_ms(), notable=True)
         after = run.staged
         if after.ended:
             run.stage_mark(end_mark(after))
@@ -219,8 +216,7 @@ class Writer:
                 if isinstance(run, ClaimedRun):
                     run.break_off("the stream cannot be rendered")
                 run.tell([], after)
-            if run.notable and isinstance(run, ClaimedRun):
-                run.notable = False
+            if run.told_notable and isinstance(run, ClaimedRun):
                 self._observer.told(run.committed, entries)
         self._notifier.ring([run.run for run in batch])
 
