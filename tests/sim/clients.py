@@ -86,8 +86,8 @@ class Client:
                 await ask(self.world, self._call)
                 break
             except Unanswered:
-                if self._admitted:
-                    self._broke_at = self._left_at or self.world.loop.now
+                if self._admitted:  # only once: a try that finds no server breaks nothing
+                    self._broke_at, self._admitted = self._left_at or self.world.loop.now, False
                 await asyncio.sleep(self._away_s or self.world.chance.choice((0.01, 0.5, 2.0)))
                 self._away_s = 0.0
             except Conflict as conflict:
