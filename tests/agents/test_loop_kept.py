@@ -15,6 +15,7 @@ from ninelives.agents.profiles import ByProfile, agent_for
 from ninelives.agents.rules import Mode
 from ninelives.core import events as e
 from ninelives.core.context import HEAD, TAIL, is_long, output_path
+from ninelives.core.events import RunAccepted
 from ninelives.core.history import output_messages
 from ninelives.core.spec import Kept
 from ninelives.core.state import RunState
@@ -202,17 +203,17 @@ class Fixed:
         yield e.RunCompleted()
 
 
-def state_of(model: str) -> RunState:
-    return Pen(spec_of(model=model)).state
+def accepted_of(model: str) -> RunAccepted:
+    return Pen(spec_of(model=model)).state.facts.accepted
 
 
 def test_g18_the_agent_of_a_run_says_whether_it_can_be_resumed() -> None:
     loop, own = Fixed(resumable=True), Fixed(resumable=False)
     agents = ByProfile(loop, {"own": own})
-    assert agent_for(agents, state_of("own")) is own
-    assert agent_for(agents, state_of("hermes-agent")) is loop
-    assert agent_for(agents, state_of("a profile that was removed")) is loop
-    assert agent_for(own, state_of("hermes-agent")) is own, "a server with one agent"
+    assert agent_for(agents, accepted_of("own")) is own
+    assert agent_for(agents, accepted_of("hermes-agent")) is loop
+    assert agent_for(agents, accepted_of("a profile that was removed")) is loop
+    assert agent_for(own, accepted_of("hermes-agent")) is own, "a server with one agent"
 
 
 async def test_b6_forgetting_is_asked_of_the_agent_of_the_run(tmp_path: Path) -> None:
