@@ -22,7 +22,7 @@ from tests.story.server import wait_until
 
 LANGUAGES = {"sh", "bash", "python", "toml", "json", "yaml", "mermaid", "text", "nginx", "ini", "js", "sql"}
 SHELL, PYTHON = by_page("sh", "bash"), by_page("python")
-TESTED_ELSEWHERE = {"docs/api/python.md": "tests/test_public_api.py"}
+TESTED_ELSEWHERE = {"docs/api/python.md": "tests/test_public_api.py", "docs/examples.md": "make test-agents"}
 SAID = {
     "README.md": [
         "demo model of Ninelives",
@@ -122,7 +122,9 @@ def until_it_listens(block: Block, reader: Reader) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PYTHON if page not in TESTED_ELSEWHERE])
 def test_the_python_of_a_page_runs(page: str, reader: Reader) -> None:
-    code = CLIENT + "\n".join(block.text for block in PYTHON[page])
+    code = "\n".join(block.text for block in PYTHON[page])
+    if "client." in code and "client = " not in code:
+        code = CLIENT + code
     command = [sys.executable, "-c", reader.as_here(code)]
     done = subprocess.run(command, env=reader.env, cwd=reader.folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
