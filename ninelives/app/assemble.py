@@ -230,6 +230,8 @@ def _limit_book(settings: Settings, keys: StoredKeys) -> LimitBook:
 
 def _limits(settings: Settings) -> EngineLimits:
     chosen = settings.limits
+    owners = settings.tables.owners
+    bounds = {name: table.stored_bytes for name, table in owners.items() if table.stored_bytes is not None}
     return EngineLimits(
         works=settings.server.worker,
         concurrent_runs=chosen.concurrent_runs,
@@ -237,7 +239,7 @@ def _limits(settings: Settings) -> EngineLimits:
         queue_bytes=chosen.queue_bytes,
         queue_share=chosen.queue_share,
         owner_share=chosen.owner_share,
-        weights={name: each.weight for name, each in settings.tables.owners.items() if each.weight},
+        weights={name: each.weight for name, each in owners.items() if each.weight},
         chores=chosen.chores,
         subscriber_bytes=chosen.subscriber_bytes,
         keepalive_s=chosen.keepalive_s,
@@ -247,7 +249,8 @@ def _limits(settings: Settings) -> EngineLimits:
         hold_s=settings.store.hold_s if settings.store.shared else 0.0,
         keep=Keep(
             runs=settings.store.max_responses,
-            owner_bytes=settings.store.owner_bytes,
+            owner_bytes=bounds.pop("*", settings.store.owner_bytes),
+            owners=bounds,
             total_bytes=total_bytes(settings),
             days=settings.store.max_days,
             unstored_hours=settings.store.unstored_hours,

@@ -282,7 +282,7 @@ class OwnerTable(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weight: Annotated[int, Meta(ge=1, le=1000)] | None = None
     """The share of the slots while others wait too; 1 where nothing is said."""
     stored_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
-    """In place of store.owner_bytes."""
+    """In place of store.owner_bytes, for what the store keeps. Files of tools still count by store.owner_bytes."""
 
     def limits(self) -> Limits:
         """What may be used at a time."""

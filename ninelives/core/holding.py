@@ -3,6 +3,7 @@ where it is, and how it is deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -26,6 +27,18 @@ class Holding(Struct, frozen=True):
 def fixed_limit(bound: int) -> int:
     """How much of a bound things that are never evicted may take: three quarters. So there is always room for runs."""
     return bound - bound // 4
+
+
+def fair_room(sizes: Iterable[int], total: int) -> int:
+    """The most that one owner may hold so that all fit into `total`. Who holds less keeps everything, and those who
+    hold more are cut to the same size. 0: all fit as they are."""
+    ordered = sorted(sizes)
+    for n, size in enumerate(ordered):
+        share = total // (len(ordered) - n)
+        if size > share:
+            return max(share, 1)
+        total -= size
+    return 0
 
 
 def evictable_room(bound: int, fixed: int) -> int:

@@ -164,12 +164,18 @@ class Keep(Struct, frozen=True, kw_only=True):
     runs: int = 0
     """Of each owner."""
     owner_bytes: int = 0
+    owners: dict[str, int] = {}
+    """In place of owner_bytes, for owners who have a bound of their own."""
     total_bytes: int = 0
     days: float = 0.0
     """Since a run was last used."""
     unstored_hours: float = 24.0
     """How long the content of a run is kept whose request left `store` out; 0: until its answer was delivered."""
     every_s: float = 30.0
+
+    def bound_of(self, owner: str) -> int:
+        """How many bytes an owner may keep; 0: no bound."""
+        return self.owners.get(owner, self.owner_bytes)
 
 
 class EngineLimits(Struct, frozen=True, kw_only=True):

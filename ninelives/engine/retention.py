@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from ninelives.agents.base import RunForgetter
 from ninelives.core.errors import ClientError, Damaged
-from ninelives.core.holding import Holding, evictable_room, fixed_limit
+from ninelives.core.holding import Holding, evictable_room, fair_room, fixed_limit
 from ninelives.engine.base import EngineParts
 from ninelives.engine.readers import Readers
 from ninelives.engine.replay import read_state
@@ -75,12 +75,13 @@ class Retainer:
         uses, self._uses = self._uses, {}
         await self._upkeep.touch([(owner, run, at) for (owner, run), at in uses.items()])
         now, keep = self._now_ms(), self._keep
+        rooms, total = await self._rooms(outside)
         rule = Retention(
             at=now,
             runs=keep.runs,
             owner_bytes=keep.owner_bytes,
-            owner_rooms={owner: evictable_room(keep.owner_bytes, held) for owner, held in self._fixed.items()},
-            total_bytes=evictable_room(keep.total_bytes, self._fixed.total()),
+            owner_rooms=rooms,
+            total_bytes=total,
             outside=outside,
             before=int(now - keep.days * 86_400_000) if keep.days else 0,
         )
@@ -93,10 +94,28 @@ class Retainer:
             self._log.info("expired", **counts)
         return len(gone.runs)
 
+    async def _rooms(self, outside: Sequence[Holding]) -> tuple[dict[str, int], int]:
+        """The bounds of owners that have one of their own, and that of all together. Where all together hold too much,
+        those who hold the most give way: nobody's flood evicts what others keep."""
+        keep = self._keep
+        named = self._fixed.keys() | keep.owners.keys()
+        rooms = {name: evictable_room(keep.bound_of(name), self._fixed[name]) for name in named}
+        total = evictable_room(keep.total_bytes, self._fixed.total())
+        if not total:
+            return rooms, 0
+        sizes = Counter({each.owner: each.bytes for each in await self._upkeep.usage()})
+        for each in outside:
+            sizes[each.owner] += each.bytes
+        room = fair_room(sizes.values(), total)
+        if not room:
+            return rooms, total
+        cut = {owner: room for owner, size in sizes.items() if size > room}
+        return rooms | {owner: min(room, rooms.get(owner) or room) for owner in cut}, 0
+
     async def _survey(self) -> tuple[Holding, ...]:
         """Count what is fixed. Returns what else is outside of the store."""
         keep = self._keep
-        if not (keep.owner_bytes or keep.total_bytes or keep.days):
+        if not (keep.owner_bytes or keep.owners or keep.total_bytes or keep.days):
             return ()
         held = await self._outside.survey()
         fixed = Counter(await self._upkeep.fixed())
@@ -110,9 +129,10 @@ class Retainer:
         grants = await self._store.grants(grant.owner)
         if len(grants) >= MAX_GRANTS and grant.id not in {each.id for each in grants}:
             raise grants_full(f"There are {len(grants)} standing permissions, which is the most")
-        if not self._keep.owner_bytes:
+        bound = self._keep.bound_of(grant.owner)
+        if not bound:
             return
-        used, limit = self._fixed[grant.owner], fixed_limit(self._keep.owner_bytes)
+        used, limit = self._fixed[grant.owner], fixed_limit(bound)
         used = max(used, sum(ROW_BYTES + len(each.arguments.encode()) for each in grants))
         if used + ROW_BYTES + len(grant.arguments.encode()) > limit:
             what = "The workspaces and standing permissions of this owner"

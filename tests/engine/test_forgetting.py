@@ -6,14 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ninelives.core.errors import ClientError
-from ninelives.core.holding import Holding
+from ninelives.core.holding import Holding, fair_room
 from ninelives.core.state import RunState
 from ninelives.engine import retention
 from ninelives.engine.base import Keep, NothingOutside
 from ninelives.engine.retention import Retainer
-from ninelives.journal.values import MAX_GRANTS, Evicted, Gone, Grant, Retention, StoreUnavailable
+from ninelives.journal.values import MAX_GRANTS, Evicted, Gone, Grant, Retention, StoredAmount, StoreUnavailable
 
 DUE: list[Gone] = [("ann", "one"), ("ann", "two"), ("bob", "three")]
 
@@ -150,3 +152,48 @@ async def test_p20_what_is_fixed_takes_from_the_room_of_all_else_but_leaves_a_qu
     desk = Granting(grants=0, size=0, workspace=600_000, owner_bytes=100_000)
     await desk.retainer.round()
     assert desk.rule.owner_rooms == {"ann": 25_000}
+
+
+class Crowd(Granting):
+    """Owners with stored runs of some size."""
+
+    def __init__(self, sizes: dict[str, int], **keep: Any) -> None:
+        super().__init__(grants=0, size=0)
+        self._sizes = sizes
+        self.retainer._keep = Keep(**keep)
+
+    async def fixed(self) -> dict[str, int]:
+        return {}
+
+    async def survey(self) -> list[Holding]:
+        return [Holding("log", "bob", "l", 50)]
+
+    async def usage(self) -> list[StoredAmount]:
+        return [StoredAmount(owner, 1, size, 0) for owner, size in self._sizes.items()]
+
+
+async def test_p20_where_all_hold_too_much_only_those_who_hold_most_give_way() -> None:
+    """A flood of one owner evicted what others had not looked at for a while."""
+    crowd = Crowd({"ann": 100, "bob": 250, "flood": 5_000, "tide": 900}, total_bytes=1_200)
+    await crowd.retainer.round()
+    assert (crowd.rule.owner_rooms, crowd.rule.total_bytes) == ({"bob": 0, "flood": 400, "tide": 400}, 0)
+    calm = Crowd({"ann": 100, "flood": 1_000}, total_bytes=1_200)
+    await calm.retainer.round()
+    assert (calm.rule.owner_rooms, calm.rule.total_bytes) == ({"bob": 0}, 1_200)
+
+
+async def test_p20_an_owner_may_have_a_bound_of_its_own() -> None:
+    crowd = Crowd({"ann": 100, "bob": 5_000}, owner_bytes=1_000, owners={"bob": 3_000, "cid": 0})
+    await crowd.retainer.round()
+    assert (crowd.rule.owner_bytes, crowd.rule.owner_rooms) == (1_000, {"bob": 3_000, "cid": 0})
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=8), st.integers(1, 20_000))
+def test_p20_with_a_fair_room_all_fit_and_nobody_could_have_more(sizes: list[int], total: int) -> None:
+    room = fair_room(sizes, total)
+    if room == 0:
+        assert sum(sizes) <= total
+        return
+    kept = [min(size, room) for size in sizes]
+    assert sum(kept) <= max(total, sum(size > 0 for size in sizes))
+    assert sum(min(size, room + 1) for size in sizes) > total

@@ -31,8 +31,6 @@ class KeyLimits(Struct, frozen=True, omit_defaults=True):
     money_per_run: Amount | None = None
     money_per_day: Amount | None = None
     money_per_month: Amount | None = None
-    stored_bytes: Whole | None = None
-    """Bytes of stored runs of its owner."""
 
     def within(self, other: KeyLimits) -> bool:
         """Whether no limit is looser than that of `other`."""
