@@ -19,6 +19,9 @@ _STORED_KEY = re.compile(r"nl_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 SHORTEST_SECRET = 4
 """Characters. To hide shorter texts would garble most lines."""
 
+_ENCODED = (int, float, dict, list, tuple, type(None))
+"""What JSON has a form for. A tuple, because a union is made anew each time that it is asked for."""
+
 
 def printable(text: str, keep: str = "") -> str:
     """A text that cannot move the cursor, change colours, reorder what is read or begin a new line: every character
@@ -110,7 +113,9 @@ class Log:
 
     def _shown(self, value: object) -> object:
         """Text that can be encoded: half a surrogate pair becomes an escape."""
-        if isinstance(value, int | float | dict | list | tuple | None):
+        if type(value) is str and value.isascii() and '"' not in value and "\\" not in value:
+            return value  # nothing in it is escaped, so the mask of the whole line finds what is in it
+        if isinstance(value, _ENCODED):
             return value
         return self.secrets.mask(str(value)).encode("utf-8", "backslashreplace").decode()
 
