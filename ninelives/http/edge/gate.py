@@ -274,8 +274,8 @@ class Gate:
             credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
         state, is_open = scope["state"], self._is_open(scope)
         key, stored = self._keyring.match(credentials), self._keyring.stored
-        if stored is not None and credentials and stored.doubts(key):
-            await stored.renew()
+        if stored is not None and credentials and stored.doubts(key, credentials):
+            await stored.confirm(key)
             key = self._keyring.match(credentials)
         state["key"] = key
         if key is None:

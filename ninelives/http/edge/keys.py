@@ -59,12 +59,12 @@ class KeySource(Protocol):
         """The valid key with this secret."""
         ...
 
-    def doubts(self, key: ApiKey | None) -> bool:
-        """Whether `renew` may give another result than this one."""
+    def doubts(self, key: ApiKey | None, credentials: Sequence[bytes]) -> bool:
+        """Whether `confirm` may give another result than this one."""
         ...
 
-    async def renew(self) -> None:
-        """Learn what changed."""
+    async def confirm(self, key: ApiKey | None) -> None:
+        """Learn what changed, before this result counts."""
         ...
 
     def during(self, key: ApiKey, end: Callable[[], None]) -> AbstractContextManager[None]:

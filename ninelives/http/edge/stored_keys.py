@@ -2,9 +2,9 @@
 used, and the requests that end with their key. Refuses to know: what a key may do.
 
 Theory of operation. All keys are in memory, so a request costs a lookup and never a query. Where only this process
-writes, the copy is right. In a shared store it is renewed after a notification and every WATCH_S, and a request whose
-key is not found there renews it too, at most once in RENEW_S. If that fails for STALE_S, stored keys are refused with
-503, because one of them may have been revoked."""
+writes, the copy is right. In a shared store it is renewed after a notification and every WATCH_S. A request whose key
+is not found there waits until it is renewed, at most once in RENEW_S. If that fails for STALE_S, stored keys are
+refused with 503, because one of them may have been revoked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import asyncio
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from msgspec import Struct
@@ -111,12 +111,25 @@ class StoredKeys:
         shared = set(Limits.__struct_fields__) & set(KeyLimits.__struct_fields__)
         return Limits(**{field: getattr(known.row.limits, field) for field in shared})
 
-    def doubts(self, key: ApiKey | None) -> bool:
+    def doubts(self, key: ApiKey | None, credentials: Sequence[bytes]) -> bool:
         """Whether the store should be asked before this result of `find` counts."""
         if self._notifier is None or (key is not None and not key.stored):
             return False
-        now = asyncio.get_running_loop().time()
-        return now - self._renewed_at > STALE_S if key is not None else now - self._tried_at > RENEW_S
+        if key is None:
+            return any(_SECRET.search(each) for each in credentials)
+        return asyncio.get_running_loop().time() - self._renewed_at > STALE_S
+
+    async def confirm(self, key: ApiKey | None) -> None:
+        """Read the store, for an unknown key at most once in RENEW_S. Who comes in between waits for the next time: the
+        key may have been made at another process a moment ago."""
+        loop = asyncio.get_running_loop()
+        asked_at, wait_s = loop.time(), self._tried_at + RENEW_S - loop.time()
+        if key is None and wait_s > 0:
+            await asyncio.sleep(wait_s)
+            if self._tried_at > asked_at:
+                async with self._lock:  # another request reads, or has read
+                    return
+        await self.renew()
 
     async def renew(self) -> None:
         """Read what changed, and end requests of keys that ended. Raises StoreUnavailable."""
