@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 
+from ninelives.tools.sandbox.reaper import end_group
 from tests.story.server import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,7 @@ class Shell:
             text=True,
             start_new_session=True,
         )
+        self._leader = os.pidfd_open(self._bash.pid)
         self._lines: Queue[str | None] = Queue()
         self._reading = Thread(target=self._read, daemon=True)
         self._reading.start()
@@ -118,8 +120,8 @@ class Shell:
 
     def close(self) -> None:
         """End what the page left running."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._bash.pid, signal.SIGKILL)
+        end_group(self._leader, self._bash.pid)  # bash was not reaped yet: its group is still its own
+        os.close(self._leader)
         self._bash.wait(10)
         self._reading.join(10)
         for pipe in (self._bash.stdin, self._bash.stdout):
