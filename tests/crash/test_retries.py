@@ -116,7 +116,7 @@ async def test_G3_a_chat_reader_who_comes_before_the_run_is_taken_up_again_never
     await asyncio.sleep(0)
     assert b"dead draft" not in data and not waiting.done()
     world.now += 60.0  # the dead one's claim is over
-    claim = await world.store.claim("run1", "h2", lambda n, clean: codec.encode(e.AttemptStarted()), 2)
+    claim = await world.store.claim("run1", "h2", lambda n, clean, lost: codec.encode(e.AttemptStarted()), 2)
     assert claim is not None
     world.seq += 1
     end = Mark(status="completed", at=3, ended=True)

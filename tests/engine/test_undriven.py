@@ -20,7 +20,7 @@ from tests.engine.peers import OWNER, House, order, until
 async def held_and_parked(house: House, run: str) -> None:
     """Another process has it for a moment."""
     store = await house.seat("z", LocalNotifier(), EngineLimits())
-    claim = await store.claim(run, "z", lambda _, clean: codec.encode(AttemptStarted(clean)), house.now_ms())
+    claim = await store.claim(run, "z", lambda _, clean, lost: codec.encode(AttemptStarted(clean)), house.now_ms())
     assert claim is not None
     await store.append([Slice(run, claim.attempt, [], Mark(status="queued", at=house.now_ms(), parked=True))])
 
@@ -28,14 +28,15 @@ async def held_and_parked(house: House, run: str) -> None:
 def fails_after_claim(house: House, n: int, name: str, failure: Exception) -> list[str]:
     """Right before the first claim of process `n` another one has the run for a moment; right after it the first call
     of `name` fails. The calls that failed."""
-    valve, failed, claimed = house.valves[n], list[str](), list[str]()
+    valve, failed, claimed, met = house.valves[n], list[str](), list[str](), list[str]()
     through = valve.through
 
     async def unlucky(work: Any, *args: Any, **named: Any) -> Any:
         if work.__name__ == "claim" and not claimed:
             claimed.append(args[0])
             await held_and_parked(house, args[0])
-        elif work.__name__ == name and claimed and not failed:
+            met.append(args[0])
+        elif work.__name__ == name and met and not failed:
             failed.append(name)
             raise failure
         return await through(work, *args, **named)

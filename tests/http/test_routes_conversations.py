@@ -24,7 +24,7 @@ ITEM = {"role": "user", "content": "hi"}
 async def built(tmp_path: Path) -> AsyncIterator[Assembled]:
     flags = {"server.data_dir": str(tmp_path), "server.key": KEY, "tools.sandbox": "off"}
     loaded = load(None, {"HOME": str(tmp_path)}, flags)
-    model, _ = choose_model(loaded.settings, None)
+    model, _ = await choose_model(loaded.settings, {})
     made = await assemble(loaded, KEY, Log(lambda: "", None), model)
     await made.start()
     yield made

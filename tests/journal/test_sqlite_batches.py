@@ -118,7 +118,7 @@ async def test_a_batch_that_is_rolled_back_never_happened(open_store: Open) -> N
         return [
             one.store.append([ended, parked]),
             one.store.open(ann.opening("r4", key="k")),
-            one.store.claim("r3", "h1", lambda attempt, clean: b"claimed", 0),
+            one.store.claim("r3", "h1", lambda attempt, clean, lost: b"claimed", 0),
             one.store.delete("ann", "r2"),
             one.store.deliveries.lost("ann", "r1", 5),
             one.store.signal("ann", Signal("r3", "cancel", "c")),
