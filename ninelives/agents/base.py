@@ -98,6 +98,15 @@ class DraftKeeper(Protocol):
         ...
 
 
+@runtime_checkable
+class ToolKnower(Protocol):
+    """An agent that can tell its tools from names that a model made up."""
+
+    def has_tool(self, name: str) -> bool:
+        """True where it has a tool of this name."""
+        ...
+
+
 class Agent(Protocol):
     """Anything that answers a turn with events. One object serves all runs, many at a time.
 

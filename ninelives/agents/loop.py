@@ -133,6 +133,10 @@ class LoopAgent:
         messages = estimated_tokens(ask_messages(prompt, spec, history))
         return messages + estimated_tool_tokens(offered_tools(self._toolbox.schemas(), spec))
 
+    def has_tool(self, name: str) -> bool:
+        """See ToolKnower.has_tool."""
+        return self._toolbox.get(name) is not None
+
     async def end_leftovers(self, state: RunState) -> None:
         """See Agent.end_leftovers."""
         for due in state.facts.due.values():

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ninelives.agents.base import Agent, Turn
+from ninelives.agents.base import Agent, ToolKnower, Turn
 from ninelives.agents.profiles import agent_for
 from ninelives.core.errors import (
     AgentError,
@@ -42,7 +42,7 @@ from ninelives.core.events import (
     ToolFinished,
     Usage,
 )
-from ninelives.core.spec import Message
+from ninelives.core.spec import Message, keeps_content
 from ninelives.core.state import Called, RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
@@ -309,9 +309,15 @@ class Worker:
             action="tool.execute",
             object=self.run.run,
             result=result,
-            detail=next(named, ""),
+            detail=self._name_of_tool(next(named, "")),
         )
         self._audit.note(entry)
+
+    def _name_of_tool(self, called: str) -> str:
+        """The name for the audit log; empty where it may be the words of a model, for they are content."""
+        if isinstance(self._agent, ToolKnower):
+            return called if self._agent.has_tool(called) else ""
+        return called if keeps_content(self.run.staged.facts.accepted.spec.kept) else ""
 
     async def _is_spent(self) -> bool:
         """Whether the run may not ask its model again. Calls that are due are made first."""

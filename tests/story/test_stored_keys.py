@@ -258,6 +258,13 @@ def test_the_audit_log_has_approvals_and_tools_and_no_content(server: Server, cl
     assert entries[0]["target"].split("_")[-1] in run and entries[1]["target"] == run
     assert entries[1]["remote"] == "127.0.0.1" and f"secret-{mark}" not in json.dumps(entries)
     refused(own.post("/v1/runs/none/approval", {"choice": "once"}), 403, "insufficient_scope")
+    own.post("/v1/responses", {"input": script(f"made_up_secret-{mark}", {})})
+
+    def executed() -> list[str]:
+        return [entry["detail"] for entry in audited(server, "tool.execute", owner="eric", action="tool.execute")]
+
+    wait_until(lambda: len(executed()) == 2, "the call of a tool that there is not")
+    assert executed() == ["write_file", ""]
     answers = audited(server, "run.answer", owner="eric", action="run.answer")
     assert [(entry["target"], entry["result"]) for entry in answers] == [("none", "insufficient_scope")]
 
