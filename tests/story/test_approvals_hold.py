@@ -206,7 +206,7 @@ def test_approval_too_long_a_code_approves_nothing_over_8000_characters(server: 
     shown = client.get(f"{RUNS}/{found[1]}").json()["approval"]
     assert json.loads(shown["arguments"])["command"] == command and command in shown["call"]
     assert shown["choices"] == ["once", "deny"]
-    assert f'call: terminal {{"command":"{command}"}}' in shell(server, "runs", "show", found[1])
+    assert f'\nWaiting for you:\nterminal {{"command":"{command}"}}\n' in shell(server, "runs", "show", found[1])
     assert shell(server, "approvals", "answer", found[1], "once", "--yes").startswith(f"{found[1]}: once")
     wait_until(lambda: client.get(f"{RUNS}/{found[1]}").json()["status"] == DONE, "the end", 60.0)
     assert made(server, mark)

@@ -80,7 +80,8 @@ def test_d4_no_way_around_a_person_is_open_and_the_person_sees_all_that_would_ru
     asked = client.get(f"{RUNS}/{run}").json()["approval"]
     assert (status, asked["tool"], asked["arguments"]) == (ASKED, tool, written)
     assert runs in asked["call"] and asked["why"].startswith(why)
-    assert f"call: {asked['call']}" in shell(server, "runs", "show", run)
+    shown = shell(server, "runs", "show", run)
+    assert f"\nWaiting for you:\n{asked['call']}\n{asked['why']}\n" in shown
     finish(client, run, "deny")
     said = client.post(CHAT, {"model": profile, "messages": [{"role": "user", "content": text}]}).json()
     question = said["choices"][0]["message"]["content"]
