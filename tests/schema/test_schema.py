@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from ninelives.dialects import DIALECTS
 from tests.schema.fuzz import fuzz
 from tests.story.responses import finished, started
 from tests.story.server import Client, Server, start_demo, wait_until
@@ -145,6 +146,7 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
     say("DELETE", "/v1/conversations/{id}", id=talk["id"])
     say("DELETE", "/v1/responses/{id}", id=response["id"])
     say("DELETE", "/v1/chat/completions/{id}", id=chat["id"])
+    page_routes(say, run["run_id"])
     told = {(method.upper(), path) for path, methods in doc["paths"].items() for method in methods}
     elsewhere = {
         ("GET", "/v1/responses"),  # a websocket: tests/story/test_websocket.py
@@ -154,6 +156,22 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
         ("DELETE", "/v1/approvals/{id}"),
     }
     assert told - say.called - elsewhere == set(), "call the new route here too"
+
+
+def page_routes(say: Sayer, run: str) -> None:
+    """What the web page and a scraper ask."""
+    for path in ("/metrics", "/api/exit", "/api/runs", "/api/runs?q=status:completed&limit=1"):
+        say("GET", path)
+    timeline = say("GET", "/api/runs/{id}/timeline", id=run)
+    for step in timeline["steps"]:
+        say("GET", "/api/runs/{id}/steps/{seq}", id=run, seq=str(step["seq"]))
+    say("GET", "/api/runs/{id}/conversation", id=run)
+    for entry in say("GET", "/api/runs/{id}/entries", id=run)["data"]:
+        say("GET", "/api/runs/{id}/entries/{seq}", id=run, seq=str(entry["seq"]))
+        say("GET", "/api/runs/{id}/request/{seq}", id=run, seq=str(entry["seq"]))
+    for api in (name for name, dialect in DIALECTS.items() if dialect.renders):
+        say("GET", "/api/runs/{id}/as/{api}", id=run, api=api)
+    say("POST", "/api/markdown", {"texts": ["**Hello** [there](https://example.com)", "- a"]})
 
 
 def test_a_response_in_any_state_fits_its_schema(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ def test_a_chat_asks_for_approvals_in_place_and_takes_steers(tmp_path: Path, ups
             shown.see("Answer: once")
             shown.see("↪ read: use fewer words")
             shown.see(" tokens ")
-            shown.type(SLOW, "Enter")
-            shown.see("tok3 ")
+            shown.type("[[tokens=400 pace=0.05]]", "Enter")
+            shown.see("tok45 ")  # the first answer had 40 of them
             shown.type("C-c")
             shown.see("cancelled")
     finally:
