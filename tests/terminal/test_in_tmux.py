@@ -117,6 +117,14 @@ def test_a_chat_asks_for_approvals_in_place_and_takes_steers(tmp_path: Path, ups
         server.stop()
 
 
+def test_ctrl_c_right_after_a_question_cancels_its_run_and_the_chat_stays(tmp_path: Path, server: Restarting) -> None:
+    with terminal(tmp_path / "home", "chat", server.now.data) as shown:
+        shown.see("Ctrl-D leaves")
+        shown.type("[[tokens=400 pace=0.05]]", "Enter", "C-c")
+        shown.see("cancelled")
+        assert "exit code" not in shown.screen()
+
+
 def test_ask_in_a_terminal_and_runs_tail_wait_for_a_restart(tmp_path: Path, server: Restarting) -> None:
     with terminal(tmp_path / "home", f"ask 'count {SLOW}'", server.now.data) as shown:
         shown.see("tok9 ")

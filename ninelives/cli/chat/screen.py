@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import threading
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -49,6 +50,10 @@ class ChatScreen:
         self._asked: Answer | None = None
         self._worker: threading.Thread | None = None
         self._run_id = ""
+        self._interrupted = False
+        """Ctrl-C was pressed while no prompt read it."""
+        self._cancelled = False
+        """The run is to stop, also where its id is not known yet."""
         self._console = Console(force_terminal=True, highlight=False)
         depth = ColorDepth.DEPTH_1_BIT if self._console.no_color else None
         self._prompt: PromptSession[str] = PromptSession(erase_when_done=True, color_depth=depth)
@@ -56,6 +61,7 @@ class ChatScreen:
     def run(self) -> None:
         """Talk until Ctrl-D. Raises ClickException where no server answers at the start."""
         self._connect().get("/health", timeout=5.0)
+        signal.signal(signal.SIGINT, lambda *_: self._interrupt())
         with patch_stdout(raw=True):
             self._welcome()
             while self._one_line():
@@ -67,10 +73,20 @@ class ChatScreen:
     def _working(self) -> bool:
         return self._worker is not None and self._worker.is_alive()
 
+    def _interrupt(self) -> None:
+        self._interrupted = True
+
+    def _take_interrupt(self) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            self._prompt.app.exit(exception=KeyboardInterrupt)
+
     def _one_line(self) -> bool:
         """Read one line and do what it says. False: leave."""
         try:
-            line = self._prompt.prompt(self._message, refresh_interval=0.25, bottom_toolbar=self._toolbar).strip()
+            line = self._prompt.prompt(
+                self._message, refresh_interval=0.25, bottom_toolbar=self._toolbar, pre_run=self._take_interrupt
+            ).strip()
         except KeyboardInterrupt:
             line = "/cancel"
         except EOFError:
@@ -102,14 +118,19 @@ class ChatScreen:
                 self._note(f"New session {self._place.session}.")
             case "/new":
                 self._note("The agent still works. /cancel it first.")
-            case "/cancel" if self._working and self._run_id:
-                self._connect().get(f"/v1/runs/{self._run_id}/stop", "POST")
+            case "/cancel" if self._working:
+                self._cancelled = True
                 self._note("Stopping the run.")
+                if self._run_id:
+                    self._stop(self._run_id)
             case "/cancel":
                 self._note("Nothing runs. Ctrl-D leaves.")
             case _:
                 near = get_close_matches(line, COMMANDS, 1)
                 self._note(f"No command {line}." + (f" Did you mean {near[0]}?" if near else " /help lists them."))
+
+    def _stop(self, run: str) -> None:
+        self._connect().get(f"/v1/runs/{run}/stop", "POST")
 
     def _steer(self, line: str) -> None:
         if not self._run_id:
@@ -130,7 +151,7 @@ class ChatScreen:
     # the thread
 
     def _begin(self, work: Callable[[], None]) -> None:
-        self._run_id = ""
+        self._run_id, self._cancelled = "", False
         self._worker = threading.Thread(target=self._guarded, args=(work,), daemon=True, name="run")
         self._worker.start()
 
@@ -150,6 +171,8 @@ class ChatScreen:
     def _follow(self, run: str) -> None:
         self._run_id, self._view = run, LiveView()
         self._place.remember(self._place.session, run)
+        if self._cancelled:  # before the id of the run was known
+            self._stop(run)
         for event in self._follower.events(run):
             self._print(*self._view.handle(event))
             if event["event"] == "approval.request":
