@@ -319,7 +319,7 @@ class WorkFinder:
             nonlocal clean
             clean = was_clean
             died = 0 if was_clean else self._parts.death_of(state.facts.updated_at)
-            return codec.encode(AttemptStarted(was_clean, lost, died, keeps))
+            return codec.encode(AttemptStarted(clean=was_clean, lost=lost, died_at=died, keeps=keeps))
 
         claim = await store.claim(state.facts.run, self._holder, first, self._now_ms())
         if claim is None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+from typing import Any, cast
 
 import pytest
 
 from ninelives.http.edge import keys
 from ninelives.http.edge.keys import Keyring, missing_key
+from ninelives.http.edge.stored_keys import StoredKeys, new_secret
+from ninelives.journal.accounts.base import KeyRow
+from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.values import StoreUnavailable
 
 SECRET = "ak_the-first-secret-0001"
 OTHER = "ak_the-other-secret-0002"
@@ -95,3 +101,28 @@ def test_a_secret_cannot_change_hands(ring: Keyring) -> None:
     with pytest.raises(ValueError, match="already exists"):
         ring.add(SECRET, "mallory", {"admin"})
     assert ring.match([f"Bearer {SECRET}".encode()]).owner == "default"
+
+
+class _Rows:
+    """A shared store of keys that fails once, after a moment."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def since(self, version: int) -> list[KeyRow]:
+        self.reads += 1
+        if self.reads == 2:
+            await asyncio.sleep(0.01)
+            raise StoreUnavailable("away", passing=True, away=True)
+        return []
+
+
+async def test_a_key_is_not_refused_on_a_read_of_the_keys_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait for the same read: one is told that the store is away, the others read by themselves."""
+    monkeypatch.setattr("ninelives.http.edge.stored_keys.RENEW_S", 0.05)
+    rows = _Rows()
+    stored = StoredKeys(cast(Any, rows), lambda: 0, cast(Any, None), LocalNotifier())
+    await stored.renew()
+    assert stored.doubts(None, [b"Bearer " + new_secret()[1].encode()]) and not stored.doubts(None, [b"Bearer other"])
+    outcomes = await asyncio.gather(*(stored.confirm(None) for _ in range(3)), return_exceptions=True)
+    assert [type(one) for one in outcomes].count(StoreUnavailable) == 1 and rows.reads >= 3

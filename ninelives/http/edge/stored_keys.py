@@ -126,8 +126,8 @@ class StoredKeys:
         asked_at, wait_s = loop.time(), self._tried_at + RENEW_S - loop.time()
         if key is None and wait_s > 0:
             await asyncio.sleep(wait_s)
-            if self._tried_at > asked_at:
-                async with self._lock:  # another request reads, or has read
+            async with self._lock:
+                if self._renewed_at > asked_at:  # another request has read meanwhile
                     return
         await self.renew()
 
