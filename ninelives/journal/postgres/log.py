@@ -201,7 +201,8 @@ class PostgresLog:
         if not ends:
             return set()
         attempts, places = [list(column) for column in zip(*ends.values(), strict=True)]
-        values = (list(ends), attempts, places, self._holder, notify_payloads(self._holder, [*ends, "work"])[0])
+        (payload, *_) = notify_payloads(self._holder, ["work", *ends])  # of very many, readers of the rest look again
+        values = (list(ends), attempts, places, self._holder, payload)
         lost = {row["id"] for row in await connection.fetch(SQL["went_back"], *values)}
         self._behind |= lost
         return lost
