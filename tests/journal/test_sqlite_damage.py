@@ -45,7 +45,8 @@ HOT_BLOWS = {
     "the first entry is gone": "DELETE FROM entries WHERE data = x'6163636570746564207231'",
     "the entries of the claim are gone": f"DELETE FROM {HOT}",
     "an entry belongs to another run": "UPDATE entries SET run = 2 WHERE data = x'7365636f6e64'",
-    "an entry is there twice": "INSERT INTO entries SELECT 99, run, seq, attempt, at, crc, data FROM entries "
+    "an entry belongs to another owner": "UPDATE entries SET owner = 'bob' WHERE data = x'7365636f6e64'",
+    "an entry is there twice": "INSERT INTO entries SELECT 99, run, seq, attempt, at, crc, data, owner FROM entries "
     "WHERE data = x'7468697264'",
     "the end of an ended run is gone": "DELETE FROM entries WHERE data = x'656e646564'",
     "all of an ended run is gone": "DELETE FROM entries WHERE run = (SELECT n FROM runs WHERE id = 'done')",

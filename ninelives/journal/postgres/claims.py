@@ -121,7 +121,7 @@ class PostgresClaims:
         opening = call.opening
         with suppress(AlreadyOpen):
             return await retry_while_away(lambda: self._open_once(call), call.until)
-        data = await self._connections.fetchval(SQL["first_records"], opening.run)
+        data = await self._connections.fetchval(SQL["first_records"], opening.asked.owner, opening.run)
         for opened in call.tries:
             row = packed(opened.records, origin(opening.run))
             if row.data == data:
@@ -309,17 +309,18 @@ class PostgresClaims:
         row = await connection.fetchrow(SQL["claim_look"], self._holder, run)
         if row is None or row["last"] is None:
             return None
-        attempt, (seq, crc) = row["attempt"] + 1, row["last"]
+        owner, attempt, (seq, crc) = row["owner"], row["attempt"] + 1, row["last"]
         data = call.first_record(attempt, row)
         payload = notify_payloads(self._holder, [run])[0]
         while True:
             record = Record(seq + 1, attempt, call.at, data)
             new = packed([record], crc)
             values = (run, record.seq, attempt, call.at, crc, new.after, new.data, call.holder, self._lease_ms, payload)
-            if await connection.fetch(SQL["claim_run"], *values):
+            if await connection.fetch(SQL["claim_run"], *values, owner):
                 end = RunEnd(attempt, record.seq, new.after, row["bytes"] + len(new.data))
-                return Claim(row["owner"], run, attempt, record, row["overdue"]), end
-            seq, crc = await connection.fetchrow(SQL["log_end"], run)  # the old holder wrote once more before the fence
+                return Claim(owner, run, attempt, record, row["overdue"]), end
+            # the old holder wrote once more before the fence
+            seq, crc = await connection.fetchrow(SQL["log_end"], owner, run)
 
 
 class Unconfirmed:

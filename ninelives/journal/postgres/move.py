@@ -56,7 +56,7 @@ KINDS: dict[type[Carried], tuple[str, str]] = {
 """What is copied as it is, in order: the query and the table of each kind."""
 _NAMES = {"key": "idem", "delivered": "delivered_at"}
 _RUN = (*(_NAMES.get(name, name) for name in c.CarriedRun.__struct_fields__), "ended_at", "waiter", "bytes")
-_LOG = ("run", "first_seq", "last_seq", "attempt", "at", "crc_before", "crc_after", "data")
+_LOG = ("owner", "run", "first_seq", "last_seq", "attempt", "at", "crc_before", "crc_after", "data")
 
 
 @contextmanager
@@ -254,7 +254,7 @@ class PostgresCarrier:
         for part in _parts(records):
             row = packed(part, crc)
             crc, size = row.after, size + len(row.data)
-            values = (run.id, row.first, row.last, part[-1].attempt, row.at, row.before, row.after, row.data)
+            values = (run.owner, run.id, row.first, row.last, part[-1].attempt, row.at, row.before, row.after, row.data)
             await self._add("run_log", values, len(row.data))
         weight = size + len(run.turn or b"")
         await self._add("runs", _run_values(run, weight), len(run.turn or b""))
@@ -366,7 +366,7 @@ async def _runs_with_logs(connection: Connection) -> AsyncIterator[tuple[c.Carri
     """Each run and the rows of its log (none for a tombstone). Call it in a transaction."""
     async for found in connection.cursor(SQL["runs"], prefetch=BATCH):
         run = c.CarriedRun(**dict(zip(c.CarriedRun.__struct_fields__, found, strict=True)))
-        yield run, [] if run.hidden else await connection.fetch(SQL["log"], run.id)
+        yield run, [] if run.hidden else await connection.fetch(SQL["log"], run.owner, run.id)
 
 
 def _records_of(run: c.CarriedRun, rows: Sequence[Any]) -> list[Record]:

@@ -36,7 +36,7 @@ async def hide_run(connection: Connection, owner: str, run: str, at: int, how: i
     if row is None:
         return False
     await connection.execute(SQL["hide_run"], run, at, how)
-    await connection.execute(SQL["delete_log"], run)
+    await connection.execute(SQL["delete_log"], owner, run)
     await connection.execute(SQL["drop_signals"], run)
     if row["idem"] is not None:
         await connection.execute(SQL["delete_key"], owner, row["idem"])

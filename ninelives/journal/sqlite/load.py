@@ -23,6 +23,8 @@ from ninelives.journal.values import NewerStore as NewerStore
 NAME = "ninelives.db"
 BUSY_MS = 5000
 """How long a connection waits for a lock."""
+CARRIED_AT_ONCE = 64
+"""How many segments of an older schema one transaction carries over: at most about 16 MB."""
 _NAME_0_1 = "holdfast.db"
 """Version 0.1.0 used this name. Its data directories are used in place and keep their names."""
 
@@ -114,8 +116,25 @@ def migrate(db: apsw.Connection) -> None:
             db.execute(script)
             db.pragma("user_version", number)
             db.execute("COMMIT")
+    _carry_segments(db)
     if _format(db) != WRITTEN:
         db.execute(SQL["set_format"], (WRITTEN,))
+
+
+def _carry_segments(db: apsw.Connection) -> None:
+    """Give segments of older releases their owner (migration 10), some at a time: the write-ahead log and the file stay
+    small. A start that dies in between is continued by the next one."""
+    if not rows(db, "uncarried"):
+        return
+    left = True
+    while left:
+        with db:
+            db.execute(SQL["carry_segments"], (CARRIED_AT_ONCE,))
+            db.execute(SQL["carried_segments"], (CARRIED_AT_ONCE,))
+            left = db.changes() > 0
+        if left:
+            db.wal_checkpoint()
+    db.execute(SQL["end_carrying"])
 
 
 def _format(db: apsw.Connection) -> str | None:
@@ -205,12 +224,14 @@ class LoadedStore:
     def _scan(self, db: apsw.Connection, places: dict[int, tuple[str, int]]) -> None:
         crcs = {run: tail.crc for run, tail in self.tails.items()}
         hot: Any = db.execute(SQL["hot_rows"])
-        for row_id, n, seq, attempt, at, crc, data in hot:
+        for row_id, owner, n, seq, attempt, at, crc, data in hot:
             self.end_id = row_id + 1
             run, sealed = places.get(n, ("", 0))
             if not run or seq <= sealed:
                 continue
             tail = self.tails[run]
+            if owner != tail.owner:
+                raise Damaged(f"run {run}: entry {seq} belongs to another owner")
             record = Record(seq, attempt, at, data)
             crcs[run] = link(crcs[run], record)
             expected = tail.records[-1].seq + 1 if tail.records else sealed + 1

@@ -19,11 +19,32 @@ from ninelives.journal.sqlite.load import NAME, NewerStore, database_in, refuse_
 from ninelives.journal.values import Judge, Record, Report
 
 SQL = queries.load("sqlite", "maintenance")
+STORE = queries.load("sqlite", "store")
 MOVED = "moved"
 """A file in a data directory whose store was moved elsewhere. It keeps a server from starting with an empty store."""
 BESIDE = ("", "-wal", "-shm")
 EDITS_SCHEMA = 3
 """The first schema with conversation_edits. A check must also work before a start has migrated the store."""
+
+
+OWNER_SCHEMA = 10
+"""The first schema whose log has the owner in its key."""
+
+
+def _schema(db: apsw.Connection) -> int:
+    version: Any = db.pragma("user_version")
+    return int(version)
+
+
+def _segments_of(db: apsw.Connection) -> str:
+    """The query that finds the segments of a run."""
+    return "segments" if _schema(db) >= OWNER_SCHEMA else "old_segments"
+
+
+def _interruption(db: apsw.Connection) -> list[str]:
+    """A sentence where a start died while it upgraded the store."""
+    found = db.execute(STORE["uncarried"]).fetchall()
+    return ["an upgrade of the store was interrupted: start the server once, then check again"] if found else []
 
 
 def _open(path: Path) -> apsw.Connection:
@@ -41,7 +62,8 @@ def check(path: Path, judge: Judge, progress: Callable[[int, int], None] = lambd
         db.execute("BEGIN")
         try:
             refuse_newer(db)
-            report.schema = int(db.pragma("user_version"))
+            report.schema = _schema(db)
+            report.problems += _interruption(db)
             report.bytes = int(db.pragma("page_count")) * int(db.pragma("page_size"))
             report.problems += [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
             _check_runs(db, judge, report, progress)
@@ -87,7 +109,7 @@ def records_of(
     """All records of run number `n`, from segments and from the hot table, with their checksums verified."""
     records: list[Record] = []
     crc = origin(run)
-    for before, blob in _rows(db, "segments", n):
+    for before, blob in _rows(db, _segments_of(db), n):
         if before != crc:
             raise Damaged(f"run {run}: a segment does not follow the one before it")
         packed = unpack(blob, before, run)

@@ -41,10 +41,11 @@ SQL = queries.load("sqlite", "store")
 SESSIONS = queries.load("sqlite", "sessions")
 Marked = tuple[str, Fence, Fence | None, Mark]
 """A run with its fence before and after a mark."""
-_VALUES = "(?,?,?,?,?,?)"
+_VALUES = "(?,?,?,?,?,?,?)"
+_WIDTH = 7
 _INSERT = {
     # The only statement that is built. Few big inserts make the log fast; powers of two keep the set small.
-    1 << k: "INSERT INTO entries(run,seq,attempt,at,crc,data) VALUES " + ",".join([_VALUES] * (1 << k))
+    1 << k: "INSERT INTO entries(owner,run,seq,attempt,at,crc,data) VALUES " + ",".join([_VALUES] * (1 << k))
     for k in range(13)
 }
 
@@ -97,7 +98,7 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
     db.execute(SQL["insert_run"], row)
     n = fence.n
     values: list[apsw.SQLiteValue] = []
-    fence = replace(fence, seq=len(records) - 1, crc=_chain(n, fence.crc, records, values), conversation=taken)
+    fence = replace(fence, seq=len(records) - 1, crc=_chain(fence, records, values), conversation=taken)
     after = fence.after_mark(opening.ended) if opening.ended else fence
     fences.put(opening.run, after)
     if opening.ended:
@@ -169,21 +170,22 @@ def _new_run(
     return row, fence
 
 
-def _chain(n: int, crc: int, records: Sequence[Record], values: list[apsw.SQLiteValue]) -> int:
-    """Add a row of six values for each record to `values`. Returns the checksum after the last."""
+def _chain(fence: Fence, records: Sequence[Record], values: list[apsw.SQLiteValue]) -> int:
+    """Add a row of _WIDTH values for each record to `values`. Returns the checksum after the last."""
+    owner, n, crc = fence.owner, fence.n, fence.crc
     for record in records:
         seq, attempt, at, data = record.seq, record.attempt, record.at, record.data
         crc = crc32(data, (crc + seq * 31 + attempt * 1_000_003 + at) & 0xFFFFFFFF)  # journal.segments.link, inlined
-        values += (n, seq, attempt, at, crc, data)
+        values += (owner, n, seq, attempt, at, crc, data)
     return crc
 
 
 def _insert(db: apsw.Connection, fences: Fences, values: list[apsw.SQLiteValue]) -> int:
-    """Insert rows of six values each. Returns the id of the first row."""
-    rows, start, first = len(values) // 6, 0, 0
+    """Insert rows of _WIDTH values each. Returns the id of the first row."""
+    rows, start, first = len(values) // _WIDTH, 0, 0
     while start < rows:
         count = min(1 << ((rows - start).bit_length() - 1), 4096)
-        db.execute(_INSERT[count], values[start * 6 : (start + count) * 6])
+        db.execute(_INSERT[count], values[start * _WIDTH : (start + count) * _WIDTH])
         if not start:
             first = db.last_insert_rowid() - count + 1
         start += count
@@ -215,7 +217,7 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
         ):
             verdicts.append(is_fenced)
             continue
-        crc = _chain(fence.n, fence.crc, part.records, values)
+        crc = _chain(fence, part.records, values)
         fence = replace(fence, seq=fence.seq + len(part.records), crc=crc)
         after: Fence | None = fence
         if part.mark:  # the next slice must find it, even in the same append
@@ -266,7 +268,7 @@ def claim(
     attempt, overdue = fence.attempt + 1, fence.is_overdue(at)
     record = Record(fence.seq + 1, attempt, at, first(attempt, fence.parked, 0))
     values: list[apsw.SQLiteValue] = []
-    crc = _chain(fence.n, fence.crc, [record], values)
+    crc = _chain(fence, [record], values)
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, wake_at=0, asks="")
     fences.put(run, fence)
     db.execute(SQL["claim_run"], (fence.n, attempt, record.seq, at))
@@ -324,8 +326,8 @@ def forget(db: apsw.Connection, fences: Fences, gone: Sequence[Gone], since: int
         n, key, entry = row
         numbers.append(n)
         forgotten.append(run)
-        for statement, value in (("delete_run", n), ("delete_segments", n), ("drop_signals", run)):
-            db.execute(SQL[statement], (value,))
+        for statement, values in (("delete_run", (n,)), ("delete_segments", (owner, n)), ("drop_signals", (run,))):
+            db.execute(SQL[statement], values)
         if key is not None:
             db.execute(SQL["delete_key"], (owner, key))
         unlist(db, owner, run, entry)
@@ -345,7 +347,7 @@ def hide(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, how
     n, conversation, previous, key, entry = row
     fences.put(run, None)
     db.execute(SQL["hide_run"], (n, at, how))
-    db.execute(SQL["delete_segments"], (n,))
+    db.execute(SQL["delete_segments"], (owner, n))
     db.execute(SQL["drop_signals"], (run,))
     if key is not None:
         db.execute(SQL["delete_key"], (owner, key))

@@ -3,14 +3,15 @@
 -- the log ends just before it: after a failover to a standby that was behind, rows may be missing. A place that is taken
 -- at the same moment fails the whole statement.
 WITH written AS (
-  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
   FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
     AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
   CROSS JOIN LATERAL (
-    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+    SELECT r.owner FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
       AND (s.first_seq - 1, s.crc_before) =
-        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.run = s.run ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
+        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.owner = r.owner AND b.run = s.run
+          ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
   ) AS held
   RETURNING run
 )
@@ -19,14 +20,15 @@ SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM un
 -- name: append_contested
 -- The same after a taken place: skips the slice whose place it is, writes all others.
 WITH written AS (
-  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
   FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
     AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
   CROSS JOIN LATERAL (
-    SELECT FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
+    SELECT r.owner FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
       AND (s.first_seq - 1, s.crc_before) =
-        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.run = s.run ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
+        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.owner = r.owner AND b.run = s.run
+          ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
   ) AS held
   ON CONFLICT DO NOTHING RETURNING run
 )
@@ -50,14 +52,15 @@ WITH m AS (
     AS s (run, attempt, status, at, parked, ended, chains, wake_at, last_seq, bytes, turn, session, void, asks, gone, said,
       end_seq, end_crc), (SELECT ninelives_now() AS now) c
   WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended AND (s.end_seq, s.end_crc) =
-    (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.run = s.run ORDER BY b.first_seq DESC LIMIT 1)
+    (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.owner = r.owner AND b.run = s.run
+      ORDER BY b.first_seq DESC LIMIT 1)
   RETURNING r.id, r.n, r.owner, r.conversation, s.ended, s.chains, s.at, s.session, COALESCE(s.said, s.turn) AS turn
 ), written AS (
-  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-  SELECT s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
+  INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
   FROM unnest($17::text[], $18::int[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bigint[],
       $24::bytea[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
-  JOIN m ON m.id = s.run
+  JOIN m AS held ON held.id = s.run
 ), freed AS (
   UPDATE conversations c SET active = NULL, latest = CASE WHEN m.chains THEN m.id ELSE c.latest END
   FROM m WHERE m.ended AND c.owner = m.owner AND c.id = m.conversation AND c.active = m.id
@@ -74,9 +77,9 @@ SELECT id FROM m UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($2
 -- name: ends
 -- The end of the log and the attempt of runs, where this process does not know them.
 SELECT r.id, r.attempt, l.last_seq, l.crc_after,
-  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE run = r.id)::bigint AS bytes
+  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE owner = r.owner AND run = r.id)::bigint AS bytes
 FROM runs r CROSS JOIN LATERAL (
-  SELECT last_seq, crc_after FROM run_log WHERE run = r.id ORDER BY first_seq DESC LIMIT 1
+  SELECT last_seq, crc_after FROM run_log WHERE owner = r.owner AND run = r.id ORDER BY first_seq DESC LIMIT 1
 ) l WHERE r.id = ANY ($1::text[]) AND r.holder IS NOT NULL AND NOT r.ended;
 
 -- name: went_back
@@ -85,8 +88,9 @@ FROM runs r CROSS JOIN LATERAL (
 UPDATE runs r SET told_seq = GREATEST(r.told_seq, d.seq), parked = r.parked AND r.attempt != d.attempt,
   holder = CASE WHEN r.attempt = d.attempt THEN NULL ELSE r.holder END,
   status = CASE WHEN r.attempt = d.attempt THEN 'queued' ELSE r.status END
-FROM unnest($1::text[], $2::int[], $3::bigint[]) AS d (run, attempt, seq) CROSS JOIN LATERAL (
-  SELECT last_seq FROM run_log WHERE run_log.run = d.run ORDER BY first_seq DESC LIMIT 1
+FROM unnest($1::text[], $2::int[], $3::bigint[]) AS d (run, attempt, seq)
+JOIN runs o ON o.id = d.run CROSS JOIN LATERAL (
+  SELECT last_seq FROM run_log WHERE run_log.owner = o.owner AND run_log.run = d.run ORDER BY first_seq DESC LIMIT 1
 ) l
 WHERE r.id = d.run AND r.attempt <= d.attempt AND (r.holder IS NULL OR r.holder = $4 OR r.attempt < d.attempt)
   AND NOT r.ended AND l.last_seq < d.seq
@@ -95,7 +99,7 @@ RETURNING r.id, d.seq - l.last_seq AS lost, pg_notify('ninelives', $5);
 -- name: written
 -- The rows at the places of slices whose answer was lost.
 SELECT l.run, l.first_seq, l.attempt, l.data FROM unnest($1::text[], $2::bigint[]) AS d (run, first_seq)
-JOIN run_log l ON l.run = d.run AND l.first_seq = d.first_seq;
+JOIN runs r ON r.id = d.run JOIN run_log l ON l.owner = r.owner AND l.run = d.run AND l.first_seq = d.first_seq;
 
 -- name: marked
 -- The rows of runs whose mark had no answer.
@@ -109,14 +113,15 @@ FROM unnest($1::text[], $2::text[], $3::bigint[], $5::bigint[]) WITH ORDINALITY 
 JOIN runs r ON r.id = q.run AND r.owner = q.owner AND r.hidden = 0
 LEFT JOIN LATERAL (
   SELECT p.last_seq >= q.place AND (p.first_seq = 0 OR p.attempt = q.seen) AS at_place FROM run_log p
-  WHERE q.seen >= 0 AND p.run = q.run AND p.first_seq <= q.place ORDER BY p.first_seq DESC LIMIT 1
+  WHERE q.seen >= 0 AND p.owner = q.owner AND p.run = q.run AND p.first_seq <= q.place ORDER BY p.first_seq DESC LIMIT 1
 ) seen ON true
 LEFT JOIN LATERAL (
   SELECT * FROM (
     SELECT near.*, sum(octet_length(near.data)) OVER (ORDER BY near.first_seq) - octet_length(near.data) AS ahead
     FROM (
-      SELECT first_seq, last_seq, crc_before, crc_after, data FROM run_log WHERE run = q.run AND first_seq >= COALESCE(
-        (SELECT first_seq FROM run_log WHERE run = q.run AND first_seq <= q.place + 1 ORDER BY first_seq DESC LIMIT 1), 0)
+      SELECT first_seq, last_seq, crc_before, crc_after, data FROM run_log
+      WHERE owner = q.owner AND run = q.run AND first_seq >= COALESCE((SELECT first_seq FROM run_log
+        WHERE owner = q.owner AND run = q.run AND first_seq <= q.place + 1 ORDER BY first_seq DESC LIMIT 1), 0)
       ORDER BY first_seq LIMIT 512
     ) near
   ) measured WHERE ahead < $4

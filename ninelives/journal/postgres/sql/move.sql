@@ -43,7 +43,7 @@ FROM runs ORDER BY n;
 
 -- name: log
 -- The log of a run.
-SELECT first_seq, last_seq, crc_before, crc_after, data FROM run_log WHERE run = $1 ORDER BY first_seq;
+SELECT first_seq, last_seq, crc_before, crc_after, data FROM run_log WHERE owner = $1 AND run = $2 ORDER BY first_seq;
 
 -- name: keys
 -- All idempotency keys.
@@ -143,7 +143,7 @@ SELECT 'items were removed from the conversation ' || e.conversation || ', which
 WHERE NOT EXISTS (SELECT FROM conversations c WHERE c.owner = e.owner AND c.id = e.conversation)
 UNION ALL
 SELECT 'there is a log of the run ' || l.run || ', which does not exist' FROM run_log l
-WHERE NOT EXISTS (SELECT FROM runs r WHERE r.id = l.run AND r.hidden = 0) GROUP BY l.run;
+WHERE NOT EXISTS (SELECT FROM runs r WHERE r.owner = l.owner AND r.id = l.run AND r.hidden = 0) GROUP BY l.run;
 
 -- name: count
 -- The number of runs.

@@ -71,10 +71,10 @@ WITH begun AS (
     $20::text, $21::text, $22::text, $23::text, $24::bytea, $25::bytea, $26::text, $27::text, $28::boolean,
     CASE WHEN $28 THEN $4::text END, $29::text, $30::bigint, CASE WHEN $31::boolean THEN c.now ELSE 0 END
   FROM (SELECT ninelives_now() AS now) c WHERE NOT EXISTS ({lost})
-  RETURNING id
+  RETURNING owner, id
 ), log AS (
-  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-  SELECT id, 0, $16::bigint, $11::integer, $18::bigint, $32::bigint, $33::bigint, $34::bytea FROM begun
+  INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  SELECT owner, id, 0, $16::bigint, $11::integer, $18::bigint, $32::bigint, $33::bigint, $34::bytea FROM begun
 )
 SELECT (SELECT count(pg_notify('ninelives', p)) FROM unnest($35::text[]) AS p) FROM begun;
 
@@ -116,7 +116,7 @@ WHERE id = $1 AND attempt = $3 AND ended = $6 AND (holder IS NULL OR holder = $2
 
 -- name: first_records
 -- The first records of a run, where the answer to its opening was lost.
-SELECT data FROM run_log WHERE run = $1 AND first_seq = 0;
+SELECT data FROM run_log WHERE owner = $1 AND run = $2 AND first_seq = 0;
 
 -- name: unclaimed
 -- A part of `claim_look`, `claimable` and `queued`: the runs that nobody holds (r). A run that is kept until delivery
@@ -135,31 +135,31 @@ WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
 -- Locks a run that nobody holds, with the end of its log. Skips a run that another transaction has locked.
 SELECT r.owner, r.attempt, r.parked, r.told_seq, (r.wake_at > 0 AND r.wake_at <= c.now) OR (r.kept = 'delivery' AND NOT r.waits
     AND r.lost_at > 0 AND r.asks = '' AND r.lost_at + r.resend_ms <= c.now) AS overdue,
-  (SELECT ROW(last_seq, crc_after) FROM run_log WHERE run = $2 ORDER BY first_seq DESC LIMIT 1) AS last,
-  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE run = $2)::bigint AS bytes
+  (SELECT ROW(last_seq, crc_after) FROM run_log WHERE owner = r.owner AND run = $2 ORDER BY first_seq DESC LIMIT 1) AS last,
+  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE owner = r.owner AND run = $2)::bigint AS bytes
 {unclaimed} AND r.id = $2 FOR UPDATE OF r SKIP LOCKED;
 
 -- name: claim_mine
 -- The run and the end of its log, where this attempt holds it: a claim whose answer was lost.
 SELECT r.owner, r.attempt, l.first_seq, l.crc_before, l.crc_after, l.at, l.data,
-  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE run = $1)::bigint AS bytes
+  (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE owner = r.owner AND run = $1)::bigint AS bytes
 FROM runs r
-CROSS JOIN LATERAL (SELECT * FROM run_log WHERE run = $1 ORDER BY first_seq DESC LIMIT 1) l
+CROSS JOIN LATERAL (SELECT * FROM run_log WHERE owner = r.owner AND run = $1 ORDER BY first_seq DESC LIMIT 1) l
 WHERE r.id = $1 AND r.holder = $2 AND r.attempt = $3 AND NOT r.ended;
 
 -- name: log_end
 -- The end of a run's log.
-SELECT last_seq, crc_after FROM run_log WHERE run = $1 ORDER BY first_seq DESC LIMIT 1;
+SELECT last_seq, crc_after FROM run_log WHERE owner = $1 AND run = $2 ORDER BY first_seq DESC LIMIT 1;
 
 -- name: claim_run
 -- Starts a new attempt if its record is the next of the log. The old holder may have been faster.
 WITH marker AS (
-  INSERT INTO run_log (run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-  VALUES ($1, $2, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING 1
+  INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
+  VALUES ($11, $1, $2, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING 1
 ), taken AS (
   UPDATE runs SET attempt = $3, parked = false, status = 'running', last_seq = $2, updated_at = $4, holder = $8,
     held_until = ninelives_now() + $9::bigint, wake_at = 0, asks = '', told_seq = 0
-  WHERE id = $1 AND EXISTS (SELECT FROM marker)
+  WHERE owner = $11 AND id = $1 AND EXISTS (SELECT FROM marker)
 )
 SELECT pg_notify('ninelives', $10) FROM marker;
 
@@ -207,7 +207,7 @@ UPDATE runs SET hidden = $3, ended = true, status = 'deleted', holder = NULL, id
 
 -- name: delete_log
 -- Deletes the log of a run.
-DELETE FROM run_log WHERE run = $1;
+DELETE FROM run_log WHERE owner = $1 AND run = $2;
 
 -- name: drop_signals
 -- Deletes the pending signals of a run.
@@ -225,7 +225,7 @@ WITH gone AS (
   WHERE runs.owner = g.owner AND runs.id = g.id AND runs.ended AND runs.kept != 'stored'
   RETURNING runs.owner, runs.id, runs.idem, runs.entry
 ), records AS (
-  DELETE FROM run_log USING gone WHERE run_log.run = gone.id
+  DELETE FROM run_log USING gone WHERE run_log.owner = gone.owner AND run_log.run = gone.id
 ), quiet AS (
   DELETE FROM signals USING gone WHERE signals.run = gone.id
 ), freed AS (

@@ -166,8 +166,8 @@ WITH gone AS (
     SELECT n FROM runs AS dead WHERE hidden > 0 AND turn IS NULL AND updated_at < $1 AND NOT EXISTS (
       SELECT FROM runs AS later WHERE later.owner = dead.owner AND later.previous = dead.id
     ) LIMIT 500
-  ) RETURNING id
-), rest AS (DELETE FROM run_log USING gone WHERE run_log.run = gone.id)
+  ) RETURNING owner, id
+), rest AS (DELETE FROM run_log USING gone WHERE run_log.owner = gone.owner AND run_log.run = gone.id)
 DELETE FROM signals USING gone WHERE signals.run = gone.id;
 
 -- name: usage

@@ -8,6 +8,10 @@ SELECT run, seq, attempt, at, crc, data FROM entries ORDER BY id;
 
 -- name: segments
 -- The packed records of a run.
+SELECT crc, data FROM segments WHERE owner = (SELECT owner FROM runs WHERE n = ?1) AND run = ?1 ORDER BY first_seq;
+
+-- name: old_segments
+-- The same before schema 10.
 SELECT crc, data FROM segments WHERE run = ? ORDER BY first_seq;
 
 -- name: loose_ends

@@ -135,7 +135,7 @@ UPDATE runs SET hidden = ?3, ended = 1, status = 'deleted', idem = NULL, metadat
 
 -- name: delete_segments
 -- Delete the segments of a run.
-DELETE FROM segments WHERE run = ?;
+DELETE FROM segments WHERE owner = ? AND run = ?;
 
 -- name: delete_key
 -- Free an idempotency key.
@@ -153,7 +153,7 @@ DELETE FROM runs WHERE n = ?;
 -- Overwrite the rows of runs (?1: a JSON list of numbers) in the hot table, from a row on. They are not deleted: the
 -- newest row must stay, and a deletion in the middle would copy records of other runs to other pages. `trim` deletes
 -- them in order.
-UPDATE entries SET run = 0, seq = 0, attempt = 0, at = 0, crc = 0, data = x''
+UPDATE entries SET owner = '', run = 0, seq = 0, attempt = 0, at = 0, crc = 0, data = x''
 WHERE id >= ?2 AND run IN (SELECT value FROM json_each(?1));
 
 -- name: ancestor
@@ -214,14 +214,14 @@ SELECT id FROM runs WHERE owner = ? AND asks = ? AND asks != '' AND hidden = 0 O
 -- name: segment
 -- How far a run is sealed, and the segment with the first record after a position.
 SELECT runs.sealed_seq, segments.crc, segments.data FROM runs
-LEFT JOIN segments ON segments.run = runs.n AND segments.last_seq > ?3
+LEFT JOIN segments ON segments.owner = runs.owner AND segments.run = runs.n AND segments.last_seq > ?3
 WHERE runs.owner = ?1 AND runs.id = ?2 AND runs.hidden = 0
 ORDER BY segments.first_seq LIMIT 1;
 
 -- name: insert_segment
 -- Store a segment, unless the run was deleted meanwhile.
-INSERT INTO segments (run, first_seq, last_seq, crc, data)
-SELECT ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0;
+INSERT INTO segments (owner, run, first_seq, last_seq, crc, data)
+SELECT owner, ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0;
 
 -- name: seal_run
 -- Note how far a run is sealed.
@@ -249,7 +249,7 @@ WHERE ended = 1 AND hidden = 0 AND sealed_seq < last_seq ORDER BY n;
 
 -- name: hot_rows
 -- The hot table, in the order of writing.
-SELECT id, run, seq, attempt, at, crc, data FROM entries ORDER BY id;
+SELECT id, owner, run, seq, attempt, at, crc, data FROM entries ORDER BY id;
 
 -- name: grant
 -- Lets one call run without approval.
@@ -393,6 +393,24 @@ DELETE FROM runs WHERE n IN (
 -- name: usage
 -- How much each owner stores.
 SELECT owner, COUNT(*), SUM(bytes), SUM(pinned) FROM runs WHERE hidden = 0 GROUP BY owner ORDER BY SUM(bytes) DESC;
+
+-- name: uncarried
+-- Whether segments of older releases wait to be carried over.
+SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'segments_9';
+
+-- name: carry_segments
+-- Copy the first segments of older releases into the table whose key has the owner.
+INSERT INTO segments (owner, run, first_seq, last_seq, crc, data)
+SELECT COALESCE(r.owner, ''), s.run, s.first_seq, s.last_seq, s.crc, s.data FROM segments_9 s LEFT JOIN runs r ON r.n = s.run
+WHERE s.rowid IN (SELECT rowid FROM segments_9 ORDER BY rowid LIMIT ?1);
+
+-- name: carried_segments
+-- Delete what was just copied.
+DELETE FROM segments_9 WHERE rowid IN (SELECT rowid FROM segments_9 ORDER BY rowid LIMIT ?1);
+
+-- name: end_carrying
+-- All segments are carried over.
+DROP TABLE segments_9;
 
 -- name: clean
 -- Whether the last process closed the store.
