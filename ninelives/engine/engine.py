@@ -164,7 +164,7 @@ class Engine:
         if held.wished:
             self._workers.signalled(held.run)
         if held.left_ms > self.limits.leave_grace_s * 1000 and not self.readers.is_read(held.run):
-            self._workers.leave_first_attempt(held.run)
+            self._workers.leave_uncalled(held.run)
 
     # requests
 

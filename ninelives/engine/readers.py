@@ -219,9 +219,9 @@ class DeliveryTracker:
         self._log = parts.log
         self._tasks = tasks
         self._delivered: list[Gone] = []
-        self.untold: dict[Gone, int] = {}
-        """Losses that the store has not taken yet, and when they happened. It must be asked then what a request
-        joins."""
+        self.untold: dict[Gone, tuple[int, bool]] = {}
+        """Losses that the store has not taken yet, when they happened, and whether the caller left. It must be asked
+        then what a request joins."""
         self._tells_at_drain = parts.durable.peers.shared
         self._draining = False
 
@@ -253,13 +253,13 @@ class DeliveryTracker:
     async def lost(self, owner: str, run: str) -> None:
         """The connection broke before."""
         if not self._draining or self._tells_at_drain:
-            self.untold[owner, run] = self._now_ms()
+            self.untold[owner, run] = self._now_ms(), not self._draining
             await self._say(self.tell_losses())
 
     async def tell_losses(self) -> None:
         """Tell what was not told yet. Raises StoreUnavailable."""
-        for (owner, run), at in list(self.untold.items()):
-            await self._deliveries.lost(owner, run, at)
+        for (owner, run), (at, left) in list(self.untold.items()):
+            await self._deliveries.lost(owner, run, at, left=left)
             self.untold.pop((owner, run), None)
 
     async def _say(self, word: Awaitable[None]) -> None:

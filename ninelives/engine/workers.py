@@ -585,11 +585,14 @@ class Workers:
         if (worker := self.by_run.get(run)) is not None:
             worker.leave()
 
-    def leave_first_attempt(self, run: str) -> None:
-        """The store says that the caller of a run is gone. It does not say whether the caller left or its server died,
-        which is no leave (B6). A run in its first attempt has met no death. A detached one goes on in any case."""
+    def leave_uncalled(self, run: str) -> None:
+        """The store says that a run which is driven here has no caller (HeldRun.left_ms). One that is kept until its
+        delivery goes on all the same where a person answered its question: that person is told of its end."""
         worker = self.by_run.get(run)
-        if worker is not None and worker.run.attempt == 1 and not worker.run.detached:
+        if worker is None or worker.run.detached:
+            return
+        answered = ClaimEvent.ANSWERED in worker.run.happened
+        if not (answered and worker.run.accepted.spec.kept == "delivery"):
             worker.leave()
 
     # all runs

@@ -175,7 +175,10 @@ class Deliveries(Protocol):
     connection is lost, the same request (Asked.match) takes over: open() gives it the newest such run, which then has
     a waiting caller again, and waits for its caller no longer (wake_at is 0, unless a question is open). Two concurrent
     retries therefore get different runs. A process speaks of its own callers only: calls for runs without a caller that
-    waits here change nothing. An answer is delivered once, and a late report of a loss is ignored."""
+    waits here change nothing. An answer is delivered once, and a late report of a loss is ignored.
+
+    A process may be taken for gone although it was only frozen. Its callers wait there again from its next beat on,
+    unless a retried request has taken their place; and what it reports of them before that counts."""
 
     async def answered(self, told: Sequence[Gone]) -> None:
         """All that there is was delivered of these runs (owner, run). If a run has ended, a request that is sent again
@@ -189,9 +192,10 @@ class Deliveries(Protocol):
         Any process may say so."""
         ...
 
-    async def lost(self, owner: str, run: str, at: int) -> None:
+    async def lost(self, owner: str, run: str, at: int, *, left: bool = True) -> None:
         """The connection of the waiting caller was lost. If nobody holds the run, it is not stored and no question is
-        open, it waits for the same request from now on (wake_at)."""
+        open, it waits for the same request from now on (wake_at). `left`: it was the caller who went, not the server;
+        the holder learns it (HeldRun.left_ms)."""
         ...
 
     async def strand(self, at: int) -> None:

@@ -174,7 +174,9 @@ class HeldRun(Struct, frozen=True):
     wished: bool
     """A signal is pending."""
     left_ms: int
-    """How long ago its caller left, if the run is not a stored one; 0 if nobody left it."""
+    """How long ago its caller left, as a living process saw it. The end of the caller's process is no leave; it counts
+    for a run that is kept until its delivery, because that does nothing without a connection (B6). 0 otherwise, and for
+    stored runs."""
 
 
 class Signal(Struct, frozen=True):

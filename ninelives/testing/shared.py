@@ -10,6 +10,7 @@ from typing import Any
 from ninelives.core.admission import Asked
 from ninelives.journal.accounts.base import AuditLog, Keys
 from ninelives.journal.base import Conversations, Ledger, Notifier, Peers, Sessions, Upkeep
+from ninelives.journal.fair import FAIR, Fairness
 from ninelives.journal.memory.deliveries import MemoryDeliveries
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.memory.tables import MemoryRun
@@ -53,13 +54,14 @@ class SharedMemory(MemoryStore):
         self._leases: dict[str, float] = {}
         self._since: dict[str, float] = {}
         """Since when each process has beaten without a gap."""
-        self._left: set[str] = set()
+        self._left: dict[str, float] = {}
+        """Processes that ended, or whose end was noticed, and when."""
         self._works: dict[str, bool] = {}
         self._homes: dict[tuple[str, str], str] = {}
         self._callers: dict[str, str] = {}
-        """At which process the caller of a run waits, or waited last."""
+        """At which process the caller of a run waits, or is thought to have waited when that process ended."""
         self._speaker = ""
-        """The process whose opening is carried out."""
+        """The process whose opening, or question for work, is carried out."""
         super().__init__(clock, lease_s, now_ms)
         self.bells: dict[str, Notifier] = {}
         self._is_lost = is_lost
@@ -79,7 +81,7 @@ class SharedMemory(MemoryStore):
         """A process ended cleanly: its claims are free at once."""
         self.bells.pop(holder, None)
         self._leases.pop(holder, None)
-        self._left.add(holder)
+        self._left[holder] = self._clock()
 
     def ring(self, holder: str, topics: Iterable[str]) -> None:
         """Notify all other processes."""
@@ -106,15 +108,36 @@ class SharedMemory(MemoryStore):
     def _beaten(self, holder: str) -> None:
         if not self.alive(holder):
             self._since[holder] = self._clock()
+            self._welcome_back(holder)
         self._leases[holder] = self._clock() + self._lease_s
-        self._left.discard(holder)
+        self._left.pop(holder, None)
+
+    def _welcome_back(self, holder: str) -> None:
+        """The callers of a process that was taken for gone wait there again."""
+        for name, run in self._runs.items():
+            if self._callers.get(name) == holder and not run.waits and run.lost_at:
+                self.deliveries.wait_again(name, run.credential)
+
+    def heard_since_free(self, process: str, run: MemoryRun) -> bool:
+        """Whether a process has beaten since nobody holds the run. Before that both may have died in one moment."""
+        holder = run.holder
+        if holder is None:
+            return True
+        if holder in self._left:
+            free = self._left[holder]
+        elif self._since.get(holder, 0.0) < run.lease_until:
+            free = max(self._leases.get(holder, 0.0), run.lease_until)
+        else:
+            free = self._since[holder]
+        return self._leases.get(process, 0.0) - self._lease_s >= free
 
     def _time(self, given: int) -> int:
         return self._now_ms()
 
     def waits_at(self, run: str, holder: str) -> bool:
-        """Whether a caller waits for the run at this process."""
-        return run in self._runs and self._runs[run].waits and self._callers.get(run) == holder
+        """Whether a caller waits for the run at this process, as far as that process knows."""
+        found = self._runs.get(run)
+        return found is not None and (found.waits or found.lost_at > 0) and self._callers.get(run) == holder
 
     async def open_for(self, holder: str, opening: Opening) -> Opened | Attached:
         """Open a run for a caller of this process. The caller waits there from now on."""
@@ -133,11 +156,13 @@ class SharedDeliveries(MemoryDeliveries):
         self._store = store
 
     def caller_waits(self, name: str) -> bool:
-        """See MemoryDeliveries.caller_waits."""
-        return self._runs[name].waits and self._store.alive(self._store._callers.get(name, ""))
+        """See MemoryDeliveries.caller_waits. Of its own callers a process knows it."""
+        run, process = self._runs[name], self._store._callers.get(name, "")
+        known = process == self._store._speaker or self._store.heard_since_free(process, run)
+        return run.waits and self._store.alive(process) and known
 
     def _speaks_of(self, name: str) -> bool:
-        return self._runs[name].waits  # SeatDeliveries has checked at which process
+        return True  # SeatDeliveries has checked at which process
 
     def _can_join(self, name: str, asked: Asked, at: int) -> bool:
         """A run whose connection was lost. Also one whose caller waits at another process, if that process is gone or
@@ -149,11 +174,17 @@ class SharedDeliveries(MemoryDeliveries):
             return False
         return not self._store.alive(process) or (asked.counted and asked.credential == run.credential)
 
+    async def lost(self, owner: str, run: str, at: int, *, left: bool = True) -> None:
+        """See Deliveries.lost. No process speaks of this caller any more."""
+        await super().lost(owner, run, at, left=left)
+        if self._runs[run].owner == owner:
+            self._store._callers.pop(run, None)
+
     async def strand(self, at: int) -> None:
         """See Deliveries.strand. Marks the callers of processes that are gone as lost."""
         for name, run in self._runs.items():
-            if run.waits and not self.caller_waits(name):
-                run.waits, run.lost_at = False, self._now_ms()
+            if run.waits and not self._store.alive(self._store._callers.get(name, "")):
+                run.waits, run.lost_at, run.left = False, self._now_ms(), False
                 if run.status == "running" and not self._is_held(run):
                     run.status = "queued"
 
@@ -204,10 +235,10 @@ class SeatDeliveries:
         """See Deliveries.answered."""
         await self._store.deliveries.answered([each for each in told if self._store.waits_at(each[1], self._holder)])
 
-    async def lost(self, owner: str, run: str, at: int) -> None:
+    async def lost(self, owner: str, run: str, at: int, *, left: bool = True) -> None:
         """See Deliveries.lost."""
         if self._store.waits_at(run, self._holder):
-            await self._store.deliveries.lost(owner, run, self._store._now_ms())
+            await self._store.deliveries.lost(owner, run, self._store._now_ms(), left=left)
 
 
 class Seat:
@@ -271,6 +302,11 @@ class Seat:
         parked = any(part.mark is not None and part.mark.parked for part in written)
         self._store.ring(self._holder, [*(part.run for part in written), *(["work"] if parked else [])])
         return verdicts
+
+    async def claimable(self, limit: int, now: int, fairness: Fairness = FAIR) -> list[Gone]:
+        """See Catalog.claimable."""
+        self._store._speaker = self._holder
+        return await self._store.claimable(limit, now, fairness)
 
     async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:
         """See Journal.claim."""

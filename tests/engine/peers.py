@@ -192,6 +192,10 @@ class House:
         """All runs: who holds each, and its attempt."""
         return {name: (run.holder, run.attempt) for name, run in self.store._runs.items()}
 
+    async def is_lost(self, run: str) -> bool:
+        """Whether the store knows that the caller of a run has no connection."""
+        return self.store._runs[run].lost_at > 0
+
     async def dies(self, n: int) -> None:
         """kill -9: nothing more is said, and the lease runs out."""
         await self.engines[n].stop()
@@ -270,6 +274,11 @@ class PostgresHouse(House):
         """See House.rows."""
         found = await server().run(self._url, "SELECT id, holder, attempt FROM runs")
         return {row["id"]: (row["holder"], row["attempt"]) for row in found}
+
+    async def is_lost(self, run: str) -> bool:
+        """See House.is_lost."""
+        found = await server().run(self._url, "SELECT lost_at > 0 AS lost FROM runs WHERE id = '%s'" % run)  # noqa: UP031
+        return bool(found[0]["lost"])
 
     async def dies(self, n: int) -> None:
         """See House.dies."""

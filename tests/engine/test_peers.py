@@ -10,6 +10,7 @@ import pytest
 
 from ninelives.core.errors import ClientError, ServerError
 from ninelives.core.events import AttemptStarted, Entry
+from ninelives.core.spec import Kept
 from ninelives.core.state import apply
 from ninelives.dialects.chat.frames import ChatProjection
 from ninelives.engine.base import Broken
@@ -365,3 +366,53 @@ async def test_P11_a_process_that_takes_its_own_lost_run_again_ends_the_attempt_
     await asyncio.wait_for(engine._workers.drive(again), 60)  # the store knows nothing of it: it is fenced
     assert before.gone and again.gone
     assert ticket.run not in engine._workers.by_run
+
+
+# callers whose process goes (B6)
+
+
+async def is_compared(house: House, n: int, run: str) -> None:
+    """A process has compared its runs with the store, a grace after the store knew that the caller of one is lost."""
+    await until(lambda: house.is_lost(run), "the loss")
+    before = house.valves[n].calls["held"]
+    await until(lambda: house.valves[n].calls["held"] >= before + 3, "the beats")
+
+
+@pytest.mark.parametrize("kept", ["hours", "delivery"])
+@pytest.mark.parametrize("drains", [False, True])
+async def test_B6_the_end_of_the_process_of_a_caller_is_no_leave(house: House, kept: Kept, drains: bool) -> None:
+    """A run that is kept until its delivery needs a connection. Any other goes on, also in its first attempt."""
+    door = await house.engine(works=False)
+    await house.engine()
+    house.books["hi"], house.holds["1"] = LOOK, asyncio.Event()
+    ticket = await door.submit(order("hi", kept=kept))
+    await until(lambda: house.deeds, "the tool")
+    if drains:
+        await door.drain(0.0)
+        await door.close(OWNER, ticket, whole=False)
+    else:
+        await house.dies(0)
+    await is_compared(house, 1, ticket.run)
+    house.holds["1"].set()
+    if kept == "hours":
+        assert await ended(house, ticket.run, 1) == "completed"
+        assert len(house.asked) == 2
+    else:
+        await until(lambda: not house.engines[1].stats()["active"], "the parking")
+        assert len(house.asked) == 1 and (await house.rows())[ticket.run] == (None, 1)
+
+
+async def test_B6_a_leave_that_another_process_sees_parks_a_run_in_any_attempt(house: House) -> None:
+    door = await house.engine(works=False)
+    await house.engine()
+    house.books["hi"], house.holds["1"] = LOOK, asyncio.Event()
+    ticket = await door.submit(order("hi", kept="hours"))
+    await until(lambda: house.deeds, "the tool")
+    await house.dies(1)
+    await house.engine()
+    await until(lambda: sum(house.deeds.values()) == 2, "the second attempt")
+    await door.close(OWNER, ticket, whole=False)
+    await is_compared(house, 2, ticket.run)
+    house.holds["1"].set()
+    await until(lambda: not house.engines[2].stats()["active"], "the parking")
+    assert len(house.asked) == 1 and (await house.rows())[ticket.run] == (None, 2)

@@ -13,6 +13,7 @@ from ninelives.core.events import RunInterrupted
 from ninelives.core.spec import Strategy
 from ninelives.core.state import RunState
 from ninelives.engine.base import Order, Ticket
+from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.engine import Engine
 from ninelives.testing.playbook import asked, said
 from tests.engine.peers import OWNER, House, order, until
@@ -78,7 +79,7 @@ async def test_c7_interrupt_ends_the_run_at_a_safe_point_and_keeps_its_work(
     engine = await house.engine()
     run = await working(house, engine, place)
     task = asyncio.create_task(engine.submit(beside("next", "interrupt", place)))
-    await until(lambda: engine.durable.signals(run), "the signal")
+    await until(lambda: ClaimEvent.INTERRUPT in engine.readers.lives[run].happened, "the signal")
     state = await engine.look(OWNER, run)
     assert state is not None and not state.ended, "a tool is under way"
     house.holds["1"].set()

@@ -273,7 +273,7 @@ class Door:
         self._watch.note(f"the answer to {call[0]} is lost")
         if call[0] == "open" and (isinstance(result, Opened) or result.again):  # its caller is told of a failure
             asked = call[1][0].asked
-            at_once(self._inner.deliveries.lost(asked.owner, result.run, self._life.world.steady_ms()))
+            at_once(self._inner.deliveries.lost(asked.owner, result.run, self._life.world.steady_ms(), left=False))
         match result:
             case Opened() if call[1][0].holder:
                 self._doubts.append((result.run, 1))
@@ -286,7 +286,9 @@ class Door:
                         self._unheard.append(part)
                     else:  # its caller is told of a failure, and the run is tried no more
                         asked = part.opening.asked
-                        at_once(self._inner.deliveries.lost(asked.owner, part.run, self._life.world.steady_ms()))
+                        at_once(
+                            self._inner.deliveries.lost(asked.owner, part.run, self._life.world.steady_ms(), left=False)
+                        )
                         self._doubts.append((part.run, 1))
 
     def _give_back(self) -> None:
@@ -324,11 +326,11 @@ class DoorDeliveries:
         self._reach()
         await self._inner.rest_given(owner, run)
 
-    async def lost(self, owner: str, run: str, at: int) -> None:
+    async def lost(self, owner: str, run: str, at: int, *, left: bool) -> None:
         """See Deliveries.lost."""
         self._reach()
         self._watch.note(f"lost {run[-4:]}")
-        await self._inner.lost(owner, run, at)
+        await self._inner.lost(owner, run, at, left=left)
 
     async def strand(self, at: int) -> None:
         """See Deliveries.strand."""

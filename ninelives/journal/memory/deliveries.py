@@ -49,7 +49,7 @@ class MemoryDeliveries:
     def wait_again(self, name: str, credential: str) -> None:
         """A retried request takes over a run."""
         run = self._runs[name]
-        run.waits, run.lost_at, run.credential = True, 0, credential
+        run.waits, run.lost_at, run.left, run.credential = True, 0, False, credential
         run.wake_at = run.wake_at if run.asks else 0
 
     async def answered(self, told: Sequence[Gone]) -> None:
@@ -65,12 +65,12 @@ class MemoryDeliveries:
         if found is not None and found.owner == owner and found.ended and not (found.waits or found.lost_at):
             found.delivered = found.delivered or self._now_ms()
 
-    async def lost(self, owner: str, run: str, at: int) -> None:
+    async def lost(self, owner: str, run: str, at: int, *, left: bool = True) -> None:
         """See Deliveries.lost."""
         found = self._runs.get(run)
         if found is None or found.owner != owner or not self._speaks_of(run):
             return
-        found.waits, found.lost_at = False, at
+        found.waits, found.lost_at, found.left = False, at, left
         if not found.asks and found.kept != "stored" and not self._is_held(found):
             found.wake_at = found.window_end
 
@@ -91,7 +91,7 @@ class MemoryDeliveries:
 
 def deliver(run: MemoryRun, at: int) -> None:
     """Nobody waits for the answer any more. If the run has ended, it was delivered."""
-    run.waits, run.lost_at, run.delivered = False, 0, at if run.ended else 0
+    run.waits, run.lost_at, run.left, run.delivered = False, 0, False, at if run.ended else 0
 
 
 def wake_at(run: MemoryRun, mark: Mark) -> int:
@@ -163,7 +163,8 @@ class MemoryWaiting:
 
 def left_ms(run: MemoryRun, now: int) -> int:
     """See HeldRun.left_ms."""
-    return max(1, now - run.lost_at) if run.lost_at and run.kept != "stored" else 0
+    counts = run.kept == "delivery" or (run.kept == "hours" and run.left)
+    return max(1, now - run.lost_at) if run.lost_at and counts else 0
 
 
 class MemoryPeers(Alone):

@@ -48,6 +48,8 @@ class MemoryRun(Struct):
     """A caller waits for the answer on a connection."""
     lost_at: int = 0
     """When that connection was lost; 0 if it was not."""
+    left: bool = False
+    """With `lost_at`: a living process saw the caller leave."""
     delivered: int = 0
     """When the answer was delivered; 0 if it was not."""
     used_at: int = 0

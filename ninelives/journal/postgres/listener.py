@@ -161,7 +161,8 @@ class Listener:
             rounds += 1
             await self._events.on_tick()
             if self.locked:
-                await _change(connection, "revive", self._holder)
+                if await _change(connection, "revive", self._holder):
+                    await _change(connection, "welcome_back", self._holder, notify_payloads(self._holder, ["work"])[0])
             elif await self._acquire_lock(connection):
                 self.locked = True
                 await self._events.on_connected()

@@ -345,7 +345,7 @@ def _run_values(run: c.CarriedRun, size: int) -> tuple[Any, ...]:
     values = dict(zip(_RUN, astuple(run), strict=False))
     over = max(run.updated_at, 1)
     values |= {"ended_at": over if run.ended else 0, "delivered_at": over if run.delivered else 0}
-    values |= {"waiter": NOBODY if run.waits else None, "bytes": size}
+    values |= {"waiter": NOBODY if run.waits or run.lost_at else None, "bytes": size}
     return tuple(values[name] for name in _RUN)
 
 

@@ -66,9 +66,9 @@ class PostgresDeliveries:
         """See Deliveries.rest_given."""
         await self._connections.execute(SQL["rest_given"], owner, run)
 
-    async def lost(self, owner: str, run: str, at: int) -> None:
+    async def lost(self, owner: str, run: str, at: int, *, left: bool = True) -> None:
         """See Deliveries.lost."""
-        await self._connections.execute(SQL["lose"], owner, run, self._holder)
+        await self._connections.execute(SQL["lose"], owner, run, self._holder, left)
 
     async def strand(self, at: int) -> None:
         """See Deliveries.strand. Affects only the callers of processes that are gone."""

@@ -159,11 +159,14 @@ class PostgresStore:
         own = holder == self._identity.holder
         who = self._identity if own else Identity(holder, holder, True)
         key = lock_key(holder) if own and self._listener.locked else None
-        expired = await self._connections.fetchval(
+        ((anew, missed),) = await self._connections.fetch(
             PEERS["beat"], holder, who.name, who.works, self._lease_ms, key, limit_s=self._lease_ms / 3000
         )
-        if expired and own:
+        if anew and own:
             self._log.forget_runs()
+        if missed:
+            (payload,) = notify_payloads(holder, ["work"])
+            await self._connections.execute(PEERS["welcome_back"], holder, payload)
         await self._release_unconfirmed()
 
     async def read(self, owner: str, run: str, after: int, seen: int = -1) -> list[Record]:

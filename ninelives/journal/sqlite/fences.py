@@ -32,6 +32,8 @@ class Fence(Struct, frozen=True, kw_only=True):
     resend_ms: int = 0
     waits: bool = False
     lost_at: int = 0
+    left: bool = False
+    """With `lost_at`: this process saw the caller leave. What the process before saw is not known."""
     wake_at: int = 0
     asks: str = ""
     signals: frozenset[tuple[str, str]] = frozenset()
@@ -69,18 +71,20 @@ class Fence(Struct, frozen=True, kw_only=True):
     def _left_until(self, mark: Mark) -> int:
         return 0 if self.waits else (self.lost_at or mark.wake_at or mark.at) + self.resend_ms
 
-    def after_loss(self, at: int) -> Fence:
+    def after_loss(self, at: int, *, left: bool) -> Fence:
         """The connection of the waiting caller was lost."""
         waits_for_caller = self.holder is None and self.kept != "stored" and not self.asks
-        return replace(self, waits=False, lost_at=at, wake_at=at + self.resend_ms if waits_for_caller else self.wake_at)
+        wake_at = at + self.resend_ms if waits_for_caller else self.wake_at
+        return replace(self, waits=False, lost_at=at, left=left, wake_at=wake_at)
 
     def after_join(self) -> Fence:
         """A retried request took over the run."""
-        return replace(self, waits=True, lost_at=0, wake_at=self.wake_at if self.asks else 0)
+        return replace(self, waits=True, lost_at=0, left=False, wake_at=self.wake_at if self.asks else 0)
 
     def left_ms(self, now: int) -> int:
         """See HeldRun.left_ms."""
-        return max(1, now - self.lost_at) if self.lost_at and self.kept != "stored" else 0
+        counts = self.kept == "delivery" or (self.kept == "hours" and self.left)
+        return max(1, now - self.lost_at) if self.lost_at and counts else 0
 
 
 class Fences:

@@ -291,15 +291,15 @@ def answered(db: apsw.Connection, fences: Fences, told: Sequence[Gone], at: int)
     for owner, run in told:
         fence = fences.get(run)
         if fence is not None and fence.owner == owner and fence.waits:
-            fences.put(run, replace(fence, waits=False, lost_at=0))
+            fences.put(run, replace(fence, waits=False, lost_at=0, left=False))
 
 
-def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int) -> list[Any]:
+def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, *, left: bool) -> list[Any]:
     """Deliveries.lost, inside the transaction. Returns what can be joined now: owner, match, until when."""
     joinable = db.execute(SQL["lose"], (owner, run, at)).fetchall()
     fence = fences.get(run)
     if fence is not None and fence.owner == owner and fence.waits:
-        after = fence.after_loss(at)
+        after = fence.after_loss(at, left=left)
         fences.put(run, after)
         if after.wake_at != fence.wake_at:
             db.execute(SQL["sleep"], (fence.n, after.wake_at))

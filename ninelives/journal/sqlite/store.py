@@ -237,10 +237,10 @@ class SqliteDeliveries:
         """See Deliveries.rest_given."""
         await self._database.execute(SQL["rest_given"], (owner, run, self._now_ms()))
 
-    async def lost(self, owner: str, run: str, at: int) -> None:
+    async def lost(self, owner: str, run: str, at: int, *, left: bool = True) -> None:
         """See Deliveries.lost."""
         await self._database.write(
-            lambda db: run_rows.lose(db, self._fences, owner, run, at),
+            lambda db: run_rows.lose(db, self._fences, owner, run, at, left=left),
             lambda found: self._database.joinable.add(found, self._now_ms()),
         )
 

@@ -238,3 +238,39 @@ class DeliveriesContract:
         await backend.store.deliveries.strand(backend.clock.now_ms())
         assert await ann.attach("r1", **SENT) == "there"
         await ann.open("r2", **OTHER)
+
+    # processes that were taken for gone
+
+    async def test_the_callers_of_a_frozen_process_wait_there_again_at_its_next_beat(self, backend: Backend) -> None:
+        ann, there = Author(backend), Author(need_processes(backend), holder="h2")
+        await there.open("waits", kept="delivery", **SENT)
+        await there.open("taken over", **OTHER)
+        await _taken_for_gone(backend)
+        assert await ann.attach("r1", **OTHER) == "taken over"
+        assert await ann.claimable() == ["taken over"], "the other one waits for its caller"
+        await there.store.beat("h2")
+        assert await ann.claimable() == ["waits", "taken over"]
+        await ann.open("r2", **SENT)
+        await there.lose("taken over")
+        await ann.open("r3", **OTHER)
+
+    async def test_what_a_frozen_process_reports_before_its_next_beat_counts(self, backend: Backend) -> None:
+        ann, there = Author(backend), Author(need_processes(backend), holder="h2")
+        await there.open("left", **SENT)
+        await there.finished("answered", **OTHER)
+        await _taken_for_gone(backend)
+        backend.clock.advance(20.0)
+        await there.lose("left")
+        await there.answer("answered")
+        await there.store.beat("h2")
+        backend.clock.advance(20.0)
+        assert await ann.attach("r1", **SENT) == "left", "the time begins when the caller really left"
+        await ann.open("r2", **OTHER)
+
+
+async def _taken_for_gone(backend: Backend) -> None:
+    """No beat of h2 comes for a lease."""
+    backend.clock.advance(backend.lease_s - 1)
+    await backend.store.beat("h1")
+    backend.clock.advance(2)
+    await backend.store.deliveries.strand(backend.clock.now_ms())

@@ -294,6 +294,43 @@ class WaitingContract:
         assert await ann.attach("again", **{**SENT, "match": "hours"}) == "hours"
         assert (await left())["hours"] == 0
 
+    async def test_held_tells_of_no_leave_where_it_was_the_server_that_went(self, backend: Backend) -> None:
+        ann = Author(backend)
+        for kept in ("hours", "delivery", "stored"):
+            await ann.open(kept, kept=kept, **{**SENT, "match": kept})
+            await backend.store.deliveries.lost("ann", kept, backend.clock.now_ms(), left=False)
+        left = {one.run: one.left_ms for one in await backend.store.peers.held("h1")}
+        assert left == {"hours": 0, "delivery": 1, "stored": 0}, "what is kept until delivery needs a connection"
+
+    async def test_held_tells_of_no_leave_where_the_process_of_the_caller_died(self, backend: Backend) -> None:
+        ann = Author(backend)
+        for kept in ("hours", "delivery", "stored"):
+            await ann.open(kept, held=False, kept=kept, **{**SENT, "match": kept})
+        again = await backend.reborn()
+        heir = Author(again, holder="h9")
+        await again.store.beat("h9")
+        await again.store.deliveries.strand(backend.clock.now_ms())
+        for kept in ("hours", "stored"):
+            assert await heir.claim(kept) is not None
+        assert [one.left_ms for one in await again.store.peers.held("h9")] == [0, 0]
+
+    async def test_a_run_kept_until_delivery_is_free_once_its_callers_process_was_heard_after_its_holder_ended(
+        self, backend: Backend
+    ) -> None:
+        """Two processes may die in one moment, and the death of the holder may be noticed first."""
+        ann, there = Author(backend), Author(need_processes(backend), holder="h2")
+        await there.open("r1", held=False, kept="delivery", **SENT)
+        await backend.store.beat("h3")
+        assert await Author(backend, holder="h3").claim("r1") is not None
+        backend.clock.advance(backend.lease_s - 1)
+        for holder in ("h1", "h2"):
+            await backend.store.beat(holder)
+        backend.clock.advance(2)
+        assert await ann.claimable() == []
+        assert await there.claimable() == ["r1"], "a process knows that its own caller waits"
+        await there.store.beat("h2")
+        assert await ann.claimable() == ["r1"]
+
     async def test_another_process_sees_who_holds_what_and_which_runs_wait(self, backend: Backend) -> None:
         ann, there = Author(backend), Author(need_processes(backend), holder="h2")
         await ann.open("r1")

@@ -121,9 +121,12 @@ SELECT data FROM run_log WHERE owner = $1 AND run = $2 AND first_seq = 0;
 -- name: unclaimed
 -- A part of `claim_look`, `claimable` and `queued`: the runs that nobody holds (r). A run that is kept until delivery
 -- and whose caller is lost waits for the same request: it is left out until the time for that is over, unless a
--- question is open or a signal is pending (s.wished). $1 is this process: it knows that its own callers wait.
+-- question is open or a signal is pending (s.wished). $1 is this process: it knows that its own callers wait. Another
+-- process must have beaten since the run is free: it may have died in the same moment as the holder.
 FROM (SELECT ninelives_now() AS now) c CROSS JOIN runs r LEFT JOIN replicas p ON p.holder = r.holder
-  LEFT JOIN replicas w ON r.waits AND w.holder = r.waiter AND (w.holder = $1 OR (NOT w.dead AND w.lease_until > c.now))
+  LEFT JOIN replicas w ON r.waits AND w.holder = r.waiter AND (w.holder = $1 OR (NOT w.dead AND w.lease_until > c.now
+    AND w.beat_at >= CASE WHEN p.holder IS NULL THEN 0 WHEN p.dead THEN p.beat_at
+      WHEN p.since < r.held_until THEN greatest(p.lease_until, r.held_until) ELSE p.since END))
   CROSS JOIN LATERAL (SELECT EXISTS (
     SELECT FROM signals s WHERE s.run = r.id AND (s.kind IN ('cancel', 'interrupt') OR (s.kind = 'approval' AND s.key = r.asks))) AS wished) s
 WHERE NOT r.ended AND (r.holder IS NULL OR COALESCE(p.dead, false)
@@ -171,7 +174,7 @@ WHERE r.id = d.run AND r.attempt = d.attempt AND r.holder = $3 AND NOT r.ended R
 
 -- name: lose_begun
 -- Marks callers as lost who were told of a failure although their run exists.
-UPDATE runs SET waits = false, lost_at = ninelives_now() WHERE id = ANY ($1::text[]) AND waits AND waiter = $2 RETURNING id;
+UPDATE runs SET waits = false, lost_at = ninelives_now(), waiter = '' WHERE id = ANY ($1::text[]) AND waits AND waiter = $2 RETURNING id;
 
 -- name: insert_signal
 -- Leaves a signal and notifies the holder, or everybody where nobody holds the run.
