@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
-from ninelives.supervisor.plan import SupervisorPlan
+from ninelives.supervisor.plan import SupervisorPlan, has_terminal
 from ninelives.supervisor.process import Supervisor
 
 
@@ -28,24 +25,9 @@ def say(level: str, name: str, **fields: object) -> None:
         sys.stderr.flush()
 
 
-def hang_up_check() -> Callable[[], bool]:
-    """A function that says whether the terminal of the command has gone. False for ever after nohup."""
-    ignored, had = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, has_terminal()
-    return lambda: had and not ignored and not has_terminal()
-
-
-def has_terminal() -> bool:
-    """Is there a controlling terminal?"""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
 async def supervise(plan: SupervisorPlan) -> int:
     """Run until the server ends."""
-    return await Supervisor(plan, say, hang_up_check()).run()
+    return await Supervisor(plan, say, lambda: plan.terminal and not has_terminal()).run()
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ class SupervisorPlan:
     """Descriptors of the listening socket and of the control line to the first server, and its pid."""
     spare: bool
     """Keep an idle server."""
+    terminal: bool
+    """The command ends when its terminal closes."""
 
     @classmethod
     def read(cls, fd: int) -> SupervisorPlan:
@@ -48,6 +51,21 @@ class SupervisorPlan:
         env = {name: value for name, value in self.env.items() if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH", ""))))
         os.execve(sys.executable, [sys.executable, "-P", "-m", "ninelives.supervisor", str(fd)], env)
+
+
+def has_terminal() -> bool:
+    """Is there a controlling terminal?"""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def ends_with_terminal() -> bool:
+    """Does this command end when its terminal closes? Not without a terminal, and not after nohup. Ask before the
+    fork: the terminal may be gone by the time the supervisor runs."""
+    return signal.getsignal(signal.SIGHUP) != signal.SIG_IGN and has_terminal()
 
 
 def command_line() -> list[str]:

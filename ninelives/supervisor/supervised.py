@@ -20,7 +20,7 @@ from typing import Protocol
 
 from ninelives.supervisor.holder import SupervisedConnections
 from ninelives.supervisor.line import ControlLine, LineEnded
-from ninelives.supervisor.plan import VARIABLE, SupervisorPlan, command_line
+from ninelives.supervisor.plan import VARIABLE, SupervisorPlan, command_line, ends_with_terminal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SCORE = "/proc/{}/oom_score_adj"
@@ -116,6 +116,7 @@ def supervise(listener: socket.socket, *, spare: bool) -> Supervised:
     """Fork. Returns in the server only; the parent becomes its supervisor."""
     ours, theirs = ControlLine.pair()
     env, argv, parent = dict(os.environ), command_line(), os.getpid()
+    terminal = ends_with_terminal()
     _be_killed_last()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -130,7 +131,7 @@ def supervise(listener: socket.socket, *, spare: bool) -> Supervised:
         return Supervised(theirs, listener)
     theirs.close()
     try:
-        SupervisorPlan(argv, env, listener.fileno(), ours.sock.fileno(), pid, spare).become_supervisor()
+        SupervisorPlan(argv, env, listener.fileno(), ours.sock.fileno(), pid, spare, terminal).become_supervisor()
     finally:
         os._exit(70)  # the server ends with this process
 

@@ -266,12 +266,22 @@ def test_without_a_spare_there_is_one_child(tmp_path: Path, upstream: Upstream) 
         assert made.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["interrupt", "hang up"])
+LATE = """
+import os, sys, time
+if "ninelives.supervisor" in sys.orig_argv:
+    while not os.path.exists(os.path.join(os.environ["HOME"], "go")):
+        time.sleep(0.01)
+"""
+"""A sitecustomize.py: the supervisor begins when a file is there."""
+
+
+@pytest.mark.parametrize("how", ["interrupt", "hang up", "hang up before the supervisor runs"])
 def test_a_terminal_stops_it_once_with_ctrl_c_and_when_it_closes(tmp_path: Path, how: str) -> None:
     """The terminal signals supervisor and server alike, and the supervisor tells the server again: that is one stop."""
     own = ("NINELIVES_", "API_SERVER_", "OPENAI_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    env |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "NINELIVES_STORE_BALLAST_BYTES": "0"}
+    env |= {"PYTHONPATH": f"{tmp_path}:{ROOT}", "HOME": str(tmp_path), "NINELIVES_STORE_BALLAST_BYTES": "0"}
+    (tmp_path / "sitecustomize.py").write_text(LATE if "before" in how else "")
     pid, terminal = pty.fork()
     if pid == 0:
         words = [sys.executable, "-m", "ninelives", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
@@ -284,8 +294,9 @@ def test_a_terminal_stops_it_once_with_ctrl_c_and_when_it_closes(tmp_path: Path,
         os.write(terminal, b"\x03")
     else:
         os.close(terminal)
-    _, ended = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(ended) == 0 or how == "hang up", "the last log line has no place to go"
+        (tmp_path / "go").touch()
+    _, ended = wait_until(lambda: (found := os.waitpid(pid, os.WNOHANG))[0] and found, "the end of the command", 120)
+    assert os.waitstatus_to_exitcode(ended) == 0 or how != "interrupt", "the last log line has no place to go"
     assert left and not any(map(lives, left))
     if how == "interrupt":
         os.close(terminal)
