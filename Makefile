@@ -172,6 +172,12 @@ test-ui: $(BROWSER_STAMP)
 	@if $(MAKE) --no-print-directory chromium; then TEST_UI=1 $(BIN)/python -m pytest -rs tests/ui $(ARGS); \
 	else printf '\n!!! Chromium cannot be had: THE TESTS OF THE WEB PAGE ARE SKIPPED\n\n' >&2; fi
 
+# The pictures in docs/pictures, of a real history of runs. OUT=folder EVERY=--every takes every view, to look at.
+OUT ?= docs/pictures
+.PHONY: pictures
+pictures: $(BROWSER_STAMP) chromium
+	$(BIN)/python -m tests.ui.pictures $(OUT) $(EVERY)
+
 # Real clients in Python and JavaScript against the real server, which is also killed in mid-answer; installs them first
 # (about 4 GB, once). ARGS="--kills" only kills, ARGS="--only codex" is one client.
 test-clients: $(STAMP) sandbox

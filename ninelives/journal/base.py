@@ -98,10 +98,14 @@ class Journal(Protocol):
 
 
 class Catalog(Protocol):
-    """The rows beside the journal. Every query names its owner."""
+    """The rows beside the journal. Every query names its owner, but those of an admin."""
 
     async def find(self, owner: str, run: str) -> RunRow | None:
         """One run that is not deleted."""
+        ...
+
+    async def owner_of(self, run: str) -> str | None:
+        """Whose run this is, for an admin. None: there is no such run, or it is deleted."""
         ...
 
     async def rows(self, query: Query) -> list[RunRow]:

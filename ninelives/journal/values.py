@@ -212,7 +212,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
 class Query(Struct, frozen=True, kw_only=True):
     """Which runs to list, newest first unless `ascending`. `after` is the last run of the page before."""
 
-    owner: str
+    owner: str | None
+    """None: the runs of all owners, for an admin. Such a list is newest first."""
     dialect: str | None = None
     but: str | None = None
     """A dialect to exclude."""

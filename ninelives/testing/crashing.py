@@ -121,6 +121,10 @@ class CrashingStore:
         """See Catalog.find."""
         return await self._plain(lambda: self._inner.find(owner, run))
 
+    async def owner_of(self, run: str) -> str | None:
+        """See Catalog.owner_of."""
+        return await self._plain(lambda: self._inner.owner_of(run))
+
     async def rows(self, query: Query) -> list[RunRow]:
         """See Catalog.rows."""
         return await self._plain(lambda: self._inner.rows(query))

@@ -102,7 +102,7 @@ export function cardOf(run) {
   const card = el("article", { class: "card waiting", tabindex: -1, "aria-label": `${asked.tool} waits for you` },
     el("header", {}, el("strong", {}, "▲ Waiting for you: ", el("code", {}, asked.tool)), el("span", {}, asked.why)),
     el("div", { class: "facts" },
-      el("a", { href: `#/runs/${run.run_id}` }, run.title || "the run"), el("span", {}, run.model),
+      el("a", { href: `#/runs/${run.run_id}` }, run.title || "the run"), waiting.everybody && run.owner !== "default" ? el("span", {}, `of ${run.owner}`) : null, el("span", {}, run.model),
       el("span", { title: when(run.updated_at) }, `asked ${ago(run.updated_at)}`), until, shortId(run.run_id)),
     valuesOf(asked),
     el("details", {}, el("summary", {}, "As the model wrote it"), block(asked.arguments, "the arguments as the model wrote them"),

@@ -29,6 +29,13 @@ export function visible(text) {
   return parts;
 }
 
+// A text with the words that were searched marked.
+export function hits(text, words) {
+  const wanted = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
+  if (!wanted.length) return visible(text);
+  return text.split(new RegExp(`(${wanted.join("|")})`, "giu")).flatMap((part, n) => (n % 2 ? [el("mark", {}, visible(part))] : visible(part)));
+}
+
 export const block = (text, label) => el("pre", { tabindex: 0, role: "region", "aria-label": label }, visible(text));
 
 const SIGNS = {
@@ -58,6 +65,8 @@ export function lasted(seconds) {
 }
 export const ago = (at) => `${span(Date.now() / 1000 - at)} ago`;
 export const number = (value) => Number(value).toLocaleString("en");
+// A cost, in the currency of the prices.
+export const money = (value) => (value >= 1 ? value.toFixed(2) : Number(value.toPrecision(2)).toLocaleString("en", { maximumFractionDigits: 9 }));
 export const many = (count, one, more = `${one}s`) => `${number(count)} ${count === 1 ? one : more}`;
 export const when = (at) => new Date(at * 1000).toISOString().replace("T", " ").slice(0, 19) + " UTC";
 export const clock = (at) => {

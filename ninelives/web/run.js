@@ -3,8 +3,8 @@
 
 import { events, get, pagePath, post, runPath } from "./api.js";
 import { cardOf } from "./approvals.js";
-import { ago, bones, block, copier, shell, el, failure, isActive, lasted, many, number, shortId, status, visible, when } from "./dom.js";
-import { EntryList } from "./entries.js";
+import { ago, bones, block, copier, shell, el, failure, isActive, lasted, many, money, number, shortId, status, visible, when } from "./dom.js";
+import { divider } from "./divider.js";
 import { StepPanel } from "./step.js";
 import { said } from "./talk.js";
 import { Waterfall, storyOf } from "./waterfall.js";
@@ -35,7 +35,7 @@ class RunView extends HTMLElement {
     this.panel.wait();
     this.#head.replaceChildren(...bones(2));
     this.replaceChildren(this.#head, this.#note, this.#story,
-      el("div", { class: "split" }, el("div", { class: "left" }, this.#fall.node), this.panel.node,
+      el("div", { class: "split" }, el("div", { class: "left" }, this.#fall.node), divider(() => this.#draw()), this.panel.node,
         el("div", { class: "below" }, this.#tabs, this.#tab)));
     TABS.forEach(([name, words]) => this.#tabs.append(el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "tab",
       "aria-selected": String(name === this.#chosen), onclick: () => this.#open(name) }, words)));
@@ -157,9 +157,10 @@ class RunView extends HTMLElement {
       el("nav", { class: "crumbs", "aria-label": "Where you are" }, el("a", { href: "#/runs" }, "‹ Runs")),
       el("div", { class: "title" }, el("h1", { title: run.title }, visible(run.title || "Run")), cancel),
       el("p", { class: "facts" }, status(run.status), crashed, el("span", {}, many(run.attempts || 1, "attempt")), this.life,
-        el("span", {}, `${number(run.input_tokens + run.output_tokens)} tokens`), el("span", {}, run.model),
+        el("span", {}, `${number(run.input_tokens + run.output_tokens)} tokens`), run.cost ? el("span", {}, `cost ${money(run.cost)}`) : null, el("span", {}, run.model),
         el("span", { title: when(run.created_at) }, ago(run.created_at)),
-        run.session_id ? el("a", { href: `#/sessions/${encodeURIComponent(run.session_id)}` }, "session") : null,
+        this.#told.own ? null : el("a", { href: `#/runs?q=${encodeURIComponent(`owner:${run.owner}`)}` }, `of ${run.owner}`),
+        run.session_id && this.#told.own ? el("a", { href: `#/sessions/${encodeURIComponent(run.session_id)}` }, "session") : null,
         forked ? el("a", { href: `#/runs/${forked.run_id}` }, "forked from another run") : null,
         shortId(run.run_id), copier("Copy as curl", () => shell(runPath(this.run)))),
       isActive(run.status) ? kept ?? this.#steer() : null].filter(Boolean));
@@ -242,11 +243,18 @@ class RunView extends HTMLElement {
     if (name !== "conversation") this.live = null;
     if (!this.#told) return; // it is opened when the run is known
     if (name === "events") {
-      this.#list ??= new EntryList(this.run, this.#told.kinds, this.leaving.signal);
-      if (this.#list.node.parentNode !== this.#tab) this.#tab.replaceChildren(this.#list.node);
-      return;
+      return void this.#events();
     }
     ({ conversation: () => this.#conversation(), receipt: () => this.#receipt(), as: () => this.#as(this.api ?? "chat") })[name]();
+  }
+
+  // The list of events is loaded when it is first opened.
+  async #events() {
+    try {
+      const { EntryList } = await import("./entries.js");
+      this.#list ??= new EntryList(this.run, this.#told.kinds, this.leaving.signal);
+    } catch { return this.#tab.replaceChildren(failure(new Error("A part of this page could not be loaded. Reload it."))); }
+    if (this.#chosen === "events" && this.#list.node.parentNode !== this.#tab) this.#tab.replaceChildren(this.#list.node);
   }
 
   async #fill(path, show) {
@@ -279,6 +287,7 @@ class RunView extends HTMLElement {
         ["outcome unknown", found.unknown_outcomes.length ? many(found.unknown_outcomes.length, "call") : "none"],
         ["answers cut off", number(found.drafts_dropped)], ["approvals", number(found.approvals.length)],
         ["tokens", `${number(found.usage.total_tokens)}${found.usage_estimated ? " (estimated)" : ""}`],
+        ...(this.#told.run.cost ? [["cost", money(this.#told.run.cost)]] : []),
       ];
       this.#tab.replaceChildren(el("dl", { class: "numbers" }, rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
         el("details", { open: true }, el("summary", {}, "The receipt as JSON"), el("div", { class: "value" }, copier("copy", () => JSON.stringify(found, null, 2)), block(JSON.stringify(found, null, 2), "receipt"))));

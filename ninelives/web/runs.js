@@ -1,15 +1,23 @@
-// The list of runs. Owns: rows, the search with its words in the address, new rows without a jump, and cancelling several.
-// Refuses to know: what a run did.
+// The list of runs. Owns: rows, the search with its words in the address and its hits, new rows without a jump, and
+// cancelling several. Refuses to know: what a run did.
 
 import { get, pause, post, runPath } from "./api.js";
-import { ago, bones, copier, el, empty, failure, isActive, lasted, many, number, shortId, status, visible, when } from "./dom.js";
+import { ago, bones, copier, el, empty, failure, hits, isActive, lasted, many, money, number, status, when } from "./dom.js";
 
 const EVERY_MS = 2000;
 const LIMIT = 50;
+const GLYPHS = 4; // so many calls of a run are shown
 const FILTERS = [["all", ""], ["active", "is:active"], ["waiting", "status:waiting"], ["failed", "status:failed"], ["crashed", "is:crashed"]];
 
+const COLUMNS = [["c-box", ""], ["c-status", "status"], ["c-words", "request"], ["c-owner", "owner"], ["c-model", "model"], ["c-tools", "tools"],
+  ["c-session", "session"], ["c-tokens number", "tokens"], ["c-cost number", "cost"], ["c-life number", "time"], ["c-age number", "age"]];
+const WORDS = "Words: status:failed, tool:terminal, model:NAME, session:ID, api:chat, since:2h, is:crashed, is:unknown, is:active.";
+const NAMED = /^(status|tool|model|session|owner|api|since|is):./;
+
 class RunsView extends HTMLElement {
-  #rows = el("div", { class: "list", role: "table", "aria-label": "Runs" });
+  #rows = el("div", { role: "rowgroup" });
+  #table = el("div", { class: "list", role: "table", "aria-label": "Runs", hidden: true }, el("div", { role: "rowgroup" },
+    el("div", { class: "heads", role: "row" }, COLUMNS.map(([name, word]) => el("span", { class: name, role: "columnheader", "aria-label": word || "selected" }, word)))), this.#rows);
   #note = el("div");
   #news = el("button", { type: "button", class: "news", hidden: true, onclick: () => this.#take() });
   #below = el("div");
@@ -22,12 +30,13 @@ class RunsView extends HTMLElement {
   connectedCallback() {
     this.leaving = new AbortController();
     this.q = (this.getAttribute("q") ?? "").trim();
+    this.words = this.q.split(/\s+/).filter((word) => word && !NAMED.test(word));
     this.search = el("input", { type: "search", class: "search", value: this.q, placeholder: "Search: words, status:failed, tool:terminal, since:1h, is:crashed", "aria-label": "Search runs", spellcheck: "false" });
     this.search.addEventListener("keydown", (event) => { if (event.key === "Enter") this.#go(this.search.value); });
     this.search.addEventListener("search", () => this.#go(this.search.value));
     const chips = FILTERS.map(([name, words]) => el("button", { type: "button", class: "small", "aria-pressed": String(words === this.q), onclick: () => this.#go(words) }, name));
     this.replaceChildren(el("div", { class: "tools" }, el("h1", {}, "Runs"), this.search, el("div", { class: "group", role: "group", "aria-label": "Filters" }, chips)),
-      this.#note, this.#bar, this.#news, this.#rows, this.#below);
+      this.#note, this.#bar, this.#news, this.#table, this.#below);
     this.#below.replaceChildren(...bones(6));
     this.#keepUp();
   }
@@ -54,6 +63,7 @@ class RunsView extends HTMLElement {
   async #ask(signal) {
     try {
       const page = await this.#page(null, signal);
+      this.everybody = page.everybody;
       this.#note.replaceChildren();
       const known = new Set(this.#runs.map((run) => run.run_id));
       const added = page.data.filter((run) => !known.has(run.run_id));
@@ -92,6 +102,9 @@ class RunsView extends HTMLElement {
   #draw() {
     const known = new Map([...this.#rows.children].map((row) => [row.id, row]));
     const longest = Math.max(1, ...this.#runs.map((run) => run.updated_at - run.created_at).sort((a, b) => a - b).slice(0, Math.ceil(this.#runs.length * 0.95)));
+    this.#table.hidden = this.#runs.length === 0;
+    this.#table.classList.toggle("owners", new Set(this.#runs.map((run) => run.owner)).size > 1 || this.q.includes("owner:"));
+    this.#table.classList.toggle("costs", this.#runs.some((run) => run.cost > 0));
     const rows = this.#runs.map((run) => {
       const row = known.get(run.run_id) ?? this.#row(run);
       row.renew(run, longest);
@@ -102,7 +115,7 @@ class RunsView extends HTMLElement {
       this.#rows.replaceChildren(...rows);
       if (this.#rows.contains(held)) held.focus({ preventScroll: true });
     }
-    if (this.#runs.length === 0 && !this.#next) this.#below.replaceChildren(this.q ? empty("No run fits.", el("p", {}, "Words: status:failed, tool:terminal, model:NAME, session:ID, api:chat, since:2h, is:crashed, is:unknown, is:active.")) : firstRun());
+    if (this.#runs.length === 0 && !this.#next) this.#below.replaceChildren(this.q ? empty("No run fits.", el("p", {}, WORDS, this.everybody ? " For all owners: owner:NAME." : "")) : firstRun());
     else this.#below.replaceChildren(...(this.#next ? [el("p", { class: "more" }, el("button", { type: "button", onclick: () => this.#more() }, this.#runs.length ? "Older runs" : "Look further back"))] : []));
   }
 
@@ -123,19 +136,25 @@ class RunsView extends HTMLElement {
     const state = el("span", { class: "c-status", role: "cell" });
     const tools = el("span", { class: "c-tools", role: "cell" });
     const tokens = el("span", { class: "c-tokens number", role: "cell" });
+    const cost = el("span", { class: "c-cost number", role: "cell" });
+    const narrowed = (name, value, shown) => el("a", { href: `#/runs?q=${encodeURIComponent(`${name}:${value}`)}`, title: `only ${name} ${value}` }, shown);
     const life = el("span", { class: "c-life number", role: "cell" });
     const bar = el("span", { class: "bar-fill", "aria-hidden": "true" });
-    const length = el("span");
+    const length = el("span", { class: "length-word" });
     life.append(el("span", { class: "track", "aria-hidden": "true" }, bar), length);
     const age = el("span", { class: "c-age number soft", role: "cell", title: when(run.created_at) });
     const flags = el("span", { class: "flags" });
     const row = el("div", { class: "item", role: "row", id: run.run_id }, el("span", { class: "c-box", role: "cell" }, box), state,
-      el("span", { class: "c-words", role: "cell" }, el("a", { href: `#/runs/${run.run_id}`, title: run.title }, visible(run.title || "(no words)")), flags),
-      el("span", { class: "c-model soft", role: "cell", title: `${run.model}, by ${run.api}` }, run.model), tools, tokens, life, age, el("span", { class: "c-id", role: "cell" }, shortId(run.run_id)));
+      el("span", { class: "c-words", role: "cell" }, el("a", { href: `#/runs/${run.run_id}`, title: `${run.title}\n${run.run_id}` }, hits(run.title || "(no words)", this.words)), flags),
+      el("span", { class: "c-owner", role: "cell" }, narrowed("owner", run.owner, run.owner)),
+      el("span", { class: "c-model soft", role: "cell", title: `${run.model}, by ${run.api}` }, run.model), tools,
+      el("span", { class: "c-session", role: "cell" }, run.session_id ? narrowed("session", run.session_id, run.session_id.length > 8 ? `…${run.session_id.slice(-6)}` : run.session_id) : el("span", { class: "soft" }, "–")),
+      tokens, cost, life, age);
     let shown = "";
     row.renew = (now, longest) => {
       box.checked = this.#chosen.has(now.run_id);
       tokens.textContent = number(now.input_tokens + now.output_tokens);
+      cost.textContent = now.cost ? money(now.cost) : "–";
       const seconds = (isActive(now.status) ? Date.now() / 1000 : now.updated_at) - now.created_at;
       length.textContent = lasted(Math.max(0, seconds));
       bar.style.width = `${Math.min(100, Math.max(3, (seconds / longest) * 100))}%`;
@@ -145,8 +164,9 @@ class RunsView extends HTMLElement {
       shown = state_now;
       row.className = `item ${now.status}`;
       state.replaceChildren(status(now.status));
-      tools.replaceChildren(...now.tools.map((tool) => el("span", { class: `glyph ${tool.outcome}`, title: `${tool.name}: ${tool.outcome}` }, tool.emoji || tool.name.slice(0, 1))),
-        ...(now.calls > now.tools.length ? [el("span", { class: "soft" }, `+${now.calls - now.tools.length}`)] : []));
+      const glyphs = now.calls > GLYPHS ? GLYPHS - 1 : GLYPHS;
+      tools.replaceChildren(...now.tools.slice(0, glyphs).map((tool) => el("span", { class: `glyph ${tool.outcome}`, title: `${tool.name}: ${tool.outcome}` }, tool.emoji || tool.name.slice(0, 1))),
+        ...(now.calls > glyphs ? [el("span", { class: "soft" }, `+${now.calls - glyphs}`)] : []));
       tools.setAttribute("aria-label", now.tools.map((tool) => tool.name).join(", ") || "no tools");
       flags.replaceChildren(...[now.crashes ? el("span", { class: "flag crash", title: `${many(now.crashes, "crash", "crashes")} survived` }, `⚡${now.crashes}`) : null,
         now.unknown ? el("span", { class: "flag unknown", title: "an outcome is unknown" }, `? ${now.unknown}`) : null,

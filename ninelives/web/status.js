@@ -2,7 +2,7 @@
 // the audit log. Refuses to know: runs.
 
 import { del, get, pause, post } from "./api.js";
-import { ago, bones, copier, el, empty, failure, lasted, many, number, shortId, when } from "./dom.js";
+import { ago, bones, copier, el, empty, failure, lasted, many, money, number, shortId, when } from "./dom.js";
 
 const EVERY_MS = 3000;
 
@@ -85,9 +85,9 @@ function usageTable(days) {
   const most = Math.max(1, ...byDay.values());
   const bars = el("div", { class: "days", role: "img", "aria-label": `Tokens by day: ${[...byDay].map(([day, tokens]) => `${day} ${tokens}`).join(", ")}` },
     [...byDay].reverse().map(([day, tokens]) => { const bar = el("span", { title: `${day}: ${number(tokens)} tokens` }); bar.style.height = `${Math.max(2, (tokens / most) * 100)}%`; return bar; }));
-  return el("div", {}, el("dl", { class: "numbers" }, [["runs", number(sum("runs"))], ["tokens in", number(sum("input_tokens"))], ["tokens out", number(sum("output_tokens"))], ["cost", sum("cost") ? sum("cost").toFixed(4) : "no price is set"]]
-    .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))), bars,
-  table(["day", "owner", "model", "#runs", "#tokens in", "#tokens out", "#cost"], days.slice(0, 100).map((day) => [day.day, day.owner, day.model, number(day.runs), number(day.input_tokens), number(day.output_tokens), Number(day.cost ?? 0) ? String(day.cost) : "–"]), "Usage"));
+  return el("div", {}, el("dl", { class: "numbers" }, [["runs", number(sum("runs"))], ["tokens in", number(sum("input_tokens"))], ["tokens out", number(sum("output_tokens"))], ["cost", sum("cost") ? money(sum("cost")) : "no price is set"]]
+    .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))), byDay.size > 1 ? bars : null,
+  table(["day", "owner", "model", "#runs", "#tokens in", "#tokens out", "#cost"], days.slice(0, 100).map((day) => [day.day, day.owner, day.model, number(day.runs), number(day.input_tokens), number(day.output_tokens), day.cost ? money(day.cost) : "–"]), "Usage"));
 }
 
 function keysOf(keys, signal) {
@@ -97,11 +97,11 @@ function keysOf(keys, signal) {
   const owner = el("input", { type: "text", placeholder: "owner", "aria-label": "Owner of the new key", maxlength: 100 });
   const form = el("form", { class: "tools" }, name, owner, el("button", { type: "submit" }, "Make a key"));
   const rows = el("div");
-  const draw = () => rows.replaceChildren(keys.length ? table(["name", "owner", "scopes", "status", "last used", "id", ""], keys.map((key) => {
+  const draw = () => rows.replaceChildren(keys.length ? table(["name", "owner", "scopes", "limits", "status", "last used", "id", ""], keys.map((key) => {
     const revoke = key.status === "active" ? el("button", { type: "button", class: "small stop", onclick: async () => {
       try { await del(`/api/keys/${encodeURIComponent(key.id)}`, { signal }); keys = keys.map((each) => (each.id === key.id ? { ...each, status: "revoked" } : each)); draw(); } catch (error) { told.textContent = error.message; }
     } }, "Revoke") : "";
-    return [key.name || "–", key.owner, key.scopes.join(", "), key.status, key.last_used_at ? ago(key.last_used_at) : "never", shortId(key.id), revoke];
+    return [key.name || "–", key.owner, key.scopes.join(", "), Object.entries(key.limits ?? {}).map(([name, most]) => `${name.replaceAll("_", " ")} ${number(most)}`).join(", ") || "–", key.status, key.last_used_at ? ago(key.last_used_at) : "never", shortId(key.id), revoke];
   }), "Keys") : el("p", { class: "soft" }, "There is no key beside those of the configuration."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -117,7 +117,10 @@ function keysOf(keys, signal) {
   return made;
 }
 
-const auditOf = (entries) => el("section", {}, el("h2", {}, "Audit"), entries.length ? table(["when", "who", "did", "to", "result", "detail"], entries.map((each) => [el("span", { title: when(each.at) }, ago(each.at)), `${each.owner || "server"}${each.key ? ` (key ${each.key})` : ""}`, each.action, each.target, each.result, each.detail]), "Audit log") : el("p", { class: "soft" }, "Nothing yet."));
+const auditOf = (entries) => el("section", {}, el("h2", {}, "Audit"), entries.length ? table(["when", "who", "did", "to", "result", "detail"], entries.map((each) => [el("span", { title: when(each.at) }, ago(each.at)), `${each.owner || "server"}${each.key ? ` (key ${each.key})` : ""}`, each.action, targetOf(each.target), each.result, each.detail]), "Audit log") : el("p", { class: "soft" }, "Nothing yet."));
+
+// What an entry is about: a run is shown by its last signs, and opened with a click.
+const targetOf = (target) => (/^(run_)?[0-9a-z]{26,}$/.test(target) ? el("a", { href: `#/runs/run_${target.replace(/^run_/, "")}`, title: target }, `run …${target.slice(-6)}`) : target);
 
 // The policy of this page lets it talk to its own server only, so another one opens in a tab of its own.
 function elsewhere() {

@@ -2,10 +2,10 @@
 // Refuses to know: how steps are drawn, and how a call is approved (approvals.js).
 
 import { get, pagePath, post, runPath } from "./api.js";
-import { block, bones, copier, shell, el, failure, lasted, many, number, visible, when } from "./dom.js";
+import { block, bones, copier, shell, el, failure, lasted, many, money, number, visible, when } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { pretty, textOf } from "./talk.js";
-import { outcomeWord, stepName } from "./waterfall.js";
+import { cutByCancel, outcomeWord, stepName } from "./waterfall.js";
 
 const LONG = 20_000; // a longer text is shown in part at first
 const WHY = {
@@ -40,16 +40,23 @@ export class StepPanel {
     const life = (step.ended_at ?? told.now) - step.started_at;
     const facts = [outcomeWord(step, ended), lasted(Math.max(0, life)), step.effect && `effect ${step.effect}`, step.attempt ? `attempt ${step.attempt}` : "",
       step.first_at && `first word after ${lasted(step.first_at - step.started_at)}`,
-      step.input_tokens + step.output_tokens ? `${number(step.input_tokens)} tokens in, ${number(step.output_tokens)} out` : ""];
+      step.input_tokens + step.output_tokens ? `${number(step.input_tokens)} tokens in, ${number(step.output_tokens)} out` : "", step.cost ? `cost ${money(step.cost)}` : ""];
     const name = step.kind === "waiting" ? `Your answer to ${step.name}` : step.kind === "queued" ? "The request" : step.kind === "model" ? "Model" : stepName(step);
     this.node.replaceChildren(...[
       el("header", {}, el("h2", {}, step.emoji ? `${step.emoji} ` : "", name), step.label && step.label !== step.name ? el("code", { class: "label" }, visible(step.label)) : null),
       el("p", { class: "facts" }, facts.filter(Boolean).map((fact, n) => el("span", { class: n === 0 ? `outcome ${step.outcome} ${step.kind}` : "" }, fact))),
-      ended && WHY[step.outcome] && told.attempts.length < 2 ? null : WHY[step.outcome] ? el("p", { class: `why ${step.outcome}` }, WHY[step.outcome]) : null,
+      this.#why(step, told),
       step.reused_in.length ? el("p", { class: "why" }, "Finished before the crash, so it was not run again: its result was taken from the journal.") : null,
       step.copied ? el("p", { class: "why" }, "Taken over from the run that this one was forked from.") : null,
       ...more, ...this.#content(details, step), this.#below(step, told)].filter(Boolean));
     return details;
+  }
+
+  #why(step, told) {
+    if (step.kind === "model" && step.outcome === "failed") return el("p", { class: "why failed" }, told.run.error ?? "The model could not answer.");
+    const words = cutByCancel(step, told) && step.outcome === "unknown" ? "The run was cancelled while this call ran. Whether it took effect is not known."
+      : told.run.ended && told.attempts.length < 2 ? "" : WHY[step.outcome];
+    return words ? el("p", { class: `why ${step.outcome}` }, words) : null;
   }
 
   #content(details, step) {

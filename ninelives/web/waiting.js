@@ -9,6 +9,7 @@ const LIMIT = 100;
 class Waiting extends EventTarget {
   runs = null; // null: not known yet
   more = false; // there are more than are listed
+  everybody = false; // the key sees those of all owners
   failedSince = null; // when the server went away
   #round = 0;
 
@@ -36,6 +37,7 @@ class Waiting extends EventTarget {
       if (round !== this.#round) return;
       this.runs = page.data.filter((run) => run.approval).reverse(); // the oldest first
       this.more = page.next !== null;
+      this.everybody = page.everybody;
       this.failedSince = null;
     } catch (error) {
       if (round !== this.#round || error.status === 401) return;

@@ -5,6 +5,7 @@ import { el, lasted, many } from "./dom.js";
 
 const MOST_BARS = 400; // more are in the list of events
 const FOLDED = 0.08; // how much of the width a folded wait takes
+const LATE = 0.88; // what stands further right is written to the left of its place
 const NICE = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400];
 
 export const OUTCOME = {
@@ -144,9 +145,13 @@ export class Waterfall extends EventTarget {
       back.append(at(el("div", { class: `band ${n % 2 ? "second" : ""}` }), left, right - left));
       const name = right - left > 0.09 ? `attempt ${attempt.attempt}` : `${attempt.attempt}`;
       bands.append(at(el("div", { class: "attempt", title: `attempt ${attempt.attempt}` }, told.attempts.length > 1 || right - left > 0.09 ? name : ""), left, right - left));
+      const gap = n + 1 < told.attempts.length ? told.attempts[n + 1].started_at - attempt.ended_at : 0;
+      if (handedOver(told, n)) {
+        bands.append(at(el("div", { class: "cut calm", title: "The server stopped in order here and handed the run over." }, el("span", {}, `↻ ${lasted(gap)}`)), right));
+        back.append(at(el("div", { class: "moment" }), right));
+      }
       if (attempt.end !== "crash") return;
       const next = scale.place(told.attempts[n + 1].started_at);
-      const gap = told.attempts[n + 1].started_at - attempt.ended_at;
       back.append(at(el("div", { class: "gap" }), right, Math.max(0.002, next - right)));
       const cut = at(el("div", { class: next > 0.85 ? "cut left" : "cut", title: "The server was killed here." }, el("span", {}, `⚡ ${lasted(gap)}`)), (right + next) / 2);
       bands.append(cut);
@@ -174,7 +179,8 @@ export class Waterfall extends EventTarget {
   #moments(told, scale) {
     return told.marks.map((mark) => {
       const words = { steer: "✎ steered", steer_unused: "✎ not used", cancel: "✕ cancelled" }[mark.kind];
-      return at(el("button", { type: "button", class: "note-mark", title: mark.text, "data-seq": mark.seq, "aria-label": `${words}: ${mark.text}`,
+      const late = scale.place(mark.at) > LATE;
+      return at(el("button", { type: "button", class: late ? "note-mark before" : "note-mark", title: mark.text, "data-seq": mark.seq, "aria-label": `${words}: ${mark.text}`,
         onclick: () => this.dispatchEvent(new CustomEvent("pick", { detail: mark.seq })) }, words), scale.place(mark.at));
     });
   }
@@ -189,8 +195,9 @@ export class Waterfall extends EventTarget {
       bar.append(first);
     } else if (step.kind === "model" && !step.first_at) bar.classList.add("asked");
     time.append(bar);
-    if (step.outcome === "unknown") time.append(at(el("span", { class: "word unknown" }, "unknown"), right));
-    if (step.again) time.append(at(el("span", { class: "word" }, "again"), right));
+    const beside = (words, kind = "") => time.append(right > LATE ? at(el("span", { class: `word before ${kind}` }, words), left) : at(el("span", { class: `word ${kind}` }, words), right));
+    if (step.outcome === "unknown") beside("unknown", "unknown");
+    if (step.again) beside("again");
     for (const attempt of step.reused_in) {
       const begun = told.attempts.find((each) => each.attempt === attempt);
       if (!begun) continue;
@@ -215,6 +222,7 @@ export class Waterfall extends EventTarget {
         list.append(el("li", {}, row));
       }
       nodes.push(list);
+      if (handedOver(told, n)) nodes.push(el("p", { class: "crash-line calm" }, el("span", {}, "↻ stopped in order, went on later")));
       if (attempt.end === "crash") {
         nodes.push(el("p", { class: "crash-line" }, el("span", {}, `⚡ killed here, back after ${lasted(told.attempts[n + 1].started_at - attempt.ended_at)}`)));
       }
@@ -238,12 +246,26 @@ function legend(steps) {
     items.map(([, kind, words]) => el("li", {}, el("span", { class: `key ${kind}`, "aria-hidden": "true" }), words)));
 }
 
+// Was the run handed over between two attempts? A run that waits for a person lets go too, and its bar says so.
+function handedOver(told, n) {
+  const attempt = told.attempts[n];
+  if (attempt.end !== "parked" || n + 1 >= told.attempts.length) return false;
+  return !told.steps.some((step) => step.kind === "waiting" && step.started_at <= attempt.ended_at && (step.ended_at ?? Infinity) >= attempt.ended_at);
+}
+
+// Was a call cut off by a cancel, and not by a crash?
+export const cutByCancel = (step, told) => told.attempts.find((each) => each.attempt === step.attempt)?.end !== "crash"
+  && told.marks.some((mark) => mark.kind === "cancel" && mark.seq <= (step.end_seq ?? Infinity));
+
 // What happened, in sentences for a person.
 export function storyOf(told) {
   const lines = [];
   told.attempts.forEach((attempt, n) => {
-    if (attempt.end !== "crash") return;
     const next = told.attempts[n + 1];
+    if (handedOver(told, n)) {
+      lines.push({ kind: "calm", sign: "↻", text: `The server was stopped in order ${lasted(attempt.ended_at - told.run.created_at)} into this run. It went on ${lasted(next.started_at - attempt.ended_at)} later, at the same place.` });
+    }
+    if (attempt.end !== "crash") return;
     const back = lasted(next.started_at - attempt.ended_at);
     const words = [`The server was killed ${lasted(attempt.ended_at - told.run.created_at)} into this run. It came back ${back} later and went on.`];
     if (next.reused) words.push(`${many(next.reused, "finished tool call was", "finished tool calls were")} not run again.`);
@@ -254,7 +276,8 @@ export function storyOf(told) {
   });
   for (const step of told.steps) {
     if (step.outcome === "unknown") {
-      lines.push({ kind: "unknown", sign: "?", seq: step.seq, text: `We do not know whether ${step.name} took effect: the server died while it ran. It was not repeated.` });
+      const why = cutByCancel(step, told) ? "the run was cancelled while it ran." : "the server died while it ran. It was not repeated.";
+      if (step.effect !== "read") lines.push({ kind: "unknown", sign: "?", seq: step.seq, text: `We do not know whether ${step.name} took effect: ${why}` });
     } else if (step.again && step.attempt) {
       lines.push({ kind: "again", sign: "↻", seq: step.seq, text: `${step.name} was cut off and run again: it only reads, or repeating it is safe.` });
     }

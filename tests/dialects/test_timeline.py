@@ -83,6 +83,21 @@ def test_a_model_that_had_said_nothing_at_a_crash_is_a_step_too() -> None:
     assert (asked.outcome, asked.started_at, asked.ended_at) == ("dropped", 100.5, 102.0)
 
 
+def test_a_model_that_could_not_answer_is_a_step_that_failed() -> None:
+    made = folded(*BEGIN, (102.0, 1, e.RunFailed(code="upstream_unreachable", message="It is away.")))
+    asked = made.steps[-1]
+    assert (asked.kind, asked.outcome, asked.started_at, asked.ended_at) == ("model", "failed", 100.5, 102.0)
+
+
+def test_the_cost_of_messages_and_calls_is_that_of_the_run() -> None:
+    paid = e.MessageCompleted("I ", calls=(READ,), usage=e.Usage(10, 3, cost=2_000_000))
+    back = e.ToolFinished(call_id="c1", output="hello", usage=e.Usage(1, 1, cost=500_000))
+    made = folded(*BEGIN, (101.2, 1, paid), (101.3, 1, e.ToolStarted(call=READ)), (102.0, 1, back))
+    assert [step.cost for step in made.steps[1:]] == [0.002, 0.0005]
+    line = made.line()
+    assert (line.cost, line.input_tokens, line.output_tokens) == (0.0025, 11, 4)
+
+
 def test_d4_a_wait_for_a_person_goes_on_through_a_parked_restart_and_is_no_crash() -> None:
     asked = e.ApprovalRequested(call=WRITE, digest="d", code="k", expires_at=999_000, tool_digest="t")
     said = (101.0, 1, e.MessageCompleted("", calls=(WRITE,)))

@@ -244,8 +244,9 @@ LISTS = (CHAT, RUNS, PAGE)
 class World:
     """A server in this process, with two owners."""
 
-    def __init__(self, built: Assembled, up: FakeUpstream, owner: str, front: str = "") -> None:
-        """`front`: the key of a front end. Then alice and bob are its end users, with this one key."""
+    def __init__(self, built: Assembled, up: FakeUpstream, owner: str, admin: str, front: str = "") -> None:
+        """`admin` is the admin key. `front`: the key of a front end. Then alice and bob are its end users."""
+        self.admin = admin
         self._front = front
         self.built = built
         self.up = up
@@ -426,7 +427,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         await built.store.keys.add(front)
         await built.start()
         owner = "team~alice" if by_front else "alice" if by_profile else "default"
-        made = World(built, up, owner, FRONT if by_front else "")
+        made = World(built, up, owner, flags["server.key"], FRONT if by_front else "")
         await made.settle()
         yield made
         await made.close()
@@ -574,6 +575,31 @@ async def test_a_session_a_conversation_and_a_key_of_the_same_name_are_bobs_own(
     marks = {"x-hermes-session-id": "alice-session", "idempotency-key": "alice-key-1"}
     again = await world.made(RESPONSES, {"input": SECRET, "metadata": {"of": SECRET}}, marks)
     assert again["id"] == world.alices["resp"], "alice's key still names her own run"
+
+
+async def test_an_admin_key_reaches_the_runs_of_all_owners_and_its_look_is_noted(world: World) -> None:
+    made = (await world.call("bob", "POST", RUNS, {"input": "of bob [[hang=2]]"})).json()["run_id"]
+    admin = {"authorization": f"Bearer {world.admin}"}
+    listed = (await world.call("alice", "GET", f"{PAGE}?q=of+bob", headers=admin)).json()
+    (line,) = listed["data"]
+    assert listed["everybody"] and line["run_id"] == made and line["owner"] in ("bob", "team~bob")
+    for owner, found in ((line["owner"], [made]), ("nobody", [])):
+        asked = await world.call("alice", "GET", f"{PAGE}?q=of+bob+owner:{owner}", headers=admin)
+        assert [each["run_id"] for each in asked.json()["data"]] == found
+    for path in (f"{PAGE}/{made}/timeline", f"{PAGE}/{made}/conversation", f"{RUNS}/{made}", f"{RUNS}/{made}/receipt"):
+        for _ in range(2):
+            assert (await world.call("alice", "GET", path, headers=admin)).status == 200, path
+    stopped = await world.call("alice", "POST", f"{RUNS}/{made}/stop", headers=admin)
+    assert stopped.status == 200, stopped.body
+    noted = []
+    async with asyncio.timeout(DEADLINE_S):
+        while len(noted) < 3:
+            await asyncio.sleep(0.05)
+            log = (await world.call("alice", "GET", f"/api/audit?target={made}", headers=admin)).json()["data"]
+            noted = sorted(each["action"] for each in log)
+    assert noted == ["run.cancel", "run.read", "run.read"], "once by the page, once by the API, and the cancel"
+    asked = (await world.call("bob", "GET", f"{PAGE}?limit=100")).json()
+    assert not asked["everybody"] and {each["owner"] for each in asked["data"]} == {line["owner"]}
 
 
 async def test_a_compaction_of_alices_is_bad_input_for_bob(world: World) -> None:

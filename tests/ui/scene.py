@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -55,8 +56,13 @@ def chunks(messages: list[Json]) -> Iterator[Json]:
         time.sleep((0.9 if n == 0 else 0.05) * PACE)
         yield {"content": word if n == 0 else f" {word}"}
     for n, (name, arguments) in enumerate(calls):
-        function = {"name": name, "arguments": json.dumps(arguments)}
+        function = {"name": name, "arguments": json.dumps(arguments).replace("2.4", _version(said))}
         yield {"tool_calls": [{"index": n, "id": f"c{at}{n}", "type": "function", "function": function}]}
+
+
+def _version(said: str) -> str:
+    """The version that the user named last."""
+    return (re.findall(r"version (\d\.\d)", said) or ["2.4"])[-1]
 
 
 class Handler(BaseHTTPRequestHandler):

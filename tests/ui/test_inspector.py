@@ -169,6 +169,62 @@ def test_a_run_is_steered_forked_and_cancelled(scene: Scene, look: Opener) -> No
     scene.until_ended(run)
 
 
+def test_the_divider_moves_by_pointer_and_by_keyboard_and_stays_where_it_is(scene: Scene, look: Opener) -> None:
+    run = scene.begin("Say hello to the divider")
+    scene.until_ended(run)
+    tab = look(f"/#/runs/{run}")
+    bar = tab.get_by_role("separator", name="Width of the details")
+    bar.wait_for()
+
+    def width() -> float:
+        return float(tab.evaluate("() => document.querySelector('.panel').getBoundingClientRect().width"))
+
+    usual = width()
+    box = bar.bounding_box()
+    assert box is not None
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] - 150, box["y"] + 30, steps=5)
+    tab.mouse.up()
+    dragged = width()
+    assert dragged > usual + 100
+    bar.focus()
+    tab.keyboard.press("ArrowRight")
+    assert width() == dragged - 24 and bar.get_attribute("aria-valuenow") == str(round(dragged - 24))
+    assert tab.url.endswith(run), "the arrow moved the divider, and no step"
+    tab.reload()
+    tab.locator(".panel h2").wait_for()
+    kept = "wide => document.querySelector('.panel').getBoundingClientRect().width === wide"
+    tab.wait_for_function(kept, arg=dragged - 24)
+    bar.focus()
+    tab.keyboard.press("Enter")
+    assert width() == usual
+
+
+def test_an_admin_sees_the_runs_of_all_owners_and_others_their_own(scene: Scene, look: Opener) -> None:
+    made = scene.server.client.post("/api/keys", {"name": "bert", "owner": "bert"}).json()["key"]
+    bert = story.Client(scene.server.port, {"authorization": f"Bearer {made}"})
+    run = bert.post("/v1/runs", {"input": "Where does Bert live?"}).json()["run_id"]
+    scene.until_ended(run)
+    scene.begin("A question of the admin")
+    tab = look("/#/runs?q=owner:bert")
+    row = tab.locator(".item", has_text="Where does Bert live?")
+    row.wait_for()
+    assert tab.locator(".item").count() == 1 and row.locator(".c-owner").text_content() == "bert"
+    picture(tab, "runs-of-another-owner")
+    row.locator(".c-words a").first.click()
+    tab.get_by_text("of bert").wait_for()
+    tab.get_by_role("tab", name="Receipt").click()
+    tab.locator(".numbers").wait_for()
+    tab.get_by_role("button", name="Sign out").click()
+    tab.get_by_label("API key").fill(made)
+    tab.get_by_role("button", name="Sign in").click()
+    tab.goto("/#/runs")
+    tab.locator(".item", has_text="Where does Bert live?").wait_for()
+    assert tab.locator(".item", has_text="A question of the admin").count() == 0
+    assert tab.locator(".list.owners").count() == 0
+
+
 def test_a_chat_goes_on_through_a_kill_in_mid_answer_and_through_a_reload(scene: Scene, look: Opener) -> None:
     tab = look("/#/chat")
     tab.get_by_label("Message").fill("Plan the release notes, please")
@@ -311,6 +367,33 @@ async () => {
 """
 
 
+STEP = """
+async (n) => {
+  const list = document.querySelector('.scroller');
+  list.scrollTop += n % 60 === 59 ? list.scrollHeight / 5 : 90;
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+}
+"""
+
+
+def work_of_frames(tab: Page) -> Iterator[float]:
+    """The processor time of the page's main thread for each of 240 frames of scrolling, in ms. Other processes do not
+    count, so this holds on a busy machine too."""
+    browser = tab.context.new_cdp_session(tab)
+    browser.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def used() -> float:
+        found = browser.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in found if each["name"] == "TaskDuration")) * 1000
+
+    last = used()
+    for n in range(240):
+        tab.evaluate(STEP, n)
+        now = used()
+        yield now - last
+        last = now
+
+
 def test_a_run_with_50000_events_scrolls_without_a_slow_frame(
     look: Opener, scene: Scene, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -322,6 +405,9 @@ def test_a_run_with_50000_events_scrolls_without_a_slow_frame(
         tab = look(f"/#/runs/{run}", server=server)
         tab.get_by_role("tab", name="Events").click()
         tab.get_by_text("50,004 events").wait_for()
+        work = sorted(work_of_frames(tab))
+        print(f"CPU of a frame: median {work[len(work) // 2]:.1f} ms, most {work[-1]:.1f} ms")
+        assert work[-1] < 50, "no frame has more work for the page than 50 ms"
         for _ in range(8):  # a machine that is busy with others drops frames: one of these must be without any
             tab.evaluate("() => { document.querySelector('.scroller').scrollTop = 0 }")
             measured = tab.evaluate(SCROLLED)
@@ -329,10 +415,9 @@ def test_a_run_with_50000_events_scrolls_without_a_slow_frame(
             assert measured["nodes"] < 2_000
             if measured["slow"] == [] and measured["tasks"] == []:
                 break
-        else:
-            if os.getloadavg()[0] > (os.cpu_count() or 1):
-                pytest.skip(f"this machine is too busy to judge frames: load {os.getloadavg()[0]:.0f}")
-            assert (measured["slow"], measured["tasks"]) == ([], [])
+        else:  # how long a frame takes says something only where the browser gets the processor
+            busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+            assert busy or (measured["slow"], measured["tasks"]) == ([], [])
         tab.evaluate("() => { document.querySelector('.scroller').scrollTop = 1e9 }")
         tab.locator(".entry", has_text="run.completed").wait_for()
         picture(tab, "events-50000")

@@ -36,6 +36,7 @@ class RunStep(Struct, kw_only=True):
     call_id: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    cost: float = 0.0
     deltas: int = 0
     asks: list[str] = []
     """The tools that a message called."""
@@ -103,6 +104,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
     ended: bool
     input_tokens: Count
     output_tokens: Count
+    cost: Annotated[float, Meta(ge=0)]
+    """In the currency of the prices, or of the upstream's bill. 0: not known."""
     attempts: Count
     crashes: Count
     calls: Count
@@ -130,6 +133,8 @@ class RunTimeline(Struct, frozen=True, kw_only=True):
     forked_from: ForkSource | None
     kinds: dict[str, int]
     """How many entries of each kind there are."""
+    own: bool = True
+    """False: the run of another owner, shown to an admin."""
 
 
 class RunLines(Struct, frozen=True, kw_only=True):
@@ -140,6 +145,8 @@ class RunLines(Struct, frozen=True, kw_only=True):
     next: str | None
     """Pass it as `after` to go on; null: that is all."""
     now: Seconds
+    everybody: bool
+    """The key sees the runs of all owners."""
 
 
 class JournalEntry(Struct, frozen=True, kw_only=True):

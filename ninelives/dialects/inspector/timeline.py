@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from ninelives.core import events as e
 from ninelives.core.ids import wire_id
+from ninelives.core.limits import money
 from ninelives.core.table import TABLE, Next, Phase
 from ninelives.dialects.inspector import shapes
 from ninelives.dialects.inspector.shapes import RunAttempt, RunMark, RunStep
@@ -119,7 +120,7 @@ class Timeline:
         assert isinstance(said, e.MessageCompleted)
         step = self._asking or self._ask(entry)
         _close(step, entry.seq, at, "completed")
-        step.input_tokens, step.output_tokens = said.usage.input_tokens, said.usage.output_tokens
+        _spend(step, said.usage)
         step.asks = [call.name for call in said.calls if not hidden(call.name)]
         self._usage = self._usage.plus(said.usage)
         self._due = {call.id for call in said.calls if not call.client}
@@ -167,7 +168,8 @@ class Timeline:
             _close(step, entry.seq, step.ended_at or at, "unknown")
         else:
             _close(step, entry.seq, at, "failed" if done.is_error else "completed")
-        step.input_tokens, step.output_tokens = done.usage.input_tokens, done.usage.output_tokens
+        _spend(step, done.usage)
+        self._usage = self._usage.plus(done.usage)
 
     def _ask_person(self, entry: e.Entry, at: float) -> None:
         asked = entry.event
@@ -203,10 +205,14 @@ class Timeline:
     def _last(self, entry: e.Entry, at: float) -> None:
         end = entry.event
         assert isinstance(end, e.Terminal)
+        if self.phase is Phase.READY and self._asking is None and self.attempts and isinstance(end, e.RunFailed):
+            self._asking = self._asked_model(self.seq, self.attempts[-1].attempt)  # it was asked, and said nothing
+            self._step(self._asking)
         self._end, self._asked = end, None
         unfinished = [step for step in (self._asking, self._waiting, *self._open.values()) if step is not None]
         for step in unfinished:
-            _close(step, entry.seq, at, "dropped" if step.kind == "model" else "interrupted")
+            failed = step is self._asking and isinstance(end, e.RunFailed)
+            _close(step, entry.seq, at, "failed" if failed else "dropped" if step.kind == "model" else "interrupted")
         if self.attempts:
             self.attempts[-1].ended_at, self.attempts[-1].end = at, "ended"
         elif self.steps:
@@ -250,6 +256,7 @@ class Timeline:
             ended=self.ended,
             input_tokens=self._usage.input_tokens,
             output_tokens=self._usage.output_tokens,
+            cost=money(self._usage.cost),
             attempts=len(self.attempts),
             crashes=sum(each.end == "crash" for each in self.attempts),
             calls=self._calls,
@@ -293,6 +300,10 @@ class Timeline:
 
 def _settled(cell: Phase | Next) -> Phase:
     return Phase.READY if isinstance(cell, Next) else cell
+
+
+def _spend(step: RunStep, usage: e.Usage) -> None:
+    step.input_tokens, step.output_tokens, step.cost = usage.input_tokens, usage.output_tokens, money(usage.cost)
 
 
 def _close(step: RunStep, seq: int, at: float, outcome: shapes.StepOutcome) -> None:

@@ -13,7 +13,7 @@ from ninelives.dialects.inspector.shapes import RunLine
 MOST_CHARS = 500
 _SPAN = re.compile(r"([0-9]{1,4})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_NAMES = ("status", "tool", "model", "session", "api", "since", "is")
+_NAMES = ("status", "tool", "model", "session", "owner", "api", "since", "is")
 STATUS_WORDS = {"waiting": "waiting_for_approval"}
 """Shorter words for a status. `active` means all that have not ended."""
 IS = ("active", "crashed", "unknown", "waiting")
@@ -39,6 +39,11 @@ class RunSearch(Struct, frozen=True):
     def statuses(self) -> tuple[str, ...]:
         """The statuses that a store can look for; none: all."""
         return self.named.get("status", ())
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The owners that are searched; none: all that the key may see."""
+        return self.named.get("owner", ())
 
 
 def search_of(text: str, now: float) -> RunSearch:
@@ -79,6 +84,8 @@ def _fits(line: RunLine, name: str, value: str) -> bool:
             return line.model == value
         case "session":
             return line.session_id == value
+        case "owner":
+            return line.owner == value
         case "api":
             return line.api == value
         case _:

@@ -168,14 +168,19 @@ class RunRoutes(DialectRoutes):
 
     async def find_row(self, request: Request) -> RunRow:
         """The caller's run that the path names. Unknown, deleted and foreign runs get the same 404."""
-        shown, owner = request.path_params["id"], answering.owner_of(request)
+        shown = request.path_params["id"]
         run = self.run_named(shown)
-        row = await self.parts.engine.find(owner, run)
+        row = await self.find_run(request, run)
         if row is None:
+            owner = answering.owner_of(request)
             raise not_found(self.noun, shown, expired=await self.parts.engine.durable.upkeep.expired(owner, run))
         if not is_shown(row.dialect) or not self.serves(row):
             raise not_found(self.noun, shown)
         return row
+
+    async def find_run(self, request: Request, run: str) -> RunRow | None:
+        """The caller's run with this id."""
+        return await self.parts.engine.find(answering.owner_of(request), run)
 
     async def load_state(self, request: Request, row: RunRow) -> RunState:
         """The committed state of a row's run."""

@@ -234,9 +234,14 @@ class MemoryStore:
         found = self._tables.visible(owner, run)
         return found.row() if found else None
 
+    async def owner_of(self, run: str) -> str | None:
+        """See Catalog.owner_of."""
+        found = self._runs.get(run)
+        return None if found is None or found.hidden else found.owner
+
     async def rows(self, query: Query) -> list[RunRow]:
         """See Catalog.rows."""
-        runs = [run for run in self._runs.values() if run.owner == query.owner]
+        runs = [run for run in self._runs.values() if query.owner in (None, run.owner)]
         if not query.ascending:
             runs.reverse()
         if query.after is not None:

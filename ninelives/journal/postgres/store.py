@@ -250,9 +250,15 @@ class PostgresStore:
         row = await self._connections.fetchrow(SQL["find"], owner, run)
         return RunRow(**row) if row else None
 
+    async def owner_of(self, run: str) -> str | None:
+        """See Catalog.owner_of."""
+        owner: str | None = await self._connections.fetchval(SQL["owner_of"], run)
+        return owner
+
     async def rows(self, query: Query) -> list[RunRow]:
         """See Catalog.rows."""
         name, statuses = "rows_up" if query.ascending else "rows_down", list(query.statuses)
+        name = "rows_of_all" if query.owner is None else name
         values = (query.owner, query.dialect, statuses, query.key, query.after, query.limit, query.but, query.stored)
         return [RunRow(**row) for row in await self._connections.fetch(SQL[name], *values)]
 

@@ -153,12 +153,17 @@ class SqliteStore:
         """See Catalog.find."""
         return await self.database.query(lambda db: next(run_rows.rows_of(db, "find", (owner, run)), None))
 
+    async def owner_of(self, run: str) -> str | None:
+        """See Catalog.owner_of."""
+        found = await self.database.query(lambda db: next(iter(db.execute(SQL["owner_of"], (run,))), None))
+        return None if found is None else str(found[0])
+
     async def rows(self, query: Query) -> list[RunRow]:
         """See Catalog.rows."""
         statuses = f",{','.join(query.statuses)}," if query.statuses else ""
         page = (query.key, query.after, query.limit, query.but, int(query.stored))
         values = (query.owner, query.dialect, statuses, *page)
-        name = "rows_up" if query.ascending else "rows_down"
+        name = "rows_of_all" if query.owner is None else "rows_up" if query.ascending else "rows_down"
         return await self.database.query(lambda db: list(run_rows.rows_of(db, name, values)))
 
     async def resolve(self, asked: admission.Asked) -> Resolved:

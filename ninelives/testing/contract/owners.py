@@ -33,6 +33,20 @@ class OwnerContract:
             assert await backend.store.rows(Query(owner="bob", after="a1", ascending=ascending)) == []
         assert await backend.store.rows(Query(owner="nobody")) == []
 
+    async def test_an_admin_lists_the_runs_of_all_and_finds_whose_one_is(self, backend: Backend) -> None:
+        ann, bob = Author(backend), Author(backend, "bob")
+        await ann.open("a1")
+        await bob.finished("b1")
+        await ann.finished("a2")
+        all_of = [(row.owner, row.run) for row in await backend.store.rows(Query(owner=None))]
+        assert all_of == [("ann", "a2"), ("bob", "b1"), ("ann", "a1")]
+        assert [row.run for row in await backend.store.rows(Query(owner=None, after="a2", limit=1))] == ["b1"]
+        ended = await backend.store.rows(Query(owner=None, statuses=("completed",)))
+        assert [row.run for row in ended] == ["a2", "b1"]
+        assert await backend.store.owner_of("b1") == "bob"
+        assert await backend.store.delete("bob", "b1")
+        assert await backend.store.owner_of("b1") is None and await backend.store.owner_of("nobody") is None
+
     async def test_a_foreign_run_takes_no_signal(self, backend: Backend) -> None:
         ann, bob = Author(backend), Author(backend, "bob")
         await ann.open("r1")

@@ -20,11 +20,13 @@ from ninelives.dialects import DIALECTS
 from ninelives.dialects.inspector import shapes
 from ninelives.dialects.inspector.shapes import RunStep
 from ninelives.dialects.inspector.timeline import KINDS, Timeline
-from ninelives.dialects.inspector.words import MOST_CHARS, search_of
+from ninelives.dialects.inspector.words import MOST_CHARS, RunSearch, search_of
 from ninelives.http import answering, query
 from ninelives.http.answering import RouteParts
 from ninelives.http.describe.operations import AFTER, Endpoint, Operation, Param
+from ninelives.http.finding import RunFinder
 from ninelives.http.routes.base import Routes
+from ninelives.http.routes.hermes import is_admin
 from ninelives.http.routes.page.timelines import SLICE, Timelines
 from ninelives.journal.values import Query, RunRow
 
@@ -51,6 +53,7 @@ class PageRunRoutes(Routes):
         self._parts = parts
         self._engine = parts.engine
         self._now = now
+        self._finder = RunFinder(parts.engine)
         self.timelines = Timelines(parts.engine)
 
     def endpoints(self) -> list[Endpoint]:
@@ -67,10 +70,11 @@ class PageRunRoutes(Routes):
         ]
 
     async def _row(self, request: Request) -> RunRow:
-        shown, owner = request.path_params["id"], answering.owner_of(request)
+        shown = request.path_params["id"]
         run = run_of_any(shown)
-        row = await self._engine.find(owner, run) if run is not None else None
+        row = await self._finder.find(request, run) if run is not None else None
         if row is None or not is_shown(row.dialect):
+            owner = answering.owner_of(request)
             expired = run is not None and await self._engine.durable.upkeep.expired(owner, run)
             raise not_found("run", shown, expired=expired)
         return row
@@ -83,16 +87,9 @@ class PageRunRoutes(Routes):
         return row, made
 
     async def list(self, request: Request) -> Response:
-        """GET the runs that a search finds, the newest first."""
+        """GET the runs that a search finds, the newest first. An admin key sees the runs of all owners."""
         limit, search = query.limit_of(request, 50), search_of(request.query_params.get("q", ""), self._now())
-        after = request.query_params.get("after")
-        wanted = Query(
-            owner=answering.owner_of(request),
-            but=HIDDEN,
-            statuses=search.statuses,
-            after=run_of_any(after) if after else None,
-            limit=limit,
-        )
+        wanted = _query(request, search, limit)
         found: list[shapes.RunLine] = []
         looked, more = 0, True
         while more and len(found) < limit and looked < MOST_LOOKED:
@@ -108,13 +105,17 @@ class PageRunRoutes(Routes):
                     found.append(line)
             wanted = replace(wanted, after=rows[-1].run) if rows else wanted
         last = f"run_{wanted.after}" if more and wanted.after else None
-        return answering.answer(shapes.RunLines(object="list", data=found, next=last, now=self._now()))
+        return answering.answer(
+            shapes.RunLines(object="list", data=found, next=last, now=self._now(), everybody=is_admin(request))
+        )
 
     async def timeline(self, request: Request) -> Response:
         """GET a run over time."""
+        mine = answering.owner_of(request)
         row, made = await self._timeline(request)
         body = made.body(self._now())
-        return answering.answer(replace(body, run=_queued(body.run, row)), session=row.session)
+        body = replace(body, run=_queued(body.run, row), own=row.owner == mine)
+        return answering.answer(body, session=row.session)
 
     async def step(self, request: Request) -> Response:
         """GET what a step said or did."""
@@ -245,6 +246,18 @@ class PageRunRoutes(Routes):
         return answering.answer(shapes.RunFrames(api=api, text=text, cut=size > MOST_FRAMES))
 
 
+def _query(request: Request, search: RunSearch, limit: int) -> Query:
+    """What the store is asked. An admin key sees the runs of all owners."""
+    after, owner = request.query_params.get("after"), search.owners[0] if len(search.owners) == 1 else None
+    return Query(
+        owner=owner if is_admin(request) else answering.owner_of(request),
+        but=HIDDEN,
+        statuses=search.statuses,
+        after=run_of_any(after) if after else None,
+        limit=limit,
+    )
+
+
 def _queued(line: shapes.RunLine, row: RunRow) -> shapes.RunLine:
     """A run that is parked waits for the next holder, or for its caller (G5)."""
     parked = line.status == "running" and row.status == "queued"
@@ -333,8 +346,9 @@ class StepReader:
 
 LIST = Operation(
     summary="Search runs",
-    doc="The newest first. Words of `q` with a name: status:, tool:, model:, session:, api:, since:2h, is:crashed. All "
-    f"other words are in the first words of the request. At most {MOST_LOOKED} runs are looked at: `next` goes on.",
+    doc="The newest first. Words of `q` with a name: status:, tool:, model:, session:, owner:, api:, since:2h, "
+    "is:crashed. All other words are in the first words of the request. An admin key sees the runs of all owners. "
+    f"At most {MOST_LOOKED} runs are looked at: `next` goes on.",
     params=(
         Param("q", "What to search.", {"type": "string", "maxLength": MOST_CHARS}),
         Param("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 100, "default": 50}),

@@ -267,6 +267,19 @@ WHERE owner = $1 AND hidden = 0 AND ($2::text IS NULL OR dialect = $2) AND ($7::
   AND ($4::text IS NULL OR idem = $4) AND ($5::text IS NULL OR n < (SELECT n FROM runs WHERE owner = $1 AND id = $5))
 ORDER BY n DESC LIMIT $6;
 
+-- name: rows_of_all
+-- A page of the runs of all owners, newest first. $1 is not used: the places are those of rows_down.
+SELECT owner, id AS run, dialect, model, status, ended, created_at, updated_at, session, conversation, previous,
+  idem AS key, metadata, last_seq, kept FROM runs
+WHERE $1::text IS NULL AND hidden = 0 AND ($2::text IS NULL OR dialect = $2) AND ($7::text IS NULL OR dialect != $7)
+  AND ($3::text[] = '{}' OR status = ANY ($3)) AND (NOT $8::boolean OR kept = 'stored')
+  AND ($4::text IS NULL OR idem = $4) AND ($5::text IS NULL OR n < (SELECT n FROM runs WHERE id = $5))
+ORDER BY n DESC LIMIT $6;
+
+-- name: owner_of
+-- Whose run this is.
+SELECT owner FROM runs WHERE id = $1 AND hidden = 0;
+
 -- name: rows_up
 -- A page of runs, oldest first.
 SELECT owner, id AS run, dialect, model, status, ended, created_at, updated_at, session, conversation, previous,

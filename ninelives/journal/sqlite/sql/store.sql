@@ -188,6 +188,19 @@ WHERE owner = ?1 AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?7 IS NULL
   AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n > (SELECT n FROM runs WHERE owner = ?1 AND id = ?5))
 ORDER BY n ASC LIMIT ?6;
 
+-- name: rows_of_all
+-- A page of the runs of all owners, newest first. ?1 is not used: the places are those of rows_down.
+SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
+  metadata, last_seq, kept FROM runs
+WHERE ?1 IS NULL AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?7 IS NULL OR dialect != ?7)
+  AND (?3 = '' OR instr(?3, ',' || status || ',')) AND (?8 = 0 OR kept = 'stored')
+  AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n < (SELECT n FROM runs WHERE id = ?5))
+ORDER BY n DESC LIMIT ?6;
+
+-- name: owner_of
+-- Whose run this is.
+SELECT owner FROM runs WHERE id = ? AND hidden = 0;
+
 -- name: chain
 -- The turns of a chain, oldest first, with those of deleted ancestors. In a conversation: as edited there.
 WITH RECURSIVE line (id, previous, turn, depth) AS (
