@@ -162,9 +162,10 @@ async def test_a_process_without_its_connection_is_dead_before_its_lease_expires
 async def test_after_a_start_of_the_database_locks_are_ignored(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "WATCH_S", 0.05)
     lease_s = 100_000.0  # the server started less than that ago
-    a, b = await enter("a", lease_s), await enter("b", lease_s)
+    a = await enter("a", lease_s)
     await a.author.open("r1")
     await pg.killed(a.store)
+    b = await enter("b", lease_s)  # it has never seen the lock of a taken
     looks = rounds_of(b, monkeypatch)
     await until(lambda: len(looks) >= 6, DEADLINE_S)
     assert await b.author.claimable() == []
@@ -172,19 +173,41 @@ async def test_after_a_start_of_the_database_locks_are_ignored(enter: Enter, mon
     assert await b.author.claimable() == ["r1"], "the lease still counts"
 
 
-async def test_a_process_that_lost_its_own_connection_ignores_locks_for_a_lease(
+async def test_a_process_that_lost_its_own_connection_ignores_locks_that_were_not_taken_since(
     enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "WATCH_S", 0.05)
     a, b = await enter("a"), await enter("b")
     await a.author.open("r1")
-    await terminate(b)
-    await until(lambda: not b.store._listener.connected.is_set() or b.store._listener._distrust_until > 0, DEADLINE_S)
-    await until(b.store._listener.connected.is_set, DEADLINE_S)
     await pg.killed(a.store)
+    await terminate(b)
+    await until(lambda: b.store._listener._distrust_until > 0, DEADLINE_S)
+    await until(b.store._listener.connected.is_set, DEADLINE_S)
     judged = rounds_of(b, monkeypatch)
     await until(lambda: len(judged) >= 6, DEADLINE_S)
     assert await b.author.claimable() == []
+
+
+async def test_a_process_that_came_back_after_a_broken_connection_is_judged_by_its_lock_at_once(
+    enter: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the database does not move: a lease never ends here."""
+    monkeypatch.setattr(listener, "WATCH_S", 0.05)
+    lease_s = 100_000.0  # the server started less than that ago
+    a, b = await enter("a", lease_s), await enter("b", lease_s)
+    await a.author.open("r1")
+    await terminate(b)
+    await until(lambda: b.store._listener._distrust_until > 0, DEADLINE_S)
+    await until(lambda: "a" in b.store._listener._seen, DEADLINE_S)
+    assert not b.store._listener.trusts_locks and await b.author.claimable() == []
+    b.listen("work")
+    await pg.killed(a.store)
+    await b.is_notified("work")
+
+    async def free() -> bool:
+        return await b.author.claimable() == ["r1"]
+
+    await until(free, DEADLINE_S)
 
 
 async def test_a_process_that_only_cannot_listen_keeps_its_runs(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:

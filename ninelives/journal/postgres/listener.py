@@ -8,7 +8,8 @@ PostgreSQL releases a session lock when its connection ends, however the process
 in a row, WATCH_S apart, means that its process died. This is known long before its lease expires.
 
 A free lock proves nothing in two cases, and then only leases count, for one lease. After a start of the database all
-locks are free. And what broke the connection of this process (a failover, a pooler) may have cut off others too.
+locks are free. And what broke the connection of this process (a failover, a pooler) may have cut off others too. Both
+end for a process as soon as its lock was seen taken since this one connected: it is back, and may be judged again.
 
 After a break this process connects at once, takes its lock and renews its lease. If it cannot connect, it reports
 `on_disconnected`. Its lock is then removed from its row, so that others go by its lease."""
@@ -86,6 +87,8 @@ class Listener:
         self._lease_s = lease_s
         self._events = events
         self._suspects: set[str] = set()
+        self._seen: set[str] = set()
+        """Whose lock was taken at a look since the last connect."""
         self._distrust_until = 0.0
         self._task: asyncio.Task[None] | None = None
         self.connected = asyncio.Event()
@@ -121,6 +124,8 @@ class Listener:
             except Exception as error:  # an edge: whatever happened, the process must listen again
                 self.trouble = f"the listening connection broke: {error or type(error).__name__}"
             self.locked = False
+            self._suspects.clear()
+            self._seen.clear()
             if self.connected.is_set():
                 self.connected.clear()
                 self._distrust_until = loop.time() + self._lease_s
@@ -136,7 +141,6 @@ class Listener:
             self.locked = await self._acquire_lock(connection)
             await self._events.on_connected()
             self.trouble = None
-            self._suspects.clear()
             self.connected.set()
             await self._notify_all()
             await self._watch(connection, broken)
@@ -174,14 +178,18 @@ class Listener:
 
     async def _bury_dead(self, connection: Connection) -> None:
         """Mark processes as dead whose lock was free at two looks in a row."""
-        if not self.trusts_locks:
-            return
-        free = {row["holder"] for row in await connection.fetch(SQL["unlocked"], self._holder, self._lease_s)}
+        rows = await connection.fetch(SQL["locks"], self._holder, self._lease_s)
+        self._seen = {holder for holder, free, _ in rows if not free or holder in self._seen}
+        free = {holder for holder, free, settled in rows if free and self._judges(holder, settled)}
         dead = sorted(free & self._suspects)
         self._suspects = free
         if dead and await _change(connection, "bury", dead, notify_payloads(self._holder, ["work"])[0]):
             await _change(connection, "strand", self._holder)
             self._notifier.ring(["work"])
+
+    def _judges(self, holder: str, settled: bool) -> bool:
+        """Does a free lock of this process say anything?"""
+        return holder in self._seen or (settled and self.trusts_locks)
 
     def _on_notify(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
         sender, *topics = payload.split(" ")

@@ -22,15 +22,16 @@ SELECT pg_notify('ninelives', $2) FROM back WHERE holder IS NULL AND NOT ended L
 -- A process has lost its lock but lives.
 UPDATE replicas SET lock_key = NULL WHERE holder = $1 AND lock_key IS NOT NULL;
 
--- name: unlocked
--- Processes with a valid lease whose session lock is free: their connection is gone. None for one lease after a start
--- of the database, because a start frees all locks.
+-- name: locks
+-- Processes with a valid lease that have named their session lock: whether it is free, because their connection is gone,
+-- and whether the database has run for longer than a lease. A start of the database frees all locks.
 WITH others AS MATERIALIZED (
   SELECT holder, lock_key FROM replicas WHERE holder != $1 AND NOT dead AND lock_key IS NOT NULL
     AND lease_until > ninelives_now()
-    AND ninelives_now() > (extract(epoch FROM pg_postmaster_start_time()) + $2::float8) * 1000
 )
-SELECT holder FROM others WHERE pg_try_advisory_xact_lock_shared(lock_key);
+SELECT holder, pg_try_advisory_xact_lock_shared(lock_key) AS free,
+  ninelives_now() > (extract(epoch FROM pg_postmaster_start_time()) + $2::float8) * 1000 AS settled
+FROM others;
 
 -- name: bury
 -- Marks processes as dead before their lease expires, and notifies those who wait for work. beat_at is then the time of
