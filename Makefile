@@ -15,6 +15,7 @@ JOBS ?= 2
 WEBUI := .venv-openwebui
 OPENWEBUI ?= open-webui==0.12.4
 PLAYWRIGHT ?= playwright==1.65.0
+KUBERNETES ?= kubernetes-validate==1.37.0
 AXE_CORE ?= axe-core@4.14.0
 # Open WebUI needs torch. The build for Linux brings several GB of CUDA: name a wheel for the CPU here where you have one.
 TORCH ?= torch==2.13.0
@@ -25,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: one-call steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
 	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
-	test-agents bench-agents
+	test-agents bench-agents balancers
 
 # The server only: no development tools.
 $(SERVER): pyproject.toml constraints.txt
@@ -184,9 +185,22 @@ test-clients: $(STAMP) sandbox
 	@command -v npm >/dev/null 2>&1 || printf '\n!!! npm is missing: THE CLIENTS IN JAVASCRIPT ARE SKIPPED\n\n' >&2
 	$(BIN)/python -m tests.clients.run --jobs $(JOBS) $(ARGS)
 
+# nginx, haproxy and pgbouncer for make test-cluster: installed where they can be, skipped loudly where not.
+balancers:
+	@for each in nginx haproxy pgbouncer; do command -v $$each >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	    apt-get install -y -qq $$each >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -y -qq $$each; } >/dev/null 2>&1 || true; fi; }; \
+	  command -v $$each >/dev/null 2>&1 || printf '\n!!! %s is missing: ITS TRIALS ARE SKIPPED\n\n' $$each >&2; done
+
+$(VENV)/.installed-$(KUBERNETES): $(STAMP)
+	$(BIN)/python $(PIP) $(KUBERNETES)
+	touch $@
+
 # Three replicas on one PostgreSQL (from PyPI, no system install), while replicas and the database die: about 8 min.
 # ARGS="storm --seed 7" plays one trial again; ARGS="--loopback" makes no network namespaces.
-test-cluster: $(STAMP)
+test-cluster: $(STAMP) $(VENV)/.installed-$(KUBERNETES) balancers
+	$(BIN)/python -m pytest -rs tests/test_deploy.py
 	$(BIN)/python -m pytest -m long tests/cluster
 	$(BIN)/python -m tests.cluster $(ARGS)
 

@@ -95,6 +95,7 @@ DEFAULTS: dict[str, object] = {
     "limits.parts": 2048,
     "limits.keepalive_s": 15.0,
     "limits.drain_s": 10.0,
+    "limits.drain_notice_s": "auto",
     "limits.tool_timeout_s": 60.0,
     "limits.tool_output_bytes": 1024 * 1024,
     "limits.subscriber_bytes": 1024 * 1024,

@@ -57,6 +57,41 @@ def test_the_unit_of_systemd_gives_a_server_the_time_that_it_drains() -> None:
     assert service["ExecStart"].split()[1:3] == ["serve", "--host"] and service["KillMode"] == "mixed"
 
 
+def test_haproxy_sends_to_the_replicas_of_the_compose_file_and_repeats_only_what_began_nothing() -> None:
+    conf = (DEPLOY / "haproxy.cfg").read_text()
+    assert re.findall(r"^\s*server (\w+) \1:8642$", conf, re.MULTILINE) == ["one", "two", "three"]
+    assert re.findall(r"^\s*retry-on (.*)$", conf, re.MULTILINE) == ["conn-failure 503"] and "uri /readyz" in conf
+    assert compose()["services"]["one"]["environment"]["NINELIVES_LIMITS_DRAIN_NOTICE_S"] == "0"
+
+
+def test_kubernetes_gives_a_replica_the_time_that_it_drains_and_asks_the_right_probes() -> None:
+    made = {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+    settings, pod = made["ConfigMap"]["data"], made["Deployment"]["spec"]["template"]["spec"]
+    (server,) = pod["containers"]
+    named = {each["name"] for each in server["env"]}
+    assert set(settings) | named <= KNOWN and "API_SERVER_KEY" in named
+    drain_s, notice_s = (float(settings[f"NINELIVES_LIMITS_{name}"]) for name in ("DRAIN_S", "DRAIN_NOTICE_S"))
+    assert notice_s == 5 and pod["terminationGracePeriodSeconds"] > max(drain_s, notice_s) + 5
+    probes = {name: server[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
+    budget = made["PodDisruptionBudget"]["spec"]
+    labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert budget["minAvailable"] == made["Deployment"]["spec"]["replicas"] - 1
+    assert budget["selector"]["matchLabels"] == made["Service"]["spec"]["selector"] == labels
+
+
+def test_kubernetes_takes_the_manifests() -> None:
+    checker = pytest.importorskip("kubernetes_validate", reason="NOT TESTED: pip install kubernetes-validate")
+    for each in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()):
+        checker.validate(each, checker.latest_version(), strict=True)
+
+
+def test_open_webui_is_wired_to_the_balancer_of_the_compose_file() -> None:
+    web = compose()["services"]["open-webui"]
+    assert web["environment"]["OPENAI_API_BASE_URL"] == "http://nginx:8080/v1" and web["depends_on"] == ["nginx"]
+    assert "seccomp=seccomp.json" in compose()["services"]["one"]["security_opt"]
+
+
 def test_open_webui_is_wired_to_the_server_of_its_compose_file() -> None:
     services = dict(yaml.safe_load((DEPLOY / "open-webui.yaml").read_text()))["services"]
     assert set(services["ninelives"]["environment"]) <= KNOWN

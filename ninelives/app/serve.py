@@ -148,11 +148,13 @@ class Foreground:
         async def drain() -> None:
             for engine in draining:
                 self._say(stop_line(*engine.under_way(), limits.drain_s))
-                await engine.drain(limits.drain_s)
+                follows = shared and not serving.handed_on  # a successor listens only when this process has ended
+                await engine.drain(limits.drain_s, limits.notice_s or 0.0, follows=follows)
 
         starting = StartingApp()
-        longest_s, frame_bytes = limits.drain_s + 5.0, limits.body_bytes + FRAME_SLACK
+        longest_s, frame_bytes = limits.stop_s + 5.0, limits.body_bytes + FRAME_SLACK
         serving = Serving(starting, sock, drain, longest_s, self._connection_limits(), frame_bytes)
+        serving.close_early(limits.notice_s)
         scheme = "http" if tls is None else "https"
         if tls is not None:
             serving.encrypt(tls)

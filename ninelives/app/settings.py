@@ -57,6 +57,8 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Whole = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Room = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": "bytes"})]
 AutoRoom = Annotated[int, Meta(ge=0, le=1 << 50)] | Literal["auto"]
+Notice = Annotated[float, Meta(ge=0, le=3600)] | Literal["auto"]
+_NOTICE = {"unit": "seconds", "allowed": "auto, or a number of seconds, at least 0 and at most 3600"}
 _AUTO = {"unit": "bytes", "allowed": "auto, or a whole number of bytes, at least 0 and at most 1125899906842624"}
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
@@ -239,6 +241,9 @@ class LimitSettings(Section, frozen=True):
     parts: Annotated[Count, _doc("Messages, items and content parts in one request; then 400.")] = 2048
     keepalive_s: Annotated[Seconds, _doc("Silence on a stream before a keepalive comment.")] = 15.0
     drain_s: Annotated[Seconds, _doc("Time for running work to reach a safe point on SIGTERM.")] = 10.0
+    drain_notice_s: Annotated[
+        Notice, _doc("How long a server that stops still listens. auto: as long as it drains.", extra=_NOTICE)
+    ] = "auto"
     tool_timeout_s: Annotated[Seconds, _doc("Longest time for one tool call.")] = 60.0
     tool_output_bytes: Annotated[Bytes, _doc("Output kept of one tool call; the rest is counted.")] = 1_048_576
     subscriber_bytes: Annotated[Bytes, _doc("What may wait for a slow reader; then it must resume.")] = 1_048_576
@@ -247,6 +252,16 @@ class LimitSettings(Section, frozen=True):
     stall_s: Annotated[Seconds, _doc("Stall of the reader that owns a run before it is cancelled.")] = 60.0
     leave_grace_s: Annotated[Pause, _doc("Time to come back where leaving stops a run; 0: none.")] = 2.0
     chores: Annotated[Count, _doc("Front ends' titles, tags and follow-ups, and compactions, at the same time.")] = 8
+
+    @property
+    def notice_s(self) -> float | None:
+        """drain_notice_s as a number; None: as long as the server drains."""
+        return None if self.drain_notice_s == "auto" else self.drain_notice_s
+
+    @property
+    def stop_s(self) -> float:
+        """The longest time that a stop waits for running work and for balancers."""
+        return max(self.drain_s, self.notice_s or 0.0)
 
 
 class ProfileTable(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -34,6 +34,8 @@ from ninelives.journal.listing import SessionLister
 from ninelives.journal.steering import Steer, leave_steer, not_accepting, unused
 from ninelives.journal.values import Gone, HeldRun, RunRow, Signal, StoreUnavailable
 
+FOLLOW_S = 0.05
+"""How often a server that stops looks whether its readers have the end of their runs."""
 CANCEL_WAIT_S = 10.0
 
 
@@ -116,14 +118,29 @@ class Engine:
         finally:
             await self._tasks.end()
 
-    async def drain(self, seconds: float) -> None:
-        """Refuse new work; park journaled runs at a safe point, end the others; flush; cut the streams."""
+    async def drain(self, seconds: float, notice_s: float = 0.0, *, follows: bool = False) -> None:
+        """Refuse new work; park journaled runs at a safe point, end the others; flush; cut the streams, but not before
+        `notice_s` have passed. With `follows`, those who read a run that another process goes on with get its end
+        here, if it comes within `seconds`."""
+        loop = asyncio.get_running_loop()
+        began, left = loop.time(), list(self._workers.by_run)
         self._admission.stop()
         self._finder.stop()
         self._deliveries.stop()
         await self._workers.drain(seconds)
         await self.accounts.flush()
+        if follows and await self._has_peers():
+            while loop.time() < began + seconds and any(map(self.readers.is_read, left)):  # noqa: ASYNC110
+                await asyncio.sleep(FOLLOW_S)
+        await asyncio.sleep(max(0.0, began + notice_s - loop.time()))
         self.readers.cut()
+
+    async def _has_peers(self) -> bool:
+        """Is there another process that may go on with our runs?"""
+        try:
+            return sum(replica.works for replica in await self._parts.durable.peers.replicas()) > 1
+        except StoreUnavailable:
+            return False
 
     async def stop(self) -> None:
         """End all tasks."""

@@ -13,16 +13,18 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.cluster.balancer import program
 from tests.cluster.chaos import Dose
 from tests.cluster.elsewhere import elsewhere
 from tests.cluster.judging import Result
 from tests.cluster.outage import outage
+from tests.cluster.plain import plain
 from tests.cluster.races import races
 from tests.cluster.replicas import SHORT_S, Shape
 from tests.cluster.rolling import rolling
 from tests.cluster.storm import Extent, storm
 
-TRIALS = ("storm", "races", "rolling", "elsewhere", "outage")
+TRIALS = ("storm", "races", "rolling", "nginx", "haproxy", "elsewhere", "outage")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -58,6 +60,10 @@ async def run(name: str, folder: Path, given: argparse.Namespace) -> Result:
         return await races(folder, given.seed, shape=shape)
     if name == "rolling":
         return await rolling(folder, given.seed, shape)
+    if name in ("nginx", "haproxy"):
+        if program(name) is None:
+            return Result(name, given.seed, {f"NOT TRIED: {name} is not installed": ""})
+        return await plain(folder, Shape(own_networks=False, balancer=name, supervised=True))
     if name == "elsewhere":
         return await elsewhere(folder, given.seed, shape=Shape(own_networks=own, approval="on-write"))
     return await outage(folder, given.seed, shape=brief)

@@ -18,6 +18,7 @@ from typing import Any
 from ninelives.drill import TRACES_ENV
 from ninelives.drill.own import EVERYWHERE, PROBE_MODULE
 from ninelives.drill.processes import ROOT, START_S, launch_clean, signal_child
+from tests.cluster.balancer import Balancer, BalancerKind
 from tests.cluster.database import Database
 from tests.cluster.ground import Ground, Loopback, ground
 from tests.cluster.lines import Line
@@ -42,6 +43,10 @@ class Shape:
     """The default of the server; SHORT_S where leases are to end."""
     hold_s: float = 10.0
     """How long new work waits for a database that is away."""
+    balancer: BalancerKind | None = None
+    """A real one, as it is shipped; None: ours (proxy.py)."""
+    supervised: bool = False
+    """With a supervisor, as `ninelives serve` has by default."""
     environ: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = (PROBE_MODULE,)
 
@@ -76,11 +81,12 @@ class Replica:
         return Line(self.address, self.port)
 
     async def start(self) -> float:
-        """Start it and wait until it listens: the seconds that this took."""
+        """Start it and wait until it listens, in all its lives on one port: the seconds that this took."""
         began = time.monotonic()
         with self.log.open("ab") as log:
+            argv = [*self._argv, "--port", str(self.port)]
             self._child = await asyncio.create_subprocess_exec(
-                *self._argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log, env=self._environ, limit=1 << 24
+                *argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log, env=self._environ, limit=1 << 24
             )
         self.lives += 1
         self.frozen = False
@@ -138,6 +144,7 @@ class Cluster:
         self.shape = shape or Shape()
         self.traces = folder / "traces"
         self.proxy = Proxy()
+        self.balancer: Balancer | None = None
         self.replicas: list[Replica] = []
         self.database: Database | None = None
         self.ground: Ground = Loopback()
@@ -172,6 +179,9 @@ class Cluster:
         stack.push_async_callback(self._end_replicas)
         await self.start(self.replicas[0])  # the first makes the tables
         await asyncio.gather(*(self.start(replica) for replica in self.replicas[1:]))
+        if shape.balancer is not None:
+            addresses = [(replica.address, replica.port) for replica in self.replicas]
+            self.balancer = await stack.enter_async_context(Balancer(shape.balancer, self.folder, addresses))
 
     async def _start_upstream(self) -> None:
         argv = ("-m", "ninelives.testing.fake_upstream", "--host", self.ground.home, "--log", str(self.upstream_log))
@@ -195,14 +205,16 @@ class Cluster:
 
     def _replica(self, n: int) -> Replica:
         address = self.ground.address(n)
-        argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address, "--port", "0"]
+        argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address]
         argv += ["--data-dir", str(self.folder / f"data-{n}"), "--sandbox", "off", "--approval", self.shape.approval]
-        argv += ["--model-url", f"{self.upstream}/v1", "--model", "m", "--no-supervisor"]
+        argv += ["--model-url", f"{self.upstream}/v1", "--model", "m"]
+        argv += [] if self.shape.supervised else ["--no-supervisor"]
         if self.database is not None:
             argv += ["--store", self.database.url]
         ours = {
             "NINELIVES_LIMITS_KEEPALIVE_S": str(KEEPALIVE_S),
             "NINELIVES_TOOLS_MODULES": ",".join(self.shape.modules),
+            **({"NINELIVES_LIMITS_DRAIN_NOTICE_S": "0"} if self.shape.balancer is not None else {}),
             TRACES_ENV: str(self.traces),
             **{f"NINELIVES_{key.replace('.', '_').upper()}": str(value) for key, value in EVERYWHERE.items()},
             **(self._shared(n) if self.database is not None else {}),
@@ -224,7 +236,7 @@ class Cluster:
     @property
     def line(self) -> Line:
         """Through the balancer, as clients come."""
-        return Line("127.0.0.1", self.proxy.port)
+        return Line("127.0.0.1", (self.balancer or self.proxy).port)
 
     def news(self) -> list[dict[str, Any]]:
         """What the model was asked since the last call."""

@@ -44,7 +44,7 @@ class Rolling:
 
     async def roll(self) -> Result:
         """Load, and each replica in turn; then every run is judged."""
-        sdk = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{self.cluster.proxy.port}/v1", api_key=KEY)
+        sdk = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{self.cluster.line.port}/v1", api_key=KEY)
         works = {"wait": self._wait, "background": self._background, "chat": self._chat}
         async with asyncio.TaskGroup() as group:
             for kind, count in WORKERS.items():

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.balancer import BalancerKind, program
 from tests.cluster.chaos import Dose
 from tests.cluster.elsewhere import Elsewhere
 from tests.cluster.judging import Result
 from tests.cluster.outage import outage
+from tests.cluster.plain import plain
 from tests.cluster.races import one_conversation, one_key, races
 from tests.cluster.replicas import Cluster, Shape
 from tests.cluster.rolling import rolling
@@ -61,6 +63,16 @@ async def test_P6_P7_fifty_rounds(tmp_path: Path, seed: int) -> None:
 @pytest.mark.long
 async def test_A9_a_rolling_restart_is_seen_by_no_caller_and_repeats_no_step(tmp_path: Path, seed: int) -> None:
     kept(await rolling(tmp_path, seed))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["nginx", "haproxy"])
+async def test_A9_a_rolling_restart_behind_the_shipped_balancer_shows_no_error_to_plain_clients(
+    tmp_path: Path, kind: BalancerKind
+) -> None:
+    if program(kind) is None:
+        pytest.skip(f"NOT TESTED: {kind} is not installed")
+    kept(await plain(tmp_path, Shape(own_networks=False, balancer=kind), rounds=1))
 
 
 @pytest.mark.long

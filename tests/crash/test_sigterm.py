@@ -212,6 +212,20 @@ async def test_P10_an_idle_server_ends_at_once(tmp_path: Path) -> None:
         assert await server.gone(8.0) == 0, "it waited for the drain although nothing was running"
 
 
+async def test_A9_a_server_with_a_drain_notice_answers_new_connections_so_long(tmp_path: Path) -> None:
+    """Those who send requests hear of the stop a while after it has begun (Kubernetes)."""
+    async with Rig(tmp_path, 0, NINELIVES_LIMITS_DRAIN_NOTICE_S="1.5") as rig:
+        server = rig.server
+        began = time.monotonic()
+        server.signal(signal.SIGTERM)
+        refused = await refusal(server.port)
+        assert (refused.status, refused.headers["connection"]) == (503, "close")
+        ready = await get(server.port, "/readyz")
+        assert (ready.status, ready.headers["connection"], ready.json()["status"]) == (503, "close", "draining")
+        assert await server.gone(20.0) == 0
+        assert time.monotonic() - began >= 1.5, "nothing ran, and it did not wait"
+
+
 async def test_P10_a_second_SIGTERM_ends_it_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
     async with Rig(tmp_path, 2, NINELIVES_LIMITS_DRAIN_S="20") as rig:
         load = Load("load-twice", "responses", f"load-twice [[tools={terminal(60)}|{terminal(0)}]]")

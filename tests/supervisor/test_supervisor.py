@@ -3,16 +3,19 @@ and stopped; the supervisor is killed too."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
 
@@ -244,6 +247,35 @@ def test_a9_a_second_sigterm_ends_all_at_once(tmp_path: Path, upstream: Upstream
     began = time.monotonic()
     made.process.child.send_signal(signal.SIGTERM)
     assert made.process.child.wait(15) == 1 and time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a9_a_server_without_a_drain_notice_refuses_connections_at_once(
+    tmp_path: Path, upstream: Upstream, supervised: bool
+) -> None:
+    """The supervisor has the socket too. What waits in it would be reset at the end, when it was sent already."""
+    start = start_supervised if supervised else start_server
+    made = start(tmp_path, upstream.url, NINELIVES_LIMITS_DRAIN_S="30", NINELIVES_LIMITS_DRAIN_NOTICE_S="0")
+    begun = tmp_path / "begun"
+    call = json.dumps({"command": f"touch {begun}; sleep 60"})
+    made.client.post("/v1/responses", {"input": f"stuck [[tools=terminal:{call}]]", "background": True, "store": True})
+    wait_until(begun.exists, "the tool to run")
+    idle = HTTPConnection("127.0.0.1", made.port, timeout=30)
+    idle.request("GET", "/livez")
+    assert idle.getresponse().read()
+    made.process.child.send_signal(signal.SIGTERM)
+
+    def refused() -> bool:
+        with socket.socket() as fresh:
+            return fresh.connect_ex(("127.0.0.1", made.port)) == errno.ECONNREFUSED
+
+    wait_until(refused, "the listener to close")
+    body = json.dumps({"input": "new"})
+    idle.request("POST", "/v1/responses", body, {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"})
+    told = idle.getresponse()
+    assert (told.status, told.headers["connection"], told.headers["retry-after"]) == (503, "close", "5")
+    made.process.child.send_signal(signal.SIGTERM)
+    assert made.process.child.wait(15) == 1
 
 
 def test_a_supervisor_that_is_killed_leaves_no_process_behind(tmp_path: Path, upstream: Upstream) -> None:

@@ -87,7 +87,7 @@ def unit_text(settings: Settings, flags: list[str], *, system: bool) -> str:
     return UNIT.format(
         scope="" if system else "--user ",
         command=program.replace("%", "%%"),
-        stop_s=settings.limits.drain_s + STOP_SLACK_S,
+        stop_s=settings.limits.stop_s + STOP_SLACK_S,
         target="multi-user.target" if system else "default.target",
     )
 

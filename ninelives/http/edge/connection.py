@@ -57,6 +57,8 @@ class ConnectionState(ServerState):
 
     def __init__(self) -> None:
         self._second = 0
+        self.closes = False
+        """The server stops: every response closes its connection."""
         self.idle: dict[Any, None] = {}
         """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
         super().__init__()
@@ -75,7 +77,7 @@ class ConnectionState(ServerState):
         now = int(time.time())
         if now != self._second:
             self._second, self._date = now, [(b"date", formatdate(now, usegmt=True).encode())]
-        return self._date
+        return [*self._date, CLOSE] if self.closes else self._date
 
     @default_headers.setter
     def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:

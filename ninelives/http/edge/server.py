@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -68,6 +69,8 @@ def _websocket(*args: Any, **kwargs: Any) -> Any:
 
 
 class _Server(uvicorn.Server):
+    server_state: ConnectionState
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.server_state = ConnectionState()
@@ -122,7 +125,10 @@ class Serving:
         )
         self._server = _Server(config)
         self._sock = sock
-        self._shutdown = Shutdown(drain, self._server.stop, longest_s)
+        self._notice_s: float | None = None
+        self.handed_on = False
+        """A successor listens on the same socket."""
+        self._shutdown = Shutdown(drain, self._server.stop, longest_s, self._give_notice)
         self._shutdown.handle_signals()
 
     @property
@@ -135,14 +141,39 @@ class Serving:
         await self._server.serve(sockets=[self._sock])
 
     def stop_listening(self) -> None:
-        """Accept no connection any more. Those that are open go on."""
+        """Accept no connection any more: a successor does. Those that are open go on."""
+        self.handed_on = True
+        self._close_servers()
+
+    def _close_servers(self) -> None:
         for each in getattr(self._server, "servers", ()):  # absent before uvicorn's startup
             each.close()
+
+    def _give_notice(self) -> None:
+        """Say to balancers that this server stops. Each response closes its connection, so that their pools of open
+        connections run dry. Where connections are refused, they send a request elsewhere at once."""
+        self._server.server_state.closes = True
+        if self._notice_s is not None:
+            asyncio.get_running_loop().call_later(self._notice_s, self._close_listener)
+
+    def _close_listener(self) -> None:
+        """Refuse connections. A supervisor has the socket too, so closing it here is not enough: new connections would
+        wait there, and be reset at the end."""
+        if self.handed_on or self._sock.fileno() < 0:
+            return
+        with socket.socket(fileno=os.dup(self._sock.fileno())) as listener:  # closing the servers closes the socket
+            self._close_servers()
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
 
     def encrypt(self, context: ssl.SSLContext) -> None:
         """Speak TLS. Call it before run()."""
         self._server.config.load()
         self._server.config.ssl = context
+
+    def close_early(self, notice_s: float | None) -> None:
+        """Close the listener so long after the shutdown has begun, not at its end."""
+        self._notice_s = notice_s
 
     def stop(self) -> None:
         """Begin the shutdown. Called again: end the process now."""

@@ -15,7 +15,15 @@ class Shutdown:
     """The first signal drains, then stops the server. The second one ends the process at once, and so does a drain that
     takes longer than `longest_s` (P10)."""
 
-    def __init__(self, drain: Callable[[], Awaitable[None]], stop_server: Callable[[], None], longest_s: float) -> None:
+    def __init__(
+        self,
+        drain: Callable[[], Awaitable[None]],
+        stop_server: Callable[[], None],
+        longest_s: float,
+        on_begun: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_begun` is called once, before anything is drained."""
+        self._on_begun = on_begun
         self._drain = drain
         self._stop_server = stop_server
         self._longest_s = longest_s
@@ -45,6 +53,7 @@ class Shutdown:
         deadline = threading.Timer(self._longest_s, os._exit, (1,))
         deadline.daemon = True
         deadline.start()
+        self._on_begun()
         self._task = asyncio.get_running_loop().create_task(self._drain_and_stop())
 
     async def _drain_and_stop(self) -> None:
