@@ -10,10 +10,12 @@ from secrets import token_urlsafe
 
 from msgspec import Struct
 
+from ninelives.agents.adapters import Surroundings
+from ninelives.agents.loop import LoopSettings
 from ninelives.app.agents import choose_model
 from ninelives.app.assemble import Assembled, assemble
 from ninelives.app.errors import ConfigError, StartError
-from ninelives.app.extensions import NO_EXTENSIONS, Extensions
+from ninelives.app.extensions import NO_EXTENSIONS, Extensions, own_agent
 from ninelives.app.keys import MAKE_KEY, ensure_key
 from ninelives.app.settings import LoadedSettings
 from ninelives.app.store import ProcessRole
@@ -22,7 +24,10 @@ from ninelives.journal.sqlite.lock import DirectoryHeld
 from ninelives.journal.values import NewerStore, StoreUnavailable
 from ninelives.models.base import Model
 from ninelives.models.net.kept import ConnectionHolder
+from ninelives.models.scripted import ScriptedModel
 from ninelives.observe.log import Log
+from ninelives.tools.decorator import ToolsError, load_tools
+from ninelives.tools.threads import Threads
 
 
 class BuiltServer(Struct, frozen=True):
@@ -77,6 +82,19 @@ async def _model(
     model, phrase = await choose_model(loaded.settings, os.environ, connections)
     own = loaded.settings.agent.object
     return model, f"your agent {own}" if own else phrase
+
+
+def load_own_code(loaded: LoadedSettings) -> None:
+    """Import the agents and tools that the settings name, and check that they can be served. Raises ConfigError."""
+    import_from_config_folder(loaded)
+    settings = loaded.settings
+    surroundings = Surroundings(ScriptedModel(), LoopSettings())
+    for name in filter(None, (settings.agent.object, *(table.agent for table in settings.tables.profiles.values()))):
+        own_agent(name, surroundings)
+    try:
+        load_tools(settings.tools.modules, Threads())
+    except ToolsError as error:
+        raise ConfigError(str(error)) from error
 
 
 def import_from_config_folder(loaded: LoadedSettings) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
+from traceback import extract_tb
 from typing import cast
 
 from msgspec import Struct
@@ -52,8 +53,14 @@ def own_agent(name: str, surroundings: Surroundings) -> Agent:
     except NotAnAgent as error:
         raise ConfigError(f"The agent {name} {error}.") from error
     except Exception as error:  # code of the user can raise anything when it is imported
-        hint = _HINTS.get(type(error), "")
-        raise ConfigError(f"The agent {name} cannot be loaded: {type(error).__name__}: {error}.{hint}") from error
+        hint, words = _HINTS.get(type(error), ""), f"{type(error).__name__}: {error}"
+        raise ConfigError(f"The agent {name} cannot be loaded: {words}{_place_of(error)}.{hint}") from error
+
+
+def _place_of(error: Exception) -> str:
+    """The line of the user's code that raised an error; empty where the error names it, or where it is not theirs."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if frame.name == "<module>"]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def extension_agents(extensions: Extensions, surroundings: Surroundings) -> dict[str, Agent]:

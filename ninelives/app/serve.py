@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ninelives.http.edge.server import Serving
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
+    from ninelives.supervisor.reload import CodeWatch
     from ninelives.supervisor.supervised import Supervised
 
 _OOM_SCORE = "-500"
@@ -81,8 +82,10 @@ class Foreground:
         serves: bool = True,
         extensions: Extensions | None = None,
         on_ready: Callable[[str], object] | None = None,
+        reload: bool = False,
     ) -> None:
         self._supervised: Supervised | None = None
+        self._reload = reload
         self._loaded = loaded
         self._say = say
         self._serves = serves
@@ -100,15 +103,13 @@ class Foreground:
         supervisor that started this process; None makes one."""
         from ninelives.supervisor.supervised import supervise
 
-        if started is None:
-            started = supervise(self._bind(), spare=self._loaded.settings.server.spare)
-        else:
+        is_successor = started is not None
+        self._supervised = started or supervise(self._bind(), spare=self._loaded.settings.server.spare)
+        if is_successor:
             import_server()
-            started.wait()
-        self._supervised = started
-        return self._serve(started.listener)
+        return self._serve(self._supervised.listener, is_successor=is_successor)
 
-    def _serve(self, sock: socket.socket) -> int:
+    def _serve(self, sock: socket.socket, *, is_successor: bool = False) -> int:
         from ninelives.observe.log import LibraryHandler, Log
 
         _give_memory_back()
@@ -118,11 +119,22 @@ class Foreground:
         log = Log(_utc_now, json=not is_read, secrets=secrets, level=settings.log.level)
         logging.getLogger().addHandler(LibraryHandler(log))
         hide_environment(SECRET_ENV)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            try:
+        try:
+            if is_successor:
+                self._wait_for_turn()
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._run(sock, log))
-            except StartError as error:
-                raise type(error)(log.secrets.mask(str(error))) from error
+        except StartError as error:
+            raise type(error)(log.secrets.mask(str(error))) from error
+
+    def _wait_for_turn(self) -> None:
+        """A spare, or the successor in a swap, waits here. It loads the user's code before: where that fails, the
+        server of before goes on."""
+        from ninelives.app.build import load_own_code
+
+        load_own_code(self._loaded)
+        assert self._supervised is not None
+        self._supervised.wait()
 
     def _bind(self) -> socket.socket:
         from ninelives.http.edge.server import listen
@@ -224,7 +236,7 @@ class Foreground:
         if serving.stopping:  # a signal came during the build, when there was nothing to drain
             await engine.drain(self._loaded.settings.limits.drain_s)
         else:
-            await self._announce(built, url, name)
+            await self._announce(built, url, name, log)
         await running
         watching.cancel()
         await built.assembled.stop()
@@ -235,15 +247,34 @@ class Foreground:
     def _restarted(self) -> bool:
         return self._supervised is not None and self._supervised.restarts > 0
 
-    async def _announce(self, built: BuiltServer, url: str, name: str) -> None:
+    async def _announce(self, built: BuiltServer, url: str, name: str, log: Log) -> None:
         """Say that the server answers requests: to the user once, to the supervisor each time."""
         if self._supervised is not None:
             self._supervised.ready(self._loaded.settings.server.data_path / "supervisor")
+        watch = self._watch_code(log)
         if self._restarted:
             return
         await self._greet(built, url, name)
+        if watch is not None:
+            self._say(f"  reload    when a file changes in {', '.join(watch.folders())}")
         if self._on_ready is not None:
             self._on_ready(url)
+
+    def _watch_code(self, log: Log) -> CodeWatch | None:
+        """With --reload a change of the user's code asks the supervisor for a swap."""
+        if not self._reload or self._supervised is None:
+            return None
+        from ninelives.supervisor.reload import CodeWatch
+
+        supervised = self._supervised
+
+        def changed(name: str) -> None:
+            log.info("code_changed", file=name)
+            supervised.ask_swap()
+
+        watch = CodeWatch(changed, self._loaded.file)
+        watch.start()
+        return watch
 
     async def _stop_with(self, engine: Engine, serving: Serving) -> None:
         """An engine that failed as a whole takes the server with it."""

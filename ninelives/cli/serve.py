@@ -73,16 +73,26 @@ def settings_of(config: str | None, given: dict[str, Any], *, quiet: bool = Fals
     return settings_from(config, quiet, **{_NAMES[name]: value for name, value in given.items()})
 
 
-def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False, under: Supervised | None = None) -> int:
+def run(
+    loaded: LoadedSettings,
+    *,
+    serves: bool,
+    open_page: bool = False,
+    reload: bool = False,
+    under: Supervised | None = None,
+) -> int:
     """Run a server or a worker in the foreground. `under` is the line to the supervisor that started this process.
     Returns the exit code."""
     from ninelives.app.errors import StartError
     from ninelives.app.serve import Foreground
 
-    foreground = Foreground(loaded, click.echo, serves=serves, on_ready=click.launch if open_page else None)
+    on_ready = click.launch if open_page else None
+    foreground = Foreground(loaded, click.echo, serves=serves, on_ready=on_ready, reload=reload)
     try:
         if under is not None or (serves and loaded.settings.server.supervisor and sys.platform == "linux"):
             return foreground.run_supervised(under)
+        if reload:
+            raise StartError("--reload needs the supervisor, which is on Linux, without --no-supervisor.")
         return foreground.run()
     except StartError as error:
         click.echo(f"ninelives: {error}", err=True)
@@ -98,7 +108,8 @@ def run(loaded: LoadedSettings, *, serves: bool, open_page: bool = False, under:
     "--no-supervisor", "supervisor", flag_value=False, default=None, help="One process: nothing restarts the server."
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the server's page in a browser.")
-def serve(config: str | None, open_page: bool, **given: Any) -> None:
+@click.option("--reload", is_flag=True, help="Swap the server when the code of your agent changes. Linux only.")
+def serve(config: str | None, open_page: bool, reload: bool, **given: Any) -> None:
     """Run the server in the foreground.
 
     MODULE:OBJECT (or path/file.py:OBJECT) is an agent of your own: an async function or generator, or an agent of a
@@ -108,4 +119,4 @@ def serve(config: str | None, open_page: bool, **given: Any) -> None:
     give all of them the same key (API_SERVER_KEY)."""
     under = inherited()
     loaded = settings_of(config, given, quiet=under is not None)
-    raise SystemExit(run(loaded, serves=True, open_page=open_page, under=under))
+    raise SystemExit(run(loaded, serves=True, open_page=open_page, reload=reload, under=under))

@@ -70,7 +70,8 @@ class Supervisor:
         self._spare: ServerProcess | None = None
         self._next: ServerProcess | None = None
         """The successor of a swap, until it is warm."""
-        self._stopping = self._swapping = self._serves = False
+        self._stopping = self._swapping = self._serves = self._again = False
+        """`_again`: one more swap was asked for during a swap, whose successor may have the code of before."""
         self._restarts = self._swaps = self._quick = self._failed = self._spares_failed = self._swaps_failed = 0
         self._began = 0.0
         self._calls = Calls()
@@ -111,7 +112,14 @@ class Supervisor:
     def _hang_up(self) -> None:
         if self._hung_up():
             self._stop()
-        elif not self._stopping and self._next is None and not self._swapping:
+        else:
+            self._ask_swap()
+
+    def _ask_swap(self) -> None:
+        if self._next is not None or self._swapping:
+            self._again = True
+        elif not self._stopping:
+            self._again = False
             self._say("info", "restart_asked", note="the server is swapped for the code that is installed now")
             self._next = self._spawn()
             self._loop.call_later(WARM_S, self._give_up, self._next)
@@ -157,6 +165,8 @@ class Supervisor:
                 self._swap()
         elif "ready" in message:
             self._is_ready(child, Path(message["status"]))
+        elif "swap" in message:
+            self._ask_swap()
         else:
             self._calls.obey(child.pid, message, fds)
 
@@ -170,6 +180,8 @@ class Supervisor:
         self._swapping = False
         self._note()
         self._loop.call_later(SPARE_DELAY_S, self._make_spare)
+        if self._again:
+            self._ask_swap()
 
     def _make_spare(self) -> None:
         wanted = self._plan.spare and not self._stopping and self._spares_failed < STARTS
@@ -243,6 +255,8 @@ class Supervisor:
         self._last = f"it ended with {_ending(code)} before it was ready. Its lines in the log of the server say why."
         self._say("error", "restart_failed", code=code, note="the server goes on as it was; read the lines above")
         self._note()
+        if self._again:
+            self._ask_swap()
 
     def _end(self, code: int) -> None:
         if not self._ended.done():

@@ -75,6 +75,11 @@ class Supervised:
         with suppress(LineEnded):  # the watch ends this process
             self._line.send({"ready": os.getpid(), "status": str(status)})
 
+    def ask_swap(self) -> None:
+        """Ask for a server with the code of now, as `ninelives restart` does. Any thread may call it."""
+        with suppress(LineEnded, BlockingIOError):
+            self._line.send({"swap": True})
+
     def watch(self, server: Stoppable) -> None:
         """From now on obey the supervisor."""
         self._line.sock.setblocking(False)

@@ -319,14 +319,24 @@ def imported(name: str) -> object:
 
 
 def _from_file(path: Path) -> ModuleType:
+    """The module in a file, which may import those beside it. It is executed once, however often it is named."""
     path = path.expanduser().absolute()
     name = f"ninelives_tools_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ToolsError(f"There is no Python file {path}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # type hints are looked up there
-    spec.loader.exec_module(module)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

@@ -377,9 +377,9 @@ def start_demo(where: Path, **settings: str) -> Server:
     return _serve(where, [], settings)
 
 
-def start_supervised(where: Path, model_url: str, bug: str = "", **settings: str) -> Server:
+def start_supervised(where: Path, model_url: str, bug: str = "", flags: Sequence[str] = (), **settings: str) -> Server:
     """A server with its supervisor, whose pid is that of the process. `bug`: one of tests/supervisor/planted.py."""
-    flags = ["--model-url", model_url, "--model", "m"]
+    flags = [*flags, "--model-url", model_url, "--model", "m"]
     program = ["tests.supervisor.planted", bug] if bug else ["ninelives"]
     return _serve(where, flags, settings, program=program, supervisor=True)
 
