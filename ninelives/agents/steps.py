@@ -42,7 +42,7 @@ SETTLE_S = 2.0
 AHEAD = 256
 """Deltas that may wait to be handed on."""
 UNKNOWN = (
-    "The server stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
+    "The process stopped while this call was being carried out, so its outcome is unknown: it may have happened fully, "
     "partly or not at all. It was not repeated. Check before you do it again."
 )
 IN_MEMORY = (
@@ -171,6 +171,11 @@ class Steps:
     def last_text(self) -> str:
         """The text of the last message."""
         return self._last_text
+
+    def went_on_after(self, plan: CallPlan) -> bool:
+        """True where the journal holds steps that nobody asked for yet, and not this one: an earlier attempt did not
+        make it once more."""
+        return self._left > 0 and not self._own.get((plan.name, plan.arguments))
 
     # from the agent's task to the server
 

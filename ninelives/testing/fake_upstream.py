@@ -156,7 +156,7 @@ class Script:
             "completion_tokens_details": {"reasoning_tokens": len(self.thoughts)},
         }
 
-    def body(self) -> Json:
+    def body(self, model: str) -> Json:
         """The whole answer, not streamed."""
         text, thought = "".join(self.tokens) or None, "".join(self.thoughts) or None
         message: Json = {"role": "assistant", "content": text, "reasoning_content": thought}
@@ -167,7 +167,8 @@ class Script:
             message["tool_calls"] = [{"id": self.call_id(n), **call} for n, call in enumerate(calls)]
         choices = [{"index": 0, "message": message, "finish_reason": self.finish}]
         usage = {} if "nousage" in self.keys else {"usage": self.usage()}
-        return {"id": "chatcmpl-fake", "object": "chat.completion", "choices": choices, **usage}
+        kind = {"id": "chatcmpl-fake", "object": "chat.completion", "created": 0, "model": model}
+        return {**kind, "choices": choices, **usage}
 
 
 def _refusal(script: Script, request: Json) -> str:
@@ -311,7 +312,7 @@ class Socket:
             error = {"error": {"message": refusal, "type": "invalid_request_error", "param": "stream", "code": None}}
             self._respond(400, json.dumps(error).encode())
         elif "json" in script.keys or not request.get("stream"):
-            self._respond(200, json.dumps(script.body()).encode())
+            self._respond(200, json.dumps(script.body(str(request.get("model")))).encode())
         else:
             self.writer.write(EVENTS)
             await self._stream(script, faults, (request.get("stream_options") or {}).get("include_usage", False))

@@ -22,7 +22,11 @@ from tests.story.server import wait_until
 
 LANGUAGES = {"sh", "bash", "python", "toml", "json", "yaml", "mermaid", "text", "nginx", "ini", "js", "sql"}
 SHELL, PYTHON = by_page("sh", "bash"), by_page("python")
-TESTED_ELSEWHERE = {"docs/api/python.md": "tests/test_public_api.py", "docs/examples.md": "make test-agents"}
+TESTED_ELSEWHERE = {
+    "docs/api/python.md": "tests/test_public_api.py",
+    "docs/durability.md": "tests/agents/test_durability.py",
+    "docs/examples.md": "make test-agents",
+}
 SAID = {
     "README.md": [
         "demo model of Ninelives",
