@@ -273,12 +273,13 @@ class Steps:
         hidden = CallPlan(name=MODEL, arguments=f'{{"request":"{digest}"}}', effect="idempotent")
         if not shown or self._in_flight or self._floor.locked() or self._own.get((MODEL, hidden.arguments)):
             return RecordedAnswer((await self.call(hidden, lambda _: _whole(stream()))).record)
-        await self._check_new(f"model call {digest} of {_brief(request.decode(errors='replace'))}")
+        excerpt = _excerpt(request)
+        await self._check_new(f"model call {digest} of {excerpt!r}")
         async with self._floor:
             await self._pass_over()
-            return await self._stream(digest, stream())
+            return await self._stream(digest, excerpt, stream())
 
-    async def _stream(self, digest: str, parts: AsyncIterator[e.Delta | AnswerEnd]) -> RecordedAnswer:
+    async def _stream(self, digest: str, excerpt: str, parts: AsyncIterator[e.Delta | AnswerEnd]) -> RecordedAnswer:
         """An answer as a message of the run, told while it arrives."""
         async for part in parts:
             if not isinstance(part, AnswerEnd):
@@ -286,7 +287,7 @@ class Steps:
                 continue
             calls = tuple(e.Call(self._new_id(), name, arguments) for name, arguments in part.calls)
             said = e.MessageCompleted(
-                part.text, calls, part.usage, part.reasoning, part.finish, step=digest, record=part.record
+                part.text, calls, part.usage, part.reasoning, part.finish, "", digest, part.record, excerpt
             )
             self._last_text = part.text
             await self._tell(said)
@@ -460,7 +461,7 @@ class Steps:
         if self._texts:
             return f"the text {_brief(self._texts[0].text)}"
         calls = (f"{name}({_brief(arguments)})" for (name, arguments), found in self._own.items() if found)
-        answers = (f"model call {digest}" for digest, found in self._answers.items() if found)
+        answers = (f"model call {digest} of {found[0].asked!r}" for digest, found in self._answers.items() if found)
         return next((*calls, *answers).__iter__(), "a step")
 
 
@@ -515,6 +516,13 @@ def _finished(call: str, made: Made, took_ms: int) -> e.ToolFinished:
 
 def _brief(text: str) -> str:
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+
+
+def _excerpt(request: bytes) -> str:
+    """The beginning and the end of a request. What differs is mostly in the instructions or in the last message."""
+    if len(request) <= SHOWN:
+        return request.decode(errors="replace")
+    return f"{request[: SHOWN // 2].decode(errors='replace')} ... {request[-SHOWN // 2 :].decode(errors='replace')}"
 
 
 def _diverged(journal: str, wanted: str) -> AgentError:

@@ -21,9 +21,11 @@ from ninelives.app.extensions import (
     NO_EXTENSIONS,
     Extensions,
     extension_agents,
+    installed_agents,
     installed_model,
     model_scheme,
     own_agent,
+    own_agents,
 )
 from ninelives.app.settings import ApprovalRule, ProfileTable, Settings
 from ninelives.app.store import quota_limits
@@ -94,7 +96,7 @@ class AgentEnvironment(Struct, frozen=True):
 
 
 class ProfileAgent(Struct, frozen=True):
-    """The agent of one profile. An agent from an extension brings its own tools and approvals."""
+    """The agent of one profile. An agent of the user brings its own tools."""
 
     agent: Agent
     model: str = ""
@@ -167,7 +169,8 @@ class Agents(Struct, kw_only=True):
         """The sandbox, the approvals of the default profile, and whether programs can be run: for the start."""
         made = self.by_profile[self.default.name]
         if made.approvals is None or made.toolbox is None:
-            return f"sandbox {self.sandbox.kind}; your agent has its own tools"
+            mode = f", approval {made.approvals.policy.mode}" if made.approvals is not None else ""
+            return f"sandbox {self.sandbox.kind}{mode}; your agent has its own tools"
         shell = "offered" if made.toolbox.get("terminal") is not None else "not offered"
         return f"sandbox {self.sandbox.kind}, approval {made.approvals.policy.mode}, shell tools {shell}"
 
@@ -264,6 +267,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     outputs: OutputFiles
     quotas: Quotas
     sandbox: Sandbox
+    more_tools: bool
+    """There may be tools whose names are not known here: of MCP servers, or of an agent of the user."""
     search_hosts: tuple[str, ...] = ()
     """The host of the search provider, which the operator chose: nobody is asked about it."""
 
@@ -271,7 +276,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
         """The agent of one profile."""
         given = self.surroundings(table, model)
         if table.agent:
-            return ProfileAgent(own_agent(table.agent, given), model.name)
+            return ProfileAgent(own_agent(table.agent, given), model.name, approvals=given.approvals)
         toolbox = self.toolbox(table.tools)
         place = self.places(table.workspace or self.settings.tools.workspace)
         environment = CallEnvironment(place, self.end_leftover, self.outputs)
@@ -306,7 +311,7 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
         configured = self.settings.tools.approval
         auto: Mode = "never" if self.sandbox.kind == "bwrap" else "on-write"
         mode = table.approval or (auto if configured == "auto" else configured)
-        rules = tuple(_rule(rule, self.tools, self.settings.tables.mcp) for rule in self.settings.tables.approvals)
+        rules = tuple(_rule(rule, self.tools, more_tools=self.more_tools) for rule in self.settings.tables.approvals)
         hosts = (*_or(table.web_allow, self.settings.web.allow), *self.search_hosts)
         policy = ApprovalPolicy(mode, rules, hosts)
         environment, ttl_s = self.environment, self.settings.tools.approval_ttl_s
@@ -367,6 +372,7 @@ def build_agents(
         tools=_all_tools(
             [*builtin_tools(sandbox, threads, processes), *map(search_tool, search)], settings, extensions, threads
         ),
+        more_tools=bool(tables.mcp or own_agents(settings) or extensions.agents or installed_agents()),
         search_hosts=tuple(provider.host for provider in search),
         mcp=mcp,
         threads=threads,
@@ -440,11 +446,11 @@ def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _rule(given: ApprovalRule, tools: Sequence[Tool], mcp: Mapping[str, object]) -> Rule:
+def _rule(given: ApprovalRule, tools: Sequence[Tool], *, more_tools: bool) -> Rule:
     """A rule of [[approvals]]. Raises ConfigError for one that would not do what it seems to say."""
     where = f"[[approvals]] with tool = {given.tool!r}"
     known = {tool.name: cast(Mapping[str, object], tool.schema.get("properties", {})) for tool in tools}
-    if given.tool not in ("*", *known, *SHELL_TOOLS) and not mcp:
+    if given.tool not in ("*", *known, *SHELL_TOOLS) and not more_tools:
         raise ConfigError(f"{where}: there is no such tool. Tools: {', '.join(known)}.")
     if given.field and given.tool in known and given.field not in known[given.tool]:
         raise ConfigError(f"{where}: {given.field!r} is no field of it. Fields: {', '.join(known[given.tool])}.")

@@ -147,6 +147,9 @@ class MessageCompleted(Event, frozen=True, tag="message.completed"):
     """For an agent that is replayed after a crash (agents/steps.py): a hash of the request that this answers."""
     record: str = ""
     """For such an agent: the answer in its own form."""
+    asked: str = ""
+    """For such an agent: an excerpt of the request, for the error where its code asks for something else after a
+    crash."""
 
     @property
     def spoken(self) -> str:
