@@ -9,6 +9,7 @@ import re
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +35,13 @@ class Source(NamedTuple):
     tree: ast.Module
 
 
+@cache
 def package(root: Path = ROOT) -> list[Source]:
     """The modules of ninelives/."""
     return [read_source(path, root) for path in sorted((root / "ninelives").rglob("*.py"))]
 
 
+@cache
 def tests(root: Path = ROOT) -> list[Source]:
     """The modules of tests/."""
     return [
@@ -167,6 +170,7 @@ def _functions_that_do_nothing(tree: ast.Module) -> set[str]:
     }
 
 
+@cache
 def prose(source: Source) -> str:
     """The comments and docstrings of a module."""
     tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)

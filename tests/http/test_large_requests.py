@@ -29,7 +29,7 @@ MESSAGES = [{"role": "user", "content": TEXT}]
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Assembled]:
-    flags = {"server.data_dir": str(tmp_path), "server.key": KEY, "tools.sandbox": "off"}
+    flags = {"server.data_dir": str(tmp_path), "server.key": KEY, "tools.sandbox": "off", "tools.approval": "never"}
     made = await assemble(load(None, {"HOME": str(tmp_path)}, flags), KEY, Log(lambda: "", None), ScriptedModel())
     await made.start()
     yield made

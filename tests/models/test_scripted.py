@@ -36,7 +36,7 @@ async def answer(model: Any, *messages: dict[str, object], **more: Any) -> list[
 
 
 async def demo(*messages: dict[str, object], **more: Any) -> tuple[str, list[CallPiece], Finished]:
-    parts = await answer(ScriptedModel(pace_s=0), *messages, **more)
+    parts = await answer(ScriptedModel(pace_s=0, slow_pace_s=0), *messages, **more)
     assert isinstance(parts[-1], Finished)
     calls = [part for part in parts if isinstance(part, CallPiece)]
     return "".join(part.text for part in parts if isinstance(part, Text)), calls, parts[-1]
