@@ -435,7 +435,23 @@ def test_beyond_loopback_a_key_must_be_given(host: str) -> None:
     message = refusal(flags={"server.host": host})
     assert host in message
     assert "API_SERVER_KEY" in message
-    assert given(flags={"server.host": host, "server.key": GOOD_KEY}).settings.server.host == host
+    with_word = {"server.host": host, "server.key": GOOD_KEY, "server.allow_remote": True}
+    assert given(flags=with_word).settings.server.host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4"])
+def test_beyond_loopback_an_explicit_word_must_be_said(host: str) -> None:
+    message = refusal(flags={"server.host": host, "server.key": GOOD_KEY})
+    assert host in message and "--allow-remote" in message and "NINELIVES_SERVER_ALLOW_REMOTE" in message
+    assert given(flags={"server.host": host, "server.uds": "/tmp/s"}).settings.server.uds == "/tmp/s", "not listened on"
+
+
+def test_a_unix_socket_has_no_tls_and_proxies_are_addresses() -> None:
+    assert "server.uds" in refusal(flags={"server.uds": "s", "server.tls_cert": "c", "server.tls_key": "k"})
+    for wrong in ("1.2.3", "10.0.0.0/99", "proxy.lan"):
+        assert "trusted_proxies" in refusal(flags={"server.trusted_proxies": wrong})
+    found = given(flags={"server.trusted_proxies": "10.0.0.0/8, ::1, unix"}).settings.server.trusted_proxies
+    assert found == ("10.0.0.0/8", "::1", "unix")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 _FILE = "address"
 
@@ -19,6 +20,27 @@ def server_url(host: str, port: int, scheme: str = "http") -> str:
 def local_url(host: str, port: int, scheme: str = "http") -> str:
     """The same as seen from this machine, where `host` may mean all addresses."""
     return server_url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port, scheme)
+
+
+UNIX = "unix:"
+"""Begins the address of a server that listens on a Unix socket."""
+
+
+class ServerAddress(NamedTuple):
+    """Where a server listens: its URL (unix:PATH for a Unix socket), the same as seen from here, and a short name."""
+
+    url: str
+    local: str
+    name: str
+
+
+def address_of(bound: Any, scheme: str) -> ServerAddress:
+    """The address of a bound socket, given by its name: a path, or host and port."""
+    if isinstance(bound, str):
+        path = Path(bound).absolute()
+        return ServerAddress(f"{UNIX}{path}", f"{UNIX}{path}", path.name)
+    host, port = bound[:2]
+    return ServerAddress(server_url(host, port, scheme), local_url(host, port, scheme), str(port))
 
 
 def publish_address(data: Path, url: str) -> None:

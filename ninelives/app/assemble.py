@@ -40,6 +40,7 @@ from ninelives.http.body import Aside, BodyLimits
 from ninelives.http.edge.end_users import EndUsers
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
+from ninelives.http.edge.proxies import TrustedProxies
 from ninelives.http.edge.scopes import ADMIN, OPEN_PATHS, OPEN_PREFIXES, USER_SCOPES
 from ninelives.http.edge.stored_keys import StoredKeys
 from ninelives.http.routes import DialectsError
@@ -261,7 +262,7 @@ def _limits(settings: Settings) -> EngineLimits:
 
 def _rules(settings: Settings, log: Log, audit: AuditTrail) -> Rules:
     return Rules(
-        loopback=is_loopback(settings.server.host),
+        loopback=not settings.server.uds and is_loopback(settings.server.host),
         max_body=settings.limits.body_bytes,
         max_head=settings.limits.head_bytes,
         cors_origins=settings.server.cors_origins,
@@ -269,6 +270,7 @@ def _rules(settings: Settings, log: Log, audit: AuditTrail) -> Rules:
         open_paths=OPEN_PATHS | ({"/metrics"} if settings.metrics.open else frozenset()),
         open_prefixes=OPEN_PREFIXES,
         audit=audit,
+        proxies=TrustedProxies.of(settings.server.trusted_proxies),
         end_users=EndUsers(settings.server.user_jwt_secret or "", time.time),
         mask=log.secrets.mask,
     )

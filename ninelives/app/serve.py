@@ -18,7 +18,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING
 
 from ninelives import __version__
-from ninelives.app.address import local_url, publish_address, server_url, withdraw_address
+from ninelives.app.address import UNIX, address_of, publish_address, withdraw_address
 from ninelives.app.descriptors import connections_within, raise_limit
 from ninelives.app.environment import hide_environment
 from ninelives.app.errors import StartError
@@ -29,13 +29,13 @@ from ninelives.observe.log import printable
 
 if TYPE_CHECKING:
     import socket
-    import ssl
 
     from ninelives.app.build import BuiltServer
     from ninelives.app.extensions import Extensions
     from ninelives.engine.engine import Engine
     from ninelives.http.edge.connection import ConnectionLimits
     from ninelives.http.edge.server import Serving
+    from ninelives.http.edge.tls import Certificate
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
     from ninelives.supervisor.reload import CodeWatch
@@ -137,9 +137,16 @@ class Foreground:
         self._supervised.wait()
 
     def _bind(self) -> socket.socket:
-        from ninelives.http.edge.server import listen
+        from ninelives.http.edge.server import listen, listen_unix
 
         server, limits = self._loaded.settings.server, self._loaded.settings.limits
+        if server.uds:
+            try:
+                return listen_unix(server.uds)
+            except OSError as error:
+                raise StartError(
+                    f"cannot listen on {server.uds}: {error.strerror}. Choose another with --uds."
+                ) from error
         try:
             return listen(server.host, server.port, limits.keepalive_s * 2)
         except OSError as error:
@@ -169,11 +176,11 @@ class Foreground:
         serving.close_early(limits.notice_s)
         scheme = "http" if tls is None else "https"
         if tls is not None:
-            serving.encrypt(tls)
+            serving.encrypt(tls.context)
         if self._supervised is not None:
             self._supervised.watch(serving)
-        host, port = sock.getsockname()[:2]
-        name = self._loaded.settings.server.replica or f"{gethostname()}:{port}"
+        address = address_of(sock.getsockname(), scheme)
+        name = self._loaded.settings.server.replica or f"{gethostname()}:{address.name}"
         building = asyncio.create_task(self._build(log, name), name="building")
         if self._restarted:  # new connections wait in the socket: a request that was read would be lost by a crash now
             await asyncio.wait({building}, timeout=REBUILD_S)
@@ -192,15 +199,15 @@ class Foreground:
             raise
         draining.append(built.assembled.engine)
         starting.hand_over(built.assembled.app)
-        with self._published(local_url(host, port, scheme), log):
-            return await self._until_stopped(serving, running, built, log, server_url(host, port, scheme), name)
+        with self._published(address.local, log), _renewing(tls, log):
+            return await self._until_stopped(serving, running, built, log, address.url, name)
 
-    def _tls(self) -> ssl.SSLContext | None:
-        from ninelives.http.edge.tls import TlsError, tls_context
+    def _tls(self) -> Certificate | None:
+        from ninelives.http.edge.tls import Certificate, TlsError
 
         server = self._loaded.settings.server
         try:
-            return tls_context(server.tls_cert, server.tls_key) if server.tls_cert else None
+            return Certificate(server.tls_cert, server.tls_key) if server.tls_cert else None
         except TlsError as error:
             raise StartError(str(error)) from error
 
@@ -257,7 +264,7 @@ class Foreground:
         await self._greet(built, url, name)
         if watch is not None:
             self._say(f"  reload    when a file changes in {', '.join(watch.folders())}")
-        if self._on_ready is not None:
+        if self._on_ready is not None and not url.startswith(UNIX):
             self._on_ready(url)
 
     def _watch_code(self, log: Log) -> CodeWatch | None:
@@ -320,14 +327,18 @@ class Foreground:
 
     def _invitation(self, built: BuiltServer, url: str) -> Iterator[str]:
         """What to do next."""
-        settings = self._loaded.settings
+        settings, unix = self._loaded.settings, url.startswith(UNIX)
         model, stored = settings.server.model_name, f"$(cat {settings.server.data_path / 'key'})"
         shown = built.key if built.key_is_new else stored if settings.server.key is None else "$API_SERVER_KEY"
         yield "Try it:"
         yield f"  {self._command()} chat"
-        yield f'  curl -N {url}/v1/chat/completions -H "Authorization: Bearer {shown}" \\'
+        base = f"--unix-socket {url.removeprefix(UNIX)} http://localhost" if unix else url
+        yield f'  curl -N {base}/v1/chat/completions -H "Authorization: Bearer {shown}" \\'
         yield "    -H 'Content-Type: application/json' \\"
         yield f'    -d \'{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}\''
+        if unix:
+            yield "  OpenAI clients need a proxy in front of the socket, or an HTTP client that can use it"
+            return
         yield f"  OpenAI clients: base_url {url}/v1, the key above, model {model}"
         if not is_loopback(settings.server.host) and not settings.server.tls_cert:
             yield "  warning   the server can be reached from other machines: put TLS in front of it"
@@ -348,6 +359,15 @@ class Foreground:
             yield "  note      this is a demo: name a real model with --model-url URL"
         for off in agents.tools_off()[:1]:
             yield f"  warning   {off['why']}"
+
+
+@contextmanager
+def _renewing(tls: Certificate | None, log: Log) -> Iterator[None]:
+    """The server uses a renewed certificate while it runs."""
+    renewing = asyncio.create_task(tls.keep_current(log), name="certificate") if tls is not None else None
+    yield
+    if renewing is not None:
+        renewing.cancel()
 
 
 def stop_line(runs: int, in_tools: int, longest_s: float) -> str:

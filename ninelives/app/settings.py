@@ -8,6 +8,7 @@ An empty environment variable counts as not set, so `KEY=${KEY:-}` in a compose 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
@@ -63,12 +64,14 @@ _AUTO = {"unit": "bytes", "allowed": "auto, or a whole number of bytes, at least
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
+Proxy = Annotated[str, Meta(pattern=r"\A(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)\Z")]
 WebHost = Annotated[str, Meta(pattern=r"\A(\*|(\*\.)?[^\s/:@*,]+|[0-9A-Fa-f:.]+)\Z")]
 Url = Annotated[str, Meta(pattern=r"\A(https?://\S+|[a-z][a-z0-9_-]*:([A-Za-z]\S*)?)?\Z", extra=_PASSWORD)]
 HttpUrl = Annotated[str, Meta(pattern=r"\A(https?://[^\s?#]+)?\Z")]
 StoreUrl = Annotated[str, Meta(pattern=r"\A(sqlite|postgres(ql)?://\S+)?\Z")]
 _ORIGINS = {"allowed": "* or exact origins such as https://chat.example.org, without a path or a final slash"}
 _HOSTS = {"allowed": "host names or addresses without scheme and port, such as box.lan"}
+_PROXIES = {"allowed": "addresses, networks such as 10.0.0.0/8, and unix for the Unix socket"}
 _WEB_HOSTS = {"allowed": "host names such as docs.python.org, *.example.org for all hosts below one, or * for any"}
 _URL = {"allowed": "a URL that begins with http:// or https://, or NAME: for an installed model"}
 _HTTP = {"hidden": "password", "allowed": "nothing, or a URL that begins with http:// or https://, without ? and #"}
@@ -101,8 +104,13 @@ class Section(Struct, frozen=True):
 
 
 class ServerSettings(Section, frozen=True):
-    host: Annotated[Text, _doc("Address to listen on; beyond loopback a key is required.")] = "127.0.0.1"
+    host: Annotated[Text, _doc("Address to listen on; beyond loopback with a key and allow_remote.")] = "127.0.0.1"
     port: Annotated[int, _doc("Port to listen on; 0 picks a free one.", ge=0, le=65535)] = 8642
+    uds: Annotated[str, _doc("Unix socket to listen on, instead of host and port.")] = ""
+    allow_remote: Annotated[bool, _doc("Listen beyond loopback, where other machines reach the server.")] = False
+    trusted_proxies: Annotated[
+        tuple[Proxy, ...], _doc("Proxies that may name their client in X-Forwarded-For.", extra=_PROXIES)
+    ] = ()
     key: Annotated[str | None, _doc("The admin key, sent by clients as a bearer.", extra=_SECRET)] = None
     user_jwt_secret: Annotated[
         str | None, _doc("Secret with which a front end signs its end users.", extra=_SECRET)
@@ -533,11 +541,28 @@ def check_settings(settings: Settings, origins: Mapping[str, str]) -> None:
         raise ConfigError(
             "server.tls_cert and server.tls_key belong together: set both (--tls-cert, --tls-key) or none."
         )
+    if settings.server.uds and settings.server.tls_cert:
+        raise ConfigError(
+            "A Unix socket (server.uds) is for a proxy on this machine, without TLS: drop server.tls_cert."
+        )
+    for proxy in settings.server.trusted_proxies:
+        if not _is_proxy(proxy):
+            raise ConfigError(
+                f"server.trusted_proxies cannot have {proxy} (from {origins['server.trusted_proxies']}). "
+                f"Allowed: {_PROXIES['allowed']}."
+            )
     if not settings.server.worker and not settings.store.shared:
         raise ConfigError(
             f"server.worker is false (from {origins['server.worker']}), so no process would execute stored runs. "
             "This needs a store that workers share: --store postgresql://..."
         )
+
+
+def _is_proxy(word: str) -> bool:
+    try:
+        return word == "unix" or bool(ipaddress.ip_network(word, strict=False))
+    except ValueError:
+        return False
 
 
 def _read_tables(found: dict[str, Any], origin: str) -> Tables:
@@ -657,10 +682,14 @@ def _convert(option: Option, raw: object, origin: str) -> object:
 
 
 def _check_key(server: ServerSettings, origins: Mapping[str, str]) -> None:
-    if server.key is None and not is_loopback(server.host):
+    remote = not server.uds and not is_loopback(server.host)
+    reached = f"server.host is {server.host} (from {origins['server.host']}), which others can reach"
+    if remote and server.key is None:
+        raise ConfigError(f"{reached}: set server.key or API_SERVER_KEY. {MAKE_KEY}")
+    if remote and not server.allow_remote:
         raise ConfigError(
-            f"server.host is {server.host} (from {origins['server.host']}), which others can reach: "
-            f"set server.key or API_SERVER_KEY. {MAKE_KEY}"
+            f"{reached}. If you want that, say so: --allow-remote, server.allow_remote = true or "
+            "NINELIVES_SERVER_ALLOW_REMOTE=true. Keys are sent with every request, so use TLS (docs/how-to/tls.md)."
         )
     if server.key is not None and (why := weakness(server.key)):
         raise ConfigError(f"server.key (from {origins['server.key']}) is refused: it {why}. {MAKE_KEY}")

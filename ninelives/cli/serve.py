@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "host": "server.host",
     "port": "server.port",
+    "uds": "server.uds",
+    "allow_remote": "server.allow_remote",
     "tls_cert": "server.tls_cert",
     "tls_key": "server.tls_key",
     "data_dir": "server.data_dir",
@@ -41,6 +43,8 @@ def run_options(command: Any) -> Any:
         config_option,
         click.option("--host", help="Address to listen on."),
         click.option("--port", type=int, help="Port to listen on; 0 picks a free port and prints it."),
+        click.option("--uds", help="Unix socket to listen on, instead of an address and a port."),
+        click.option("--allow-remote", is_flag=True, default=None, help="Allow a --host that other machines reach."),
         click.option("--tls-cert", help="Certificate with its chain, as PEM: serve https."),
         click.option("--tls-key", help="The key of the certificate, as PEM."),
         click.option("--data-dir", help="Directory for workspaces, and for the SQLite store and the key."),

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 import click
 
-from ninelives.app.address import local_url, published_address
+from ninelives.app.address import UNIX, local_url, published_address
 from ninelives.app.errors import ConfigError
 from ninelives.app.settings import LoadedSettings, load
 from ninelives.core.hosts import is_loopback
@@ -77,7 +78,9 @@ def remote_options(command: Any) -> Any:
     command = click.option("--key", envvar="API_SERVER_KEY", help="Key (default: the one in the data directory).")(
         command
     )
-    return click.option("--url", help="URL of the server (default: the one that the data directory names).")(command)
+    return click.option(
+        "--url", help="URL of the server, or unix:PATH (default: the one that the data directory names)."
+    )(command)
 
 
 def age_of(at: float) -> str:
@@ -138,8 +141,9 @@ class Remote:
     def __init__(self, url: str | None, key: str | None, *, use_key_file: bool = True) -> None:
         server = settings_from(None).settings.server
         named = url or published_address(server.data_path)
-        self.url = base_url(named or local_url(server.host, server.port))
-        if not _is_url(self.url):
+        self.url = base_url(named or (f"{UNIX}{server.uds}" if server.uds else local_url(server.host, server.port)))
+        self._base = "http://localhost" if self.url.startswith(UNIX) else self.url
+        if not _is_url(self._base):
             raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
         given, stored = key or server.key, _key_file(server.data_path / "key")
         self._key = given or (stored if named and use_key_file else "")
@@ -165,7 +169,7 @@ class Remote:
     ) -> Any:
         """The open response. Raises HTTPError, OSError and HTTPException. Redirects are errors: they would carry the
         key to another server."""
-        request = Request(self.url + path, method=method, headers=dict(headers or {}))
+        request = Request(self._base + path, method=method, headers=dict(headers or {}))
         if body is not None:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
@@ -212,8 +216,36 @@ class _NoRedirect(HTTPRedirectHandler):
         """Follow none."""
 
 
+class _UnixConnection(HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, host: str, *, path: str, timeout: float) -> None:
+        super().__init__(host, timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """See HTTPConnection.connect."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _UnixHandler(HTTPHandler):
+    """Opens every URL on one Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def http_open(self, req: Request) -> Any:
+        """See HTTPHandler.http_open."""
+        return self.do_open(_UnixConnection, req, path=self._path)  # type: ignore[arg-type]  # it passes the arguments on
+
+
 def _opener(url: str) -> OpenerDirector:
     """Proxies of the environment are used for other machines only."""
+    if url.startswith(UNIX):
+        return build_opener(_NoRedirect, ProxyHandler({}), _UnixHandler(url.removeprefix(UNIX)))
     here = is_loopback(urlsplit(url).hostname or "")
     return build_opener(_NoRedirect, *([ProxyHandler({})] if here else []))
 

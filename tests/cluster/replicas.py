@@ -206,6 +206,7 @@ class Cluster:
     def _replica(self, n: int) -> Replica:
         address = self.ground.address(n)
         argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address]
+        argv += ["--allow-remote"]
         argv += ["--data-dir", str(self.folder / f"data-{n}"), "--sandbox", "off", "--approval", self.shape.approval]
         argv += ["--model-url", f"{self.upstream}/v1", "--model", "m"]
         argv += [] if self.shape.supervised else ["--no-supervisor"]

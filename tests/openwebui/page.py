@@ -79,7 +79,7 @@ class Page:
         OUT.mkdir(exist_ok=True)
         self._pictures += 1
         path = OUT / f"{self._name}-{self._pictures}-{what}.png"
-        self.tab.screenshot(path=path)
+        self.tab.screenshot(path=path, animations="disabled")  # a card that opens is shown open
         return path
 
     def note(self, text: str) -> None:

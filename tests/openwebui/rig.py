@@ -103,7 +103,7 @@ def start(folder: Path, people: tuple[str, ...] = ()) -> Rig:
     rig = Rig(folder, upstream, server, webui, f"http://127.0.0.1:{port}")
     try:
         _ready(rig, port)
-        client = Client(port, {})
+        client = Client(port, {}, ours=False)
         if people:
             rig.key = _key_of_the_front_end(server)
             rig.users, token = _accounts(client, people)
@@ -163,7 +163,7 @@ def _ready(rig: Rig, port: int) -> None:
     def healthy() -> bool:
         assert rig.webui.poll() is None, (rig.folder / "webui/log").read_text()[-2000:]
         try:
-            return Client(port, {}).get("/health").status == 200
+            return Client(port, {}, ours=False).get("/health").status == 200
         except (OSError, HTTPException):
             return False
 

@@ -71,6 +71,13 @@ async def port(loaded: LoadedSettings) -> Check:
     from ninelives.http.edge.server import listen
 
     server = loaded.settings.server
+    if server.uds:
+        folder = os.path.dirname(server.uds) or "."
+        if os.access(folder, os.W_OK):
+            return Check("port", True, f"{server.uds}, a Unix socket")
+        return Check(
+            "port", False, f"{folder} cannot be written", "Create it, or choose another path: server.uds (--uds)."
+        )
     where = f"{server.host}:{server.port}"
     if published_address(server.data_path) == local_url(server.host, server.port) and await _answers(server.port):
         return Check("port", True, f"{where}, a server of this data directory listens")

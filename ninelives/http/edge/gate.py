@@ -26,6 +26,7 @@ from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
+from ninelives.http.edge.proxies import TrustedProxies
 from ninelives.http.edge.tracing import traced
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.accounts.trail import NoTrail, Trail
@@ -93,6 +94,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     open_prefixes: tuple[str, ...] = ()
     end_users: EndUsers = EndUsers("", time.time)
     audit: Trail = NoTrail()
+    proxies: TrustedProxies = TrustedProxies()
     mask: Callable[[str], str] = str
     """Hides secrets in the text of an error."""
     now: Callable[[], float] = time.monotonic
@@ -162,7 +164,10 @@ class Gate:
         named, scope["path"] = split_path(scope["path"])
         request_id, trace = traced(scope["headers"], self._new_id)
         style, state = STYLES.get(scope["path"][:STYLE_CHARS], OPENAI), scope.setdefault("state", {})
-        state.update(request_id=request_id, trace=trace, key=None, profile=named, audit=self._rules.audit)
+        remote = self._rules.proxies.client_of(scope)
+        state.update(
+            request_id=request_id, trace=trace, key=None, profile=named, audit=self._rules.audit, remote=remote
+        )
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
         answer = _GatedAnswer(send, style, [*FIXED, *ids], scope["state"])
         began = self._rules.now()
@@ -318,7 +323,13 @@ def _fields(scope: Scope) -> dict[str, object]:
     state = scope["state"]
     key: ApiKey | None = state["key"]
     method = scope.get("method", "WEBSOCKET")
-    fields = {"request_id": state["request_id"], "method": method, "path": scope["path"][:200], "key": key and key.id}
+    fields = {
+        "request_id": state["request_id"],
+        "method": method,
+        "path": scope["path"][:200],
+        "key": key and key.id,
+        "remote": state["remote"],
+    }
     return {**fields, "trace_id": state["trace"][3:35]} if state["trace"] else fields
 
 

@@ -145,7 +145,7 @@ def note(request: Any, action: str, result: str, detail: str = "", target: str =
     """Write into the audit log what a request did. A route says more in `audit_target` and `audit_detail` of the state
     of its request."""
     scope = request.scope
-    state, client = scope["state"], scope.get("client")
+    state = scope["state"]
     key = state["key"]
     entry = AuditEntry(
         owner=key.owner,
@@ -153,7 +153,7 @@ def note(request: Any, action: str, result: str, detail: str = "", target: str =
         action=action,
         object=target or state.get("audit_target") or scope.get("path_params", {}).get("id", ""),
         result=result,
-        remote=client[0] if client else "",
+        remote=state.get("remote", ""),
         detail=detail or state.get("audit_detail", ""),
     )
     state["audit"].note(entry)

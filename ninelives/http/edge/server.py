@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -52,6 +54,35 @@ def listen(host: str, port: int, user_timeout_s: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def listen_unix(path: str) -> socket.socket:
+    """A listening Unix socket, for the user and the group of this process. One that nobody listens on is replaced."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if Path(path).is_socket():
+            _remove_stale(path)
+        mask = os.umask(0o117)
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(mask)
+        sock.listen(2048)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _remove_stale(path: str) -> None:
+    """Remove the socket of a server that is gone. Raises OSError where one listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            Path(path).unlink()
+            return
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 class _NoIncompleteResponses(logging.Filter):
@@ -116,7 +147,7 @@ class Serving:
             timeout_keep_alive=75,
             server_header=False,
             date_header=True,
-            proxy_headers=False,  # nothing reads the client's address or scheme: keys identify callers
+            proxy_headers=False,  # the gate reads them, from trusted proxies only
             ws=_websocket,  # type: ignore[arg-type]  # uvicorn only calls it
             ws_max_size=frame_bytes,
             ws_ping_interval=20.0,
