@@ -11,11 +11,13 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from tests.cluster.balancer import program
 from tests.cluster.chaos import Dose
 from tests.cluster.elsewhere import elsewhere
+from tests.cluster.few import few
 from tests.cluster.judging import Result
 from tests.cluster.outage import outage
 from tests.cluster.plain import plain
@@ -24,7 +26,28 @@ from tests.cluster.replicas import SHORT_S, Shape
 from tests.cluster.rolling import rolling
 from tests.cluster.storm import Extent, storm
 
-TRIALS = ("storm", "races", "rolling", "nginx", "haproxy", "elsewhere", "outage")
+NONE = Dose(0, 0, 0, 0, 0)
+STORMS: dict[str, tuple[Dose, Shape, float, float | None]] = {
+    "kills": (replace(NONE, kills=10), Shape(balancer="haproxy"), 0.0, 3.0),
+    "terms": (replace(NONE, terms=8), Shape(balancer="haproxy"), 0.0, None),
+    "faults": (
+        replace(NONE, kills=6, freezes=2, terms=3, restarts=3, severs=2, limits=2),
+        Shape(balancer="haproxy", lease_s=SHORT_S, connections=50),
+        0.01,
+        None,
+    ),
+    "pooler": (
+        replace(NONE, kills=2, terms=2, severs=1, restarts=1, bouncers=3),
+        Shape(balancer="haproxy", pooler=True),
+        0.01,
+        None,
+    ),
+    "sync": (replace(NONE, kills=1, failovers=1), Shape(balancer="haproxy", standby="synchronous"), 0.01, None),
+    "async": (replace(NONE, failovers=1, lag_s=1.0), Shape(balancer="haproxy", standby="asynchronous"), 0.01, None),
+}
+"""Storms with a real balancer in front and callers with the openai SDK: what is done, to what, what part of the callers
+may be given an error, and how long a takeover may take. Leases are those of a server but for frozen replicas."""
+TRIALS = ("storm", *STORMS, "races", "rolling", "few", "nginx", "haproxy", "elsewhere", "outage")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -60,10 +83,17 @@ async def run(name: str, folder: Path, given: argparse.Namespace) -> Result:
         return await races(folder, given.seed, shape=shape)
     if name == "rolling":
         return await rolling(folder, given.seed, shape)
+    needed = {"nginx": "nginx", "pooler": "pgbouncer"}.get(name, "haproxy" if name in {*STORMS, "haproxy"} else "")
+    if needed and program(needed) is None:
+        return Result(name, given.seed, {f"NOT TRIED: {needed} is not installed": ""})
+    if name in STORMS:
+        dose, shape, errors, takeover_s = STORMS[name]
+        shape, size = replace(shape, own_networks=False), (given.runs, given.in_flight)
+        return await storm(folder, Extent(given.seed, *size, dose, shape, 0.5, errors, name, takeover_s))
     if name in ("nginx", "haproxy"):
-        if program(name) is None:
-            return Result(name, given.seed, {f"NOT TRIED: {name} is not installed": ""})
         return await plain(folder, Shape(own_networks=False, balancer=name, supervised=True))
+    if name == "few":
+        return await few(folder)
     if name == "elsewhere":
         return await elsewhere(folder, given.seed, shape=Shape(own_networks=own, approval="on-write"))
     return await outage(folder, given.seed, shape=brief)

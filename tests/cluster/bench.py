@@ -26,7 +26,7 @@ import msgspec
 from lab.bench import generator, loads
 from lab.bench.client import Seen
 from lab.bench.machine import Fleet, Server, describe
-from tests.cluster.bench_parts import append_rates, fan_out
+from tests.cluster.bench_parts import append_rates, cpu_s, fan_out
 from tests.cluster.database import Database
 
 KEY = "bench-Key_0123456789abcdef"
@@ -56,6 +56,10 @@ class Line:
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     errors: int = 0
+    server_us: float = 0.0
+    """CPU of the servers per event of the paced streams."""
+    database_us: float = 0.0
+    """The same of the database."""
 
 
 @dataclass
@@ -75,6 +79,7 @@ class Bench:
 
     def __init__(self, fleet: Fleet, made: generator.Generator, folder: Path, quick: bool) -> None:
         self.fleet, self.made, self.folder, self.quick = fleet, made, folder, quick
+        self.database: Database | None = None
         self.upstream = fleet.start("upstream", [*made.argv, "upstream", "--port", "0"], CORES)
 
     def serve(self, name: str, store: str = "sqlite") -> Server:
@@ -103,7 +108,10 @@ class Bench:
         """Flood and pace."""
         self.ask(target, loads.Load("warm-up", "flood", "", 12, 50))
         flood = self.ask(target, loads.flood(2 if self.quick else 6))
+        before = self._cpu_s(target)
         paced = self.ask(target, loads.paced(60, 2.0 if self.quick else 5.0))
+        spent = [after - so_far for after, so_far in zip(self._cpu_s(target), before, strict=True)]
+        events = max(1, sum(seen.tokens for seen in paced))
         base = (direct.p50_ms, direct.p99_ms) if direct else (0.0, 0.0)
         return Line(
             target.name,
@@ -112,7 +120,14 @@ class Bench:
             statistics.median(seen.latency_us.p50 for seen in paced) / 1e3 - base[0],
             max(seen.latency_us.p99 for seen in paced) / 1e3 - base[1],
             sum(seen.errors + seen.wrong + seen.unfinished for seen in (*flood, *paced)),
+            spent[0] / events * 1e6,
+            spent[1] / events * 1e6,
         )
+
+    def _cpu_s(self, target: Target) -> tuple[float, float]:
+        """Of the servers of a target, and of the database, since their starts."""
+        used = sum(cpu_s(server.pid) for server in target.servers)
+        return used, cpu_s(self.database.pid) if self.database is not None else 0.0
 
 
 def judge(report: Report) -> None:
@@ -138,10 +153,12 @@ def judge(report: Report) -> None:
 
 def table(report: Report) -> str:
     """For a terminal."""
-    rows = [f"{'':<16}{'flood events/s':>16}{'paced 60x50/s':>15}{'added p50 ms':>14}{'added p99 ms':>14}{'errors':>8}"]
+    rows = [f"{'':<16}{'flood events/s':>16}{'paced 60x50/s':>15}{'added p50 ms':>14}{'added p99 ms':>14}"]
+    rows[0] += f"{'server us/ev':>14}{'database us/ev':>16}{'errors':>8}"
     for one in report.lines:
         figures = (
-            f"{one.events_per_s:>16,.0f}{one.delivered:>15.1%}{one.p50_ms:>14.2f}{one.p99_ms:>14.2f}{one.errors:>8}"
+            f"{one.events_per_s:>16,.0f}{one.delivered:>15.1%}{one.p50_ms:>14.2f}{one.p99_ms:>14.2f}"
+            f"{one.server_us:>14.0f}{one.database_us:>16.0f}{one.errors:>8}"
         )
         rows.append(f"{one.target:<16}{figures}")
     rows.append("\nbare appends, events/s (200 runs, one call at a time)")
@@ -162,6 +179,7 @@ async def measure_all(bench: Bench, report: Report) -> None:
 
 async def run(bench: Bench, database: Database, report: Report) -> None:
     """Everything, one target after the other."""
+    bench.database = database
     direct = Target("direct", [bench.upstream], "/v1/chat/completions", "{}")
     report.lines.append(await asyncio.to_thread(bench.measure, direct, None))
     sqlite = Target("sqlite", [bench.serve("sqlite")])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -62,6 +63,23 @@ async def append_rates(folder: Path, url: str, seconds: float) -> dict[str, dict
     for store in stores.values():
         await store.close()
     return found
+
+
+def cpu_s(pid: int) -> float:
+    """What a process, its children and those of them that have ended have used."""
+    total = 0.0
+    for each in (pid, *_children(pid)):
+        try:
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(map(int, fields[11:15] if each == pid else fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(each) for each in found]
 
 
 class Ages:

@@ -6,17 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
+import asyncpg
+
+from tests.cluster.failover import Pair
 from tests.cluster.ground import Namespaces
 from tests.cluster.replicas import Cluster, Replica
 from tests.cluster.watch import Held, Watch
 
-Fault = Literal["kill", "freeze", "cable", "database", "sever"]
+Fault = Literal["kill", "freeze", "term", "cable", "database", "sever", "limit", "bouncer", "failover"]
 WORK_S = 4.0
 """How long is waited for a victim to have work."""
 
@@ -33,6 +38,16 @@ class Dose:
     """Of the database, by stop -m immediate."""
     severs: int = 1
     """pg_terminate_backend of all connections."""
+    terms: int = 0
+    """SIGTERM, as a rolling restart does it."""
+    limits: int = 0
+    """All connections that the database has left are taken for a while."""
+    bouncers: int = 0
+    """pgbouncer is killed."""
+    failovers: int = 0
+    """The primary is lost; at most one."""
+    lag_s: float = 0.0
+    """How far the standby is behind then."""
 
 
 @dataclass
@@ -49,6 +64,8 @@ class Suffered:
     starts: list[float] = field(default_factory=list)
     """Seconds until a replica listened again."""
     outages: list[float] = field(default_factory=list)
+    behind: float | None = None
+    """When the standby was cut off."""
 
     @property
     def blows(self) -> int:
@@ -64,11 +81,13 @@ class Chaos:
         self.suffered = Suffered()
         self._busy: set[str] = set()
         self._under_way: set[asyncio.Task[None]] = set()
-        plan: list[Fault] = ["kill"] * dose.kills + ["freeze"] * dose.freezes
+        self._dose = dose
+        plan: list[Fault] = ["kill"] * dose.kills + ["freeze"] * dose.freezes + ["term"] * dose.terms
         if cluster.ground.cables:
             plan += ["cable"] * dose.cables
         if cluster.database is not None:
-            plan += ["database"] * dose.restarts + ["sever"] * dose.severs
+            plan += ["database"] * dose.restarts + ["sever"] * dose.severs + ["limit"] * dose.limits
+            plan += ["bouncer"] * dose.bouncers + ["failover"] * dose.failovers
         chance.shuffle(plan)
         self.plan = plan
         self._diary = cluster.folder / "faults.log"
@@ -92,16 +111,23 @@ class Chaos:
         return self.struck / len(self.plan) if self.plan else 1.0
 
     async def _strike(self, fault: Fault) -> None:
-        acts = {"kill": self._kill, "freeze": self._freeze, "cable": self._cable}
+        acts = {"kill": self._kill, "freeze": self._freeze, "cable": self._cable, "term": self._term}
+        shared = {
+            "database": self._database,
+            "sever": self._sever,
+            "limit": self._limit,
+            "bouncer": self._bouncer,
+            "failover": self._failover,
+        }
         if fault in acts:
             victim = await self._victim()
             self._busy.add(victim.name)
             task = asyncio.create_task(acts[fault](victim))
             task.add_done_callback(lambda _: self._busy.discard(victim.name))
         else:
-            task = asyncio.create_task(self._database() if fault == "database" else self._sever())
+            task = asyncio.create_task(shared[fault]())
         self._under_way.add(task)
-        if fault in ("database", "sever"):
+        if fault in shared:
             await task
         self.struck += 1
         self.suffered.counts[fault] = self.suffered.counts.get(fault, 0) + 1
@@ -137,6 +163,14 @@ class Chaos:
         self._note(f"{victim.name} killed, held {' '.join(held)}")
         self.suffered.orphans.append((at, held))
         await asyncio.sleep(pause)
+        self.suffered.starts.append(await self._brought_up(victim))
+        self._note(f"{victim.name} is back")
+
+    async def _term(self, victim: Replica) -> None:
+        await self._with_work(victim)
+        self._note(f"{victim.name} gets SIGTERM")
+        victim.signal(signal.SIGTERM)
+        await victim.gone()
         self.suffered.starts.append(await self._brought_up(victim))
         self._note(f"{victim.name} is back")
 
@@ -199,3 +233,38 @@ class Chaos:
     async def _sever(self) -> None:
         assert self._cluster.database is not None
         self._note(f"{await self._cluster.database.cut_all()} connections terminated")
+
+    async def _limit(self) -> None:
+        """Others take what is left, and then the connections of replicas are closed."""
+        database = self._cluster.database
+        assert database is not None
+        taken: list[asyncpg.Connection] = []
+        try:
+            with suppress(asyncpg.TooManyConnectionsError, asyncpg.CannotConnectNowError):
+                while len(taken) < database.connections:
+                    taken.append(await asyncpg.connect(database.url, timeout=10))
+            self._note(f"{len(taken)} connections taken: none is left")
+            await asyncio.sleep(self._chance.uniform(2.0, 4.0))
+        finally:
+            for each in taken:
+                each.terminate()
+        self._note("connections given back")
+
+    async def _bouncer(self) -> None:
+        pooler = self._cluster.pooler
+        assert pooler is not None
+        self._note("pgbouncer killed")
+        await pooler.kill()
+        await asyncio.sleep(self._chance.uniform(0.0, 1.0))
+        await pooler.start()
+        self._note("pgbouncer is back")
+
+    async def _failover(self) -> None:
+        database = self._cluster.database
+        assert isinstance(database, Pair)
+        began = time.monotonic()
+        self._note(f"the primary goes, the standby is {self._dose.lag_s:g} s behind")
+        self.suffered.behind = time.time()
+        await database.fail_over(self._dose.lag_s)
+        self._note("the standby is the primary")
+        self.suffered.outages.append(time.monotonic() - began - self._dose.lag_s)

@@ -12,11 +12,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import openai
+
 from ninelives.drill.checks import ENDS, Finding, Told, frames_of, payload, position
 from ninelives.drill.loads import AFTER, PROBES, STREAMS, Load
 from tests.cluster.lines import Line, Request
 
-Kind = Literal["follow", "poll", "call", "watch"]
+Kind = Literal["follow", "poll", "call", "watch", "sdk"]
 ENDED = ("completed", "failed", "cancelled", "incomplete")
 PASSING = (0, 429, 500, 502, 503, 504)
 """What a client may be answered at a bad moment, and asks again after. (500 is judged on its own: see `refused`.)"""
@@ -48,10 +50,14 @@ class Client:
     done: bool = False
     beside: Client | None = None
     """Whose run it watches."""
+    sdk: openai.AsyncOpenAI | None = None
+    """What a caller of kind `sdk` asks with, as it comes: no key of its own, and two retries."""
+    given: str = ""
+    """The error that the SDK gave its caller."""
 
     async def bring_to_its_end(self, seconds: float = DEADLINE_S) -> None:
         """Whatever it takes, within a deadline."""
-        ways = {"follow": self._follow, "poll": self._poll, "call": self._call, "watch": self._watch}
+        ways = {"follow": self._follow, "poll": self._poll, "call": self._call, "watch": self._watch, "sdk": self._ask}
         try:
             async with asyncio.timeout(seconds):
                 await ways[self.kind]()
@@ -197,6 +203,20 @@ class Client:
                     self.told_body = answer.json()
                     return
             await self._pause()
+
+    # one that calls as the SDK does
+
+    async def _ask(self) -> None:
+        assert self.sdk is not None
+        try:
+            shown = await self.sdk.responses.create(model="hermes-agent", input=self.load.text)
+        except openai.APIError as error:
+            self.given = repr(error)
+            return
+        self.connections += 1
+        self._named(shown.id)
+        if shown.status not in ENDED:
+            self._wrong("end", f"the SDK was given a response that is {shown.status}")
 
     told_body: dict[str, Any] | None = None
     """The object that a caller who does not stream was given last."""

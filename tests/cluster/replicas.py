@@ -13,15 +13,17 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ninelives.drill import TRACES_ENV
 from ninelives.drill.own import EVERYWHERE, PROBE_MODULE
 from ninelives.drill.processes import ROOT, START_S, launch_clean, signal_child
 from tests.cluster.balancer import Balancer, BalancerKind
-from tests.cluster.database import Database
+from tests.cluster.database import CONNECTIONS, Database
+from tests.cluster.failover import Pair
 from tests.cluster.ground import Ground, Loopback, ground
 from tests.cluster.lines import Line
+from tests.cluster.pooler import Pooler
 from tests.cluster.proxy import Proxy
 
 KEEPALIVE_S = 1.0
@@ -45,6 +47,12 @@ class Shape:
     """How long new work waits for a database that is away."""
     balancer: BalancerKind | None = None
     """A real one, as it is shipped; None: ours (proxy.py)."""
+    standby: Literal["synchronous", "asynchronous"] | None = None
+    """The database has a standby that may take its place."""
+    pooler: bool = False
+    """Between replicas and database is pgbouncer."""
+    connections: int = CONNECTIONS
+    """That the database takes."""
     supervised: bool = False
     """With a supervisor, as `ninelives serve` has by default."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -147,6 +155,7 @@ class Cluster:
         self.balancer: Balancer | None = None
         self.replicas: list[Replica] = []
         self.database: Database | None = None
+        self.pooler: Pooler | None = None
         self.ground: Ground = Loopback()
         self.upstream_log = folder / "upstream.log"
         self._read = 0
@@ -172,16 +181,22 @@ class Cluster:
         if shape.postgres:
             self.ground = ground(shape.replicas, own_networks=shape.own_networks)
             stack.callback(self.ground.close)
-            self.database = await stack.enter_async_context(Database(self.ground.home, self.ground.trusted))
+            self.database = await stack.enter_async_context(self._database())
+        if self.database is not None and shape.pooler:
+            self.pooler = await stack.enter_async_context(Pooler(self.database, self.folder / "pgbouncer"))
         await self._start_upstream()
         await stack.enter_async_context(self.proxy)
-        self.replicas = [self._replica(n) for n in range(shape.replicas if shape.postgres else 1)]
+        self.replicas = [self.replica(n) for n in range(shape.replicas if shape.postgres else 1)]
         stack.push_async_callback(self._end_replicas)
         await self.start(self.replicas[0])  # the first makes the tables
         await asyncio.gather(*(self.start(replica) for replica in self.replicas[1:]))
         if shape.balancer is not None:
             addresses = [(replica.address, replica.port) for replica in self.replicas]
             self.balancer = await stack.enter_async_context(Balancer(shape.balancer, self.folder, addresses))
+
+    def _database(self) -> Database:
+        where, shape = (self.ground.home, self.ground.trusted, self.shape.connections), self.shape
+        return Database(*where) if shape.standby is None else Pair(*where, synchronous=shape.standby == "synchronous")
 
     async def _start_upstream(self) -> None:
         argv = ("-m", "ninelives.testing.fake_upstream", "--host", self.ground.home, "--log", str(self.upstream_log))
@@ -203,15 +218,16 @@ class Cluster:
             if replica.alive:
                 await replica.kill()
 
-    def _replica(self, n: int) -> Replica:
+    def replica(self, n: int, *more: str) -> Replica:
+        """One with this number, and options of its own."""
         address = self.ground.address(n)
         argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address]
         argv += ["--allow-remote"]
         argv += ["--data-dir", str(self.folder / f"data-{n}"), "--sandbox", "off", "--approval", self.shape.approval]
         argv += ["--model-url", f"{self.upstream}/v1", "--model", "m"]
-        argv += [] if self.shape.supervised else ["--no-supervisor"]
+        argv += [*more, *([] if self.shape.supervised else ["--no-supervisor"])]
         if self.database is not None:
-            argv += ["--store", self.database.url]
+            argv += ["--store", self.pooler.url if self.pooler is not None else self.database.store_url]
         ours = {
             "NINELIVES_LIMITS_KEEPALIVE_S": str(KEEPALIVE_S),
             "NINELIVES_TOOLS_MODULES": ",".join(self.shape.modules),
@@ -225,6 +241,8 @@ class Cluster:
 
     def _shared(self, n: int) -> dict[str, str]:
         store = {"NINELIVES_STORE_LEASE_S": str(self.shape.lease_s), "NINELIVES_STORE_HOLD_S": str(self.shape.hold_s)}
+        if self.pooler is not None and self.database is not None:
+            store |= {"NINELIVES_STORE_PREPARED": "false", "NINELIVES_STORE_DIRECT_URL": self.database.url}
         return {**store, "NINELIVES_SERVER_REPLICA": f"r{n}"}
 
     async def start(self, replica: Replica) -> float:

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import openai
+
 from ninelives.drill.checks import calls_of, frames_of, payload
 from ninelives.drill.loads import Load
-from ninelives.drill.wire import until
+from ninelives.drill.wire import KEY, until
 from ninelives.drill.witness import core
 from tests.cluster.chaos import Chaos, Dose, Suffered
 from tests.cluster.clients import Client, drawn
@@ -21,6 +24,7 @@ from tests.cluster.replicas import SHORT_S, Cluster, Shape
 from tests.cluster.watch import Watch
 
 MANY_ZOMBIES = 3
+TAGS = re.compile(rb"(load-\d+-[0-9a-f]+) ")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,13 @@ class Extent:
     in_flight: int = 24
     dose: Dose = field(default_factory=Dose)
     shape: Shape = field(default_factory=lambda: Shape(lease_s=SHORT_S))
+    sdk: float = 0.0
+    """What part of the callers uses the openai SDK as it comes."""
+    errors: float = 0.0
+    """What part of those may be given an error."""
+    name: str = "storm"
+    takeover_s: float | None = None
+    """The longest that may pass from a kill to the next event of a run."""
 
 
 class Storm:
@@ -47,6 +58,7 @@ class Storm:
         self.watchers: list[Client] = []
         self.seconds = 0.0
         self._finished = 0
+        self._sdk = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{cluster.line.port}/v1", api_key=KEY)
 
     async def blow(self) -> Result:
         """Load and faults at once; then all is judged."""
@@ -61,14 +73,17 @@ class Storm:
             for watcher in self.watchers:
                 group.create_task(watcher.bring_to_its_end(600.0))
         self.seconds = time.monotonic() - began
+        await self._sdk.close()
         return await self.judged()
 
     def _draw(self, n: int) -> None:
         load, kind = drawn(self.chance, n)
+        if self.chance.random() < self.extent.sdk:
+            load, kind = Load(load.tag, "responses", load.text), "sdk"
         dice = [random.Random(self.chance.getrandbits(32)) for _ in range(2)]
-        client = Client(load, kind, dice[0], self.cluster.line)
+        client = Client(load, kind, dice[0], self.cluster.line, sdk=self._sdk)
         self.clients.append(client)
-        if load.dialect == "responses" and self.chance.random() < 0.2:
+        if load.dialect == "responses" and kind != "sdk" and self.chance.random() < 0.2:
             dialect = self.chance.choice(("responses", "runs"))
             beside = Load(load.tag, dialect, load.text)
             self.watchers.append(Client(beside, "watch", dice[1], self.cluster.line, beside=client))
@@ -82,8 +97,10 @@ class Storm:
 
     async def judged(self) -> Result:
         """Every run, as it is now; may be asked again."""
-        result = Result("storm", self.extent.seed)
+        result = Result(self.extent.name, self.extent.seed)
         read = await self.judge.judge([*self.clients, *self.watchers], result)
+        excused = await self._excuse(result)
+        await self._one_run_each(result)
         claims = [
             when - at
             for at, held in self.chaos.suffered.orphans
@@ -96,7 +113,45 @@ class Storm:
         self._rows(result, read)
         half, most = spread(claims)
         result.rows["claimed elsewhere p50 / max (s)"] = f"{half} / {most}"
+        if excused:
+            result.rows["runs with events that the standby never had"] = excused
         return result
+
+    async def _one_run_each(self, result: Result) -> None:
+        """A request that was sent again goes on with the run of its first try (G13, P7)."""
+        if self.cluster.database is None:
+            return
+        rows = await self.cluster.database.ask("SELECT data FROM run_log WHERE first_seq = 0")
+        runs = Counter(found[1].decode() for row in rows if (found := TAGS.search(row["data"])))
+        for tag, count in runs.items():
+            if count > 1:
+                result.wrong("rerun", tag, f"one request began {count} runs")
+        given = [client for client in self.clients if client.given]
+        callers = sum(client.kind == "sdk" for client in self.clients)
+        if len(given) > self.extent.errors * callers:
+            for client in given:
+                result.wrong("end", client.load.tag, f"a caller of the SDK was given {client.given}")
+
+    async def _excuse(self, result: Result) -> int:
+        """A standby that was behind has lost what it never had. That is no finding where the run says so, or where it
+        was begun after the standby was cut off. Returns how many runs lost something."""
+        lost: set[str] = set()
+        if self.chaos.suffered.behind is None or not self.extent.dose.lag_s:
+            return 0
+        by_tag = {client.load.tag: client for client in self.clients}
+        for finding in [one for one in result.found if one.kind in ("lost", "changed", "numbers", "end")]:
+            client = by_tag.get(finding.run)
+            if client is not None and await self._told_of_loss(client):
+                result.found.remove(finding)
+                lost.add(finding.run)
+        return len(lost)
+
+    async def _told_of_loss(self, client: Client) -> bool:
+        core_id = client.load.id.partition("_")[2]
+        receipt = await self.cluster.line.get(f"/v1/runs/run_{core_id}/receipt")
+        if receipt.status == 404:  # the standby never heard of it
+            return True
+        return receipt.status == 200 and "events_lost" in str(receipt.json())
 
     def _rows(self, result: Result, read: Read) -> None:
         suffered, clients = self.chaos.suffered, self.clients
@@ -105,10 +160,15 @@ class Storm:
         seen = sum(client.load.events for client in (*clients, *self.watchers))
         times = takeovers(suffered, read)
         half, most = spread(times)
+        if self.extent.takeover_s is not None and times and max(times) > self.extent.takeover_s:
+            result.wrong("stuck", "all", f"a run went on only {max(times):.1f} s after a kill")
         result.rows = {
             "replicas": len(self.cluster.replicas),
             "network": self.cluster.ground.name + (f" ({why})" if (why := self.cluster.ground.why) else ""),
+            "balancer": self.cluster.shape.balancer or "our own",
             "runs": len(clients),
+            "callers with the SDK": sum(client.kind == "sdk" for client in clients),
+            "of them given an error": sum(bool(client.given) for client in clients),
             "runs completed": len(read) - len(self.judge.sealed),
             "given up after five deaths in a row": len(self.judge.sealed),
             "connections": sum(client.connections for client in (*clients, *self.watchers)),
@@ -122,6 +182,7 @@ class Storm:
             "tool executions counted": sum(sum(one.effects.values()) for one in read.values()),
             "finished tools re-run": result.count("rerun"),
             "unknown outcomes": sum(call.outcome == "unknown" for call in calls),
+            "second runs": sum("began" in finding.text for finding in result.found),
             "runs stuck": result.count("stuck"),
             "other violations": result.count("end", "resume", "outcome", "ask"),
             "zombies": suffered.zombies,
@@ -140,6 +201,10 @@ FAULTS = {
     "cable": "replicas cut off the network",
     "database": "database restarts",
     "sever": "all connections terminated",
+    "term": "replicas stopped (SIGTERM)",
+    "limit": "connection limit reached",
+    "bouncer": "pgbouncer killed",
+    "failover": "failovers",
 }
 
 
