@@ -94,6 +94,8 @@ class Order(Struct, frozen=True, kw_only=True):
     """What the run may spend, by the limits of whoever asks."""
     refusal: ClientError | None = None
     """Why no new run may be started. A request that belongs to a run which is there is answered all the same (R16)."""
+    until: float = 0.0
+    """How long it may wait for a store that is away, by the clock of the event loop; 0: it has not waited yet."""
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
@@ -197,9 +199,12 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """The shares of owners who do not have the same as all others (journal/fair.py)."""
     chores: int = 8
     subscriber_bytes: int = 1_048_576
-    linger_s: float = 0.004
+    linger_s: float = 0.0015
     """Deltas that come sooner than this after the last flush wait for each other: a commit of one delta costs about as
-    much as a commit of twenty; where only a few are there, half as long again. Facts do not wait."""
+    much as a commit of twenty; where only a few are there, half as long again. Facts do not wait. Where a flush takes
+    long, they wait longer (`Writer.linger_s`)."""
+    longest_linger_s: float = 0.02
+    """But no longer than this, unless `linger_s` says so."""
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
     keepalive_s: float = 15.0

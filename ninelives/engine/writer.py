@@ -4,7 +4,9 @@ and what happens when the store does not take a batch. Refuses to know: agents, 
 Theory of operation. `delta` and `stage` add an event to its ClaimedRun. The writer's one task (`run`) takes everything
 that is staged, appends it in one call (`_flush`) and then tells the readers. The next batch grows during the append:
 that is the whole of group commit. A flush costs two context switches and a transaction, so deltas are flushed at most
-every `linger_s`. A fact ends that wait. So does the first delta of a message, because a person waits for it.
+every `linger_s`. That follows the time that a flush takes, which grows with a slow commit, a far database and a busy
+process: then more deltas share a flush. A fact ends the wait. So does the first delta of a message, because a person
+waits for it.
 
 Death at any line: before append returns, nobody has seen anything. After it, everything that was told is in the
 journal. While the store is full or busy, the same batch is tried again, and workers stop at their byte bound. After any
@@ -28,6 +30,8 @@ from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
 Staged = ClaimedRun | PendingOpening
+PACE = 3.0
+"""A flush begins at the earliest so many times after the one before as a flush takes."""
 FEW = 16
 """A flush of fewer runs than this is put off once more: 50 streams then share a flush by fifteen, not by five."""
 
@@ -54,6 +58,8 @@ class Writer:
         """A fact is staged, or the first delta of a message: somebody waits for it."""
         self._hurry: asyncio.Future[None] | None = None
         self._flushed_at = self._since = -1.0
+        self._flush_s = 0.0
+        """How long a flush takes, averaged over about the last eight."""
         self.late_s = 0.0
         """How much longer than they should the oldest deltas of the last flush took until they were told: 0 where
         nothing is written, more where the process has more to do than it can."""
@@ -148,6 +154,11 @@ class Writer:
         """Wait until nothing is staged."""
         await self._idle.wait()
 
+    @property
+    def linger_s(self) -> float:
+        """The least time between two flushes of nothing but deltas."""
+        return max(self._limits.linger_s, min(PACE * self._flush_s, self._limits.longest_linger_s))
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
@@ -157,8 +168,9 @@ class Writer:
                 await self._linger()
                 since = self._since
                 await self._flush(self._taken())
-                took = asyncio.get_running_loop().time() - since
-                self.late_s = max(0.0, took - 1.5 * self._limits.linger_s)
+                now = asyncio.get_running_loop().time()
+                self.late_s = max(0.0, now - since - 1.5 * self.linger_s)
+                self._flush_s += (now - self._flushed_at - self._flush_s) / 8
             self.late_s = 0.0
             while self._back:
                 await self._return()
@@ -169,7 +181,7 @@ class Writer:
         fact ends the wait."""
         loop = asyncio.get_running_loop()
         for share in (1.0, 1.5):
-            due = self._flushed_at + share * self._limits.linger_s
+            due = self._flushed_at + share * self.linger_s
             if self._urgent or loop.time() >= due or (share > 1.0 and len(self._dirty) >= FEW):
                 continue
             self._hurry = loop.create_future()

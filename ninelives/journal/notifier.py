@@ -19,6 +19,10 @@ class LocalNotifier:
                 for heard in list(self._listeners[run].values()):
                     heard()
 
+    def has(self, topic: str) -> bool:
+        """Does anybody listen for it?"""
+        return topic in self._listeners
+
     def topics(self) -> list[str]:
         """All runs with a listener. Where notifications can be lost, all of them are notified from time to time."""
         return list(self._listeners)

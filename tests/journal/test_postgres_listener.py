@@ -11,7 +11,7 @@ from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import listener
 from ninelives.journal.postgres.listener import PAYLOAD_BYTES, notify_payloads
 from ninelives.journal.postgres.store import PostgresStore
-from ninelives.journal.values import Signal, StoreUnavailable, Verdict
+from ninelives.journal.values import Mark, Signal, StoreUnavailable, Verdict
 from ninelives.testing import Author, Backend
 from tests import pg
 from tests.journal.opened_store import until
@@ -81,14 +81,52 @@ def rounds_of(process: Process, monkeypatch: pytest.MonkeyPatch) -> list[object]
 
 
 @pytest.mark.usefixtures("no_sweep")
-async def test_a_write_notifies_other_processes_and_not_its_own(enter: Enter) -> None:
+async def test_a_write_notifies_the_processes_that_follow_its_run_and_not_its_own(enter: Enter) -> None:
     a, b = await enter("a"), await enter("b")
-    await a.author.open("r1")
+    for run in ("r1", "r2"):
+        await a.author.open(run)
     for process in (a, b):
         process.listen("r1", "r2")
-    assert await a.author.write("r1", b"x") is Verdict.WRITTEN
+    await b.author.data("r1")
+    await until(lambda: "r1" in a.store._listener.followed, DEADLINE_S)
+    for run in ("r2", "r1"):
+        assert await a.author.write(run, b"x") is Verdict.WRITTEN
     await b.is_notified("r1")
-    assert a.notified == [] and b.notified == ["r1"]
+    assert a.notified == [] and set(b.notified) == {"r1"}, "nobody reads r2 elsewhere"
+
+
+@pytest.mark.usefixtures("no_sweep")
+async def test_the_end_of_a_run_is_notified_though_nobody_has_read_it(enter: Enter) -> None:
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    b.listen("r1")
+    part = a.author.slice("r1", b"x", mark=Mark(status="completed", at=0, ended=True))
+    assert await a.store.append([part]) == [Verdict.WRITTEN]
+    await b.is_notified("r1")
+
+
+@pytest.mark.usefixtures("no_sweep")
+async def test_what_was_written_before_a_follower_was_known_is_notified_once_more(enter: Enter) -> None:
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    b.listen("r1")
+    await b.author.data("r1")
+    await b.is_notified("r1")
+
+
+async def test_a_run_that_nobody_follows_any_more_is_forgotten(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "FOLLOWED_S", 0.2)
+    monkeypatch.setattr(listener, "WATCH_S", 0.05)
+    a, b = await enter("a"), await enter("b")
+    await a.author.open("r1")
+    b.listen("r1")
+    monkeypatch.setattr(listener, "SWEEP_S", 3600)
+    await b.author.data("r1")
+    await until(lambda: "r1" in a.store._listener.followed, DEADLINE_S)
+    await until(lambda: "r1" not in a.store._listener.followed, DEADLINE_S)
+    await a.author.open("r2")
+    await b.author.data("r2")  # nobody listens for it
+    assert "r2" not in a.store._listener.followed and "r2" not in b.store._listener.followed._told
 
 
 @pytest.mark.usefixtures("no_sweep")
@@ -117,6 +155,8 @@ async def test_after_a_lost_connection_all_topics_are_notified(enter: Enter) -> 
     await terminate(b)
     await b.is_notified("other")
     await b.store._listener.connected.wait()
+    await b.author.data("r1")
+    await until(lambda: "r1" in a.store._listener.followed, DEADLINE_S)
     b.notified.clear()
     await a.author.write("r1", b"x")
     await b.is_notified("r1")

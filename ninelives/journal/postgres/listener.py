@@ -40,6 +40,11 @@ SWEEP_S = 2.0
 TOPICS_AT_ONCE = 200
 SPREAD_S = 0.4
 """A sweep over many topics is spread over this time, because each topic may cause a query."""
+FOLLOWS = "follows:"
+"""The topic with which a process says that it follows a run."""
+TELL_S = 3.0
+FOLLOWED_S = 10.0
+"""How long a run counts as followed after that was last said."""
 ANSWER_S = 5.0
 LOCK_TRIES = 10
 
@@ -76,6 +81,48 @@ class ListenerEvents(Protocol):
         ...
 
 
+class Followed:
+    """The runs that other processes follow. Only their rows are notified: each NOTIFY wakes every listener, and most
+    runs are read where they are driven. A process that reads a run which it does not hold, and listens for it, says so
+    to all, and again as long as it reads. All remember it for a while, so whoever holds the run, or claims it, knows.
+    """
+
+    def __init__(self, notifier: LocalNotifier) -> None:
+        self._notifier = notifier
+        self._until: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+        """When this process last said that it follows a run."""
+        self._fresh: set[str] = set()
+
+    def __contains__(self, run: str) -> bool:
+        return run in self._until
+
+    def to_tell(self, runs: Iterable[str]) -> list[str]:
+        """Those of the runs that this process follows, where the others should hear it now."""
+        now = asyncio.get_running_loop().time()
+        due = [run for run in runs if self._notifier.has(run) and now - self._told.get(run, -TELL_S) >= TELL_S]
+        self._told.update(dict.fromkeys(due, now))
+        return due
+
+    def note(self, topics: Iterable[str]) -> None:
+        """Another process has said what it follows."""
+        for topic in topics:
+            if topic.startswith(FOLLOWS):
+                run = topic.removeprefix(FOLLOWS)
+                if run not in self._until:
+                    self._fresh.add(run)
+                self._until[run] = asyncio.get_running_loop().time() + FOLLOWED_S
+
+    def take_fresh(self) -> set[str]:
+        """Those that are new since the last call: what was written before they were known was not notified. Forgets
+        runs that nobody follows any more."""
+        now = asyncio.get_running_loop().time()
+        self._until = {run: until for run, until in self._until.items() if until > now}
+        self._told = {run: at for run, at in self._told.items() if at > now - FOLLOWED_S}
+        fresh, self._fresh = self._fresh, set()
+        return fresh
+
+
 class Listener:
     """Keeps the listening connection, from start() to stop()."""
 
@@ -84,6 +131,7 @@ class Listener:
         self._options = {**options_of(Wiring(), "listens"), "command_timeout": ANSWER_S}
         self._holder = holder
         self._notifier = notifier
+        self.followed = Followed(notifier)
         self._lease_s = lease_s
         self._events = events
         self._suspects: set[str] = set()
@@ -194,6 +242,7 @@ class Listener:
     def _on_notify(self, connection: Connection, pid: int, channel: str, payload: str) -> None:
         sender, *topics = payload.split(" ")
         if sender != self._holder:
+            self.followed.note(topics)
             self._notifier.ring(topics)
 
     async def _notify_all(self) -> None:

@@ -33,7 +33,7 @@ from ninelives.journal.postgres.connections import (
     retry_collisions,
     retry_while_away,
 )
-from ninelives.journal.postgres.listener import notify_payloads
+from ninelives.journal.postgres.listener import FOLLOWS, Followed, notify_payloads
 from ninelives.journal.segments import origin
 from ninelives.journal.values import PAGE_BYTES, Mark, Record, Slice, StoreUnavailable, Verdict
 
@@ -101,9 +101,10 @@ def unpacked(run: str, row: Any) -> list[Record]:
 class PostgresLog:
     """Writes and reads the log for one process. `ends` has the runs that it holds."""
 
-    def __init__(self, connections: Connections, holder: str) -> None:
+    def __init__(self, connections: Connections, holder: str, followed: Followed) -> None:
         self._connections = connections
         self._holder = holder
+        self._followed = followed
         self.ends: dict[str, RunEnd] = {}
         self._unconfirmed: set[tuple[str, int, int]] = set()
         """(run, attempt, first number) of slices whose answer was lost."""
@@ -234,7 +235,8 @@ class PostgresLog:
         empty = [part.run for part in parts if not part.records]
         written: set[str] = set()
         if full:
-            values = [*_columns(full, rows), notify_payloads(self._holder, (part.run for part in full))]
+            told = notify_payloads(self._holder, (part.run for part in full if part.run in self._followed))
+            values = [*_columns(full, rows), told]
             try:
                 written = await _fetch_written(connection, "append", values)
             except asyncpg.UniqueViolationError:
@@ -339,6 +341,10 @@ class PostgresLog:
             ]
             if unfinished:  # their readers come again, and retention of another process must spare them until then
                 await connection.execute(SQL["being_read"], sorted(set(unfinished)), READ_MS)
+            elsewhere = (batch[n - 1][1] for n, some in found.items() if not some[0]["ended"])
+            follows = self._followed.to_tell(run for run in elsewhere if run not in self.ends)
+            for payload in notify_payloads(self._holder, (FOLLOWS + run for run in follows)):
+                await connection.execute(SQL["notify_all"], payload)
             return pages
 
         return await self._connections.once(work)

@@ -85,8 +85,8 @@ class PostgresStore:
         self._identity = identity
         self._notifier = notifier
         self._lease_ms = int(lease_s * 1000)
-        self._log = PostgresLog(connections, identity.holder)
         self._listener = Listener(listen_url, identity.holder, notifier, lease_s, self)
+        self._log = PostgresLog(connections, identity.holder, self._listener.followed)
         self._claims = PostgresClaims(connections, self._log, self._listener, identity.holder, self._lease_ms)
         self.sessions = PostgresSessions(connections)
         self.deliveries = PostgresDeliveries(connections, identity.holder)
@@ -226,8 +226,12 @@ class PostgresStore:
         await self.beat(self._identity.holder)
 
     async def on_tick(self) -> None:
-        """See ListenerEvents.on_tick."""
+        """See ListenerEvents.on_tick. Whoever began to follow a run of ours may have missed its last row."""
         await self._release_unconfirmed()
+        fresh = self._listener.followed.take_fresh() & self._log.ends.keys()
+        with suppress(StoreUnavailable):  # they look by themselves, a little later
+            for payload in notify_payloads(self._identity.holder, fresh):
+                await self._connections.execute(SQL["notify"], payload)
 
     async def on_disconnected(self) -> None:
         """See ListenerEvents.on_disconnected. The lock is free although this process lives: others must ignore it."""

@@ -132,3 +132,7 @@ ORDER BY q.i, l.first_seq;
 -- Spares runs from retention while somebody reads them page by page. Written again only after a fifth of the time.
 UPDATE runs SET read_until = ninelives_now() + $2::bigint
 WHERE id = ANY ($1::text[]) AND hidden = 0 AND read_until < ninelives_now() + $2::bigint * 4 / 5;
+
+-- name: notify_all
+-- Says something to all processes.
+SELECT pg_notify('ninelives', $1);
