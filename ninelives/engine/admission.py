@@ -104,6 +104,7 @@ class Admission:
         if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
             return await self._admit(order)
         if self._store_is_away():
+            order = replace(order, until=asyncio.get_running_loop().time() + self._limits.hold_s)
             await self._hold()
         self.refuse_if_unable(stored=True)
         resolved = self._foregone(order)
@@ -355,16 +356,16 @@ class Admission:
         if not asked.fresh_conversation:
             asked = replace(asked, fresh_conversation=f"conv_{parts.new_id()}")
         opening = self._opening(spec, asked, accept, held=held)
-        opened = await self._open_in(store, opening)
+        opened = await self._open_in(store, opening, order.until)
         if prepared is not None and isinstance(opened, Opened):
             return Opened(opened.run, prepared, opened.records)
         return opened
 
-    async def _open_in(self, store: Store, opening: Opening) -> Opened | Attached:
-        """Open a run. If the store is away it is asked again with the same opening, at most `hold_s`: an opening that
-        was written after all is recognised."""
+    async def _open_in(self, store: Store, opening: Opening, until: float) -> Opened | Attached:
+        """Open a run. If the store is away it is asked again with the same opening, at most `hold_s` in all: an opening
+        that was written after all is recognised."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._limits.hold_s
+        until = until or loop.time() + self._limits.hold_s
         while True:
             try:
                 await self._deliveries.tell_losses()

@@ -455,3 +455,32 @@ async def test_work_that_waits_its_turn_behind_other_work_is_not_refused(
         scene.store._connections.ask(lambda connection: connection.fetchval("SELECT pg_sleep(0.15)")) for _ in range(24)
     ]
     await asyncio.gather(*waits)
+
+
+async def test_openings_that_no_connection_could_carry_are_not_unconfirmed_and_do_not_wait_for_each_other(
+    scene: Scene,
+) -> None:
+    """Else each of many requests would wait for the deadlines of all before it."""
+    scene.wire.down = True
+    scene.wire.cut_all()
+    began = asyncio.get_running_loop().time()
+    for _ in range(2):  # the second time as a request does that is held
+        openings = [scene.ann.opening(f"n{n}", **WAITS) for n in range(12)]
+        done = await asyncio.gather(*map(scene.store.open, openings), return_exceptions=True)
+        assert all(isinstance(each, StoreUnavailable) and each.away for each in done), done
+    most = connections.Wiring().queries  # what was sent on a connection whose end nobody had noticed
+    assert len(scene.store._claims.unconfirmed._begun) <= most
+    assert asyncio.get_running_loop().time() - began < 4 * connections.ASK_S
+    scene.wire.down = False
+    assert isinstance(await scene.store.open(openings[0]), Opened)
+
+
+async def test_an_opening_waits_no_longer_than_its_deadline_for_those_before_it(scene: Scene) -> None:
+    ann = scene.ann
+    async with scene.store._claims._opening_locks.hold_all([("match", "ann", "m1")]):
+        await ann.open("r1", **WAITS)
+        await scene.store.deliveries.lost("ann", "r1", 0)
+        with pytest.raises(StoreUnavailable) as caught:  # it has a run to join, so a transaction must decide
+            await scene.store.open(ann.opening("r2", **WAITS))
+        assert caught.value.passing and caught.value.away
+    assert await ann.attach("r3", **WAITS) == "r1"

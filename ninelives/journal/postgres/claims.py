@@ -27,7 +27,14 @@ from msgspec.structs import replace
 
 from ninelives.core import admission
 from ninelives.core.spec import Resolved
-from ninelives.journal.postgres.connections import ROUNDS, Connection, Connections, retry_while_away
+from ninelives.journal.postgres.connections import (
+    ROUNDS,
+    Connection,
+    Connections,
+    NotAsked,
+    in_turn,
+    retry_while_away,
+)
 from ninelives.journal.postgres.keyed_lock import KeyedLock
 from ninelives.journal.postgres.listener import Listener, notify_payloads
 from ninelives.journal.postgres.log import LogRow, PostgresLog, RunEnd, packed
@@ -98,7 +105,7 @@ class PostgresClaims:
     async def open(self, opening: Opening, until: float) -> Opened | Attached:
         """See Journal.open. `until` is its deadline by the clock of the event loop."""
         call = OpenCall(opening, until)
-        async with self.unconfirmed.reserve(opening.run):
+        async with self.unconfirmed.reserve(opening.run, until):
             try:
                 done = await self._open_confirmed(call)
             except BaseException:
@@ -149,7 +156,7 @@ class PostgresClaims:
         async def work(connection: Connection) -> OpenResult:
             return await self._open_in_transaction(connection, call)
 
-        async with self._opening_locks.hold_all(_contended(call.opening)):
+        async with in_turn(self._opening_locks.hold_all(_contended(call.opening)), call.until):
             return await _retry_races(lambda: self._connections.transact(work, call.until))
 
     async def _open_at_once(self, call: OpenCall, resolved: Resolved) -> OpenResult | None:
@@ -164,6 +171,9 @@ class PostgresClaims:
             )
         except asyncpg.UniqueViolationError:
             return None
+        except NotAsked:
+            call.tries.remove(opened)
+            raise
         return None if end is None else (opened, end)
 
     async def _open_in_transaction(self, connection: Connection, call: OpenCall) -> OpenResult:
@@ -358,12 +368,12 @@ class Unconfirmed:
         self._held.update({(run, attempt): now for attempt in attempts})
 
     @asynccontextmanager
-    async def reserve(self, run: str) -> AsyncIterator[None]:
-        """While this process opens or claims the run again, release() leaves it alone."""
+    async def reserve(self, run: str, until: float | None = None) -> AsyncIterator[None]:
+        """While this process opens or claims the run again, release() leaves it alone. `until`: how long to wait."""
         if run not in self._begun and all(held != run for held, _ in self._held):
             yield
             return
-        async with self._lock:
+        async with in_turn(self._lock, until):
             yield
 
     def confirm(self, run: str) -> None:
@@ -371,12 +381,12 @@ class Unconfirmed:
         self._held = {key: since for key, since in self._held.items() if key[0] != run}
         self._begun.pop(run, None)
 
-    async def release(self, but: str = "") -> bool:
+    async def release(self, but: str = "", until: float | None = None) -> bool:
         """Release the runs that are found to exist, except one that is about to be opened again. Returns whether there
-        is work for others."""
+        is work for others. `until`: how long to wait for others that do the same."""
         if not self._begun.keys() - {but} and not self._attempts(but):
             return False
-        async with self._lock:
+        async with in_turn(self._lock, until):
             released, lost = await self._connections.ask(lambda connection: self._give_back(connection, but))
             oldest = asyncio.get_running_loop().time() - UNCONFIRMED_S
             self._held = {key: at for key, at in self._held.items() if key[0] not in released and at > oldest}

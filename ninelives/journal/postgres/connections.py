@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -116,11 +116,15 @@ def translate(error: BaseException) -> BaseException:
     return error
 
 
-class NoConnection(StoreUnavailable):
-    """The database refuses one more connection. Nothing was asked."""
+class NotAsked(StoreUnavailable):
+    """There was no connection to the database. Nothing was asked."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, passing=True, away=True)
+
+
+class NoConnection(NotAsked):
+    """The database refuses one more connection."""
 
 
 async def _no_reset(connection: Connection) -> None:
@@ -226,10 +230,7 @@ class Connections:
             connection.terminate()
 
         try:
-            try:
-                connection, until = await self._acquire(pool, until)
-            except asyncpg.TooManyConnectionsError as error:
-                raise NoConnection(f"the database takes no more connections: {error}") from error
+            connection, until = await self._connected(pool, until)
             timer = asyncio.get_running_loop().call_at(until, cut, connection)
             try:
                 if self._prepared:
@@ -250,6 +251,18 @@ class Connections:
         self._answers += 1
         self.trouble = None
 
+    async def _connected(self, pool: Any, until: float) -> tuple[Connection, float]:
+        """See _acquire. Raises NotAsked where the database is away."""
+        try:
+            return await self._acquire(pool, until)
+        except asyncpg.TooManyConnectionsError as error:
+            raise NoConnection(f"the database takes no more connections: {error}") from error
+        except Exception as error:
+            known = translate(error)
+            if isinstance(known, StoreUnavailable) and known.passing and known.away:
+                raise NotAsked(str(known)) from error
+            raise
+
     async def _acquire(self, pool: Any, until: float) -> tuple[Connection, float]:
         """A connection and its deadline. Waiting does not count against the deadline while others get answers."""
         loop = asyncio.get_running_loop()
@@ -264,6 +277,19 @@ class Connections:
             else:
                 return connection, until if self._answers == answers else loop.time() + left
             until = loop.time() + left
+
+
+@asynccontextmanager
+async def in_turn(lock: AbstractAsyncContextManager[Any], until: float | None) -> AsyncIterator[None]:
+    """Hold a lock. Raises StoreUnavailable where it is not free at a time of the event loop: those before were not
+    answered."""
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout_at(until):
+                await stack.enter_async_context(lock)
+        except TimeoutError:
+            raise NotAsked("the database does not answer") from None
+        yield
 
 
 async def _open_all(pool: Any, size: int) -> None:

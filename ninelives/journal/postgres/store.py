@@ -136,7 +136,7 @@ class PostgresStore:
         """See Journal.open."""
         until = deadline_in(ASK_S)
         if opening.asked.match:
-            await self._release_unconfirmed(but=opening.run)  # the first try of this request may be one of those
+            await self._release_unconfirmed(opening.run, until)  # the first try of this request may be one of those
         done = await self._claims.open(opening, until)
         if done.again if isinstance(done, Attached) else not opening.holder:
             self._notifier.ring(["work"])
@@ -238,11 +238,11 @@ class PostgresStore:
         with suppress(StoreUnavailable):
             await self._connections.execute(PEERS["unlocked_here"], self._identity.holder, limit_s=UNLOCK_S)
 
-    async def _release_unconfirmed(self, but: str = "") -> None:
+    async def _release_unconfirmed(self, but: str = "", until: float | None = None) -> None:
         """Release runs (except one) that this process holds without working on them. The next tick tries again where
         this fails."""
         with suppress(StoreUnavailable):
-            if await self._claims.unconfirmed.release(but):
+            if await self._claims.unconfirmed.release(but, until):
                 (payload,) = notify_payloads(self._identity.holder, ["work"])
                 await self._connections.execute(SQL["notify"], payload)
                 self._notifier.ring(["work"])
