@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from socket import gethostname
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,7 +18,7 @@ from ninelives.core.errors import ServerError
 from ninelives.engine.engine import Engine
 from ninelives.http.errors import error_response
 from ninelives.models.base import Model
-from ninelives.observe.log import Log
+from ninelives.observe.log import Log, UtcTimes
 
 
 def create_app(
@@ -60,7 +59,7 @@ class ServerApp:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[BuiltServer]:
         """The server runs inside this context. For programs that do not use the lifespan. Raises StartError."""
-        log = Log(_utc_now, json=True)
+        log = Log(UtcTimes(), json=True)
         name = self._loaded.settings.server.replica or gethostname()
         built = await build_server(self._loaded, log, ProcessRole(name=name), self._extensions)
         if built.key_is_new:
@@ -96,7 +95,3 @@ async def _failed_app(scope: Scope, receive: Receive, send: Send) -> None:
     status, headers, body = error_response(ServerError("engine_failed", words, retry_after=5))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _utc_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

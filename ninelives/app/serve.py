@@ -110,13 +110,13 @@ class Foreground:
         return self._serve(self._supervised.listener, is_successor=is_successor)
 
     def _serve(self, sock: socket.socket, *, is_successor: bool = False) -> int:
-        from ninelives.observe.log import LibraryHandler, Log
+        from ninelives.observe.log import LibraryHandler, Log, UtcTimes
 
         _give_memory_back()
         _take_turns_often()
         settings, is_read = self._loaded.settings, sys.stderr.isatty()
         secrets = known_secrets(settings, os.environ)
-        log = Log(_utc_now, json=not is_read, secrets=secrets, level=settings.log.level)
+        log = Log(UtcTimes(), json=not is_read, secrets=secrets, level=settings.log.level)
         logging.getLogger().addHandler(LibraryHandler(log))
         hide_environment(SECRET_ENV)
         try:
@@ -428,12 +428,6 @@ def _collect_less() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 50, 50)
-
-
-def _utc_now() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

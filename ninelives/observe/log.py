@@ -8,8 +8,9 @@ import json as stdlib_json
 import logging
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable
-from typing import Literal, TextIO
+from typing import BinaryIO, Literal, TextIO
 from urllib.parse import quote
 
 import msgspec
@@ -66,6 +67,25 @@ def _forms(secret: str) -> set[str]:
     return {secret, quote(secret, safe=""), repr(secret)[1:-1], stdlib_json.dumps(secret, ensure_ascii=False)[1:-1]}
 
 
+_MILLISECONDS = tuple(f".{number:03}+00:00" for number in range(1000))
+
+
+class UtcTimes:
+    """The time of a line, to the millisecond. The part up to the second is made once a second."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._shown = ""
+
+    def __call__(self) -> str:
+        """Now."""
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._second, self._shown = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return self._shown + _MILLISECONDS[int((now - second) * 1000)]
+
+
 class Log:
     """Writes one line per event; none where `stream` is None. `secrets` are replaced wherever they occur in a line."""
 
@@ -80,8 +100,11 @@ class Log:
     ) -> None:
         self._now = now
         self._stream = stream
+        self._bytes: BinaryIO | None = getattr(stream, "buffer", None) if stream is not None else None
+        """The stream without its encoder, which takes as long as the line."""
         self._json = json
-        self._least = LEVELS.index(level)
+        self._shown_levels = LEVELS[LEVELS.index(level) :] if stream is not None else ()
+        self._encode = msgspec.json.Encoder(enc_hook=str).encode
         self.secrets = Secrets(secrets)
 
     def info(self, name: str, **fields: object) -> None:
@@ -97,27 +120,42 @@ class Log:
         self._write("error", name, fields)
 
     def _write(self, level: Level, name: str, fields: dict[str, object]) -> None:
-        if self._stream is None or LEVELS.index(level) < self._least:
+        if level not in self._shown_levels:
             return
-        self._stream.write((self._json_line if self._json else self._text_line)(level, name, fields) + "\n")
-        self._stream.flush()
+        line = (self._json_line if self._json else self._text_line)(level, name, fields)
+        if self._bytes is not None:
+            self._bytes.write(line)
+            self._bytes.flush()
+        elif self._stream is not None:
+            self._stream.write(line.decode())
+            self._stream.flush()
 
-    def _text_line(self, level: str, name: str, fields: dict[str, object]) -> str:
+    def _text_line(self, level: str, name: str, fields: dict[str, object]) -> bytes:
         rest = " ".join(f"{key}={value}" for key, value in fields.items())
-        return printable(self.secrets.mask(f"{self._now()} {level:7} {name} {rest}".rstrip()))
+        return _line(printable(self.secrets.mask(f"{self._now()} {level:7} {name} {rest}".rstrip())))
 
-    def _json_line(self, level: str, name: str, fields: dict[str, object]) -> str:
-        shown = {key: self._shown(value) for key, value in fields.items()}
-        line = msgspec.json.encode({"at": self._now(), "level": level, "event": name, **shown}, enc_hook=str).decode()
-        return _escaped(self.secrets.mask(line), lambda sign: stdlib_json.dumps(sign)[1:-1])
+    def _json_line(self, level: str, name: str, fields: dict[str, object]) -> bytes:
+        told = {"at": self._now(), "level": level, "event": name, **fields}
+        try:
+            line = self._encode(told).decode()
+        except UnicodeEncodeError:  # half a surrogate pair
+            line = "\\"
+        if line.isascii() and "\\" not in line and "\x7f" not in line:  # nearly all lines
+            return self.secrets.mask(line).encode() + b"\n"
+        # Something is escaped, so the mask of the whole line may not find a secret: each field is masked by itself.
+        shown = {key: self._shown(value) for key, value in told.items()}
+        text = self.secrets.mask(self._encode(shown).decode())
+        return _line(_escaped(text, lambda sign: stdlib_json.dumps(sign)[1:-1]))
 
     def _shown(self, value: object) -> object:
         """Text that can be encoded: half a surrogate pair becomes an escape."""
-        if type(value) is str and value.isascii() and '"' not in value and "\\" not in value:
-            return value  # nothing in it is escaped, so the mask of the whole line finds what is in it
         if isinstance(value, _ENCODED):
             return value
         return self.secrets.mask(str(value)).encode("utf-8", "backslashreplace").decode()
+
+
+def _line(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 class LibraryHandler(logging.Handler):

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 from difflib import get_close_matches
+from queue import SimpleQueue
 
 import click
 from prompt_toolkit import PromptSession
@@ -49,6 +50,9 @@ class ChatScreen:
         self._view = LiveView()
         self._asked: Answer | None = None
         self._worker: threading.Thread | None = None
+        self._sender: threading.Thread | None = None
+        self._to_send: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        """Steers, answers and cancels, in their order."""
         self._run_id = ""
         self._interrupted = False
         """Ctrl-C was pressed while no prompt read it."""
@@ -61,9 +65,9 @@ class ChatScreen:
     def run(self) -> None:
         """Talk until Ctrl-D. Raises ClickException where no server answers at the start."""
         self._connect().get("/health", timeout=5.0)
-        signal.signal(signal.SIGINT, lambda *_: self._interrupt())
         with patch_stdout(raw=True):
             self._welcome()
+            signal.signal(signal.SIGINT, lambda *_: self._interrupt())
             while self._one_line():
                 continue
             if self._working:
@@ -130,25 +134,53 @@ class ChatScreen:
                 self._note(f"No command {line}." + (f" Did you mean {near[0]}?" if near else " /help lists them."))
 
     def _stop(self, run: str) -> None:
-        self._connect().get(f"/v1/runs/{run}/stop", "POST")
+        self._aside(lambda: self._connect().get(f"/v1/runs/{run}/stop", "POST"))
 
     def _steer(self, line: str) -> None:
-        if not self._run_id:
+        run = self._run_id
+        if not run:
             self._note("The run has not started yet.")
             return
-        self._connect().get(f"/v1/runs/{self._run_id}/steer", "POST", {"input": line})
-        self._print(Text(f"↪ {line}", style="cyan"))
+
+        def send() -> None:
+            self._connect().get(f"/v1/runs/{run}/steer", "POST", {"input": line})
+            self._print(Text(f"↪ {line}", style="cyan"))
+
+        self._aside(send)
 
     def _answer(self, line: str) -> None:
-        choice, asked = CHOICES.get(line[:1].lower()), self._asked
+        choice, asked, run = CHOICES.get(line[:1].lower()), self._asked, self._run_id
         if choice is None or asked is None:
             self._note("Answer with y (once), s (session), a (always) or n (no).")
             return
         body = {"choice": choice, "digest": asked["digest"]}
-        self._connect().get(f"/v1/runs/{self._run_id}/approval", "POST", body)
         self._asked = None
 
-    # the thread
+        def send() -> None:
+            try:
+                self._connect().get(f"/v1/runs/{run}/approval", "POST", body)
+            except BaseException:
+                self._asked = asked if self._run_id == run and self._working else None
+                raise
+
+        self._aside(send)
+
+    # the threads
+
+    def _aside(self, work: Callable[[], object]) -> None:
+        """Send this after what was sent before. The prompt goes on, so Ctrl-C and Ctrl-D work while a server hangs."""
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send, daemon=True, name="requests")
+            self._sender.start()
+        self._to_send.put(work)
+
+    def _send(self) -> None:
+        while True:
+            work = self._to_send.get()
+            try:
+                work()
+            except click.ClickException as error:
+                self._print(Text(error.format_message(), style="red"))
 
     def _begin(self, work: Callable[[], None]) -> None:
         self._run_id, self._cancelled = "", False
