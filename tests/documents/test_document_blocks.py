@@ -114,7 +114,7 @@ def until_it_listens(block: Block, reader: Reader) -> None:
     out = reader.home / "other.out"
     env = reader.env | {"NINELIVES_SERVER_PORT": "0", "NINELIVES_SERVER_DATA_DIR": str(reader.home / "other")}
     with out.open("w") as stdout:
-        command = ["bash", "-c", f"exec {block.text.strip()}"]
+        command = ["bash", "-c", block.text.strip()]  # bash lets a single command take its place
         child = subprocess.Popen(command, cwd=reader.folder, env=env, stdout=stdout, stderr=stdout)
     try:
         wait_until(lambda: "listening on" in out.read_text() or child.poll() is not None, str(block), 60, 0.05)
