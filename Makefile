@@ -142,8 +142,8 @@ $(HERMES)/.installed:
 test-hermes: $(STAMP) $(HERMES)/.installed
 	$(BIN)/python -m tests.hermes.run "$(WEBUI_GATEWAY)" $(HERMES)/bin/python
 
-# Agents of one's own: each example with its real package, streamed through every API and killed at every write of its run
-# (about 15 min). Two environments, because hermes-agent fixes its dependencies. ARGS="--write" renews docs/own-agent.md.
+# Agents of one's own: each example, and the quick start of each framework, with its real package, streamed through every
+# API and killed at every write of its run (about 20 min). Two environments, because hermes-agent fixes its dependencies. ARGS="--write" renews docs/own-agent.md.
 AGENTS := .venv-agents
 HERMES_AGENT := .venv-hermes-agent
 $(AGENTS)/.installed: pyproject.toml
@@ -158,8 +158,8 @@ $(HERMES_AGENT)/.installed: pyproject.toml
 
 test-agents: $(AGENTS)/.installed $(HERMES_AGENT)/.installed
 	$(AGENTS)/bin/python -m tests.frameworks.run $(ARGS) function stream own_loop pydantic_agent openai_agent langgraph_agent \
-	  langgraph_graph
-	$(HERMES_AGENT)/bin/python -m tests.frameworks.run $(ARGS) hermes_agent
+	  langgraph_graph pydantic_quickstart openai_quickstart langchain_quickstart langgraph_quickstart
+	$(HERMES_AGENT)/bin/python -m tests.frameworks.run $(ARGS) hermes_agent hermes_quickstart
 
 # What this server costs a pydantic-ai agent, beside the same agent behind a bare FastAPI endpoint.
 bench-agents: $(AGENTS)/.installed

@@ -25,7 +25,6 @@ from ninelives.app.extensions import (
     installed_model,
     model_scheme,
     own_agent,
-    own_agents,
 )
 from ninelives.app.settings import ApprovalRule, ProfileTable, Settings
 from ninelives.app.store import quota_limits
@@ -372,7 +371,7 @@ def build_agents(
         tools=_all_tools(
             [*builtin_tools(sandbox, threads, processes), *map(search_tool, search)], settings, extensions, threads
         ),
-        more_tools=bool(tables.mcp or own_agents(settings) or extensions.agents or installed_agents()),
+        more_tools=bool(tables.mcp or settings.own_agents or extensions.agents or installed_agents()),
         search_hosts=tuple(provider.host for provider in search),
         mcp=mcp,
         threads=threads,

@@ -15,7 +15,7 @@ from ninelives.agents.loop import LoopSettings
 from ninelives.app.agents import choose_model
 from ninelives.app.assemble import Assembled, assemble
 from ninelives.app.errors import ConfigError, StartError
-from ninelives.app.extensions import NO_EXTENSIONS, Extensions, own_agent, own_agents
+from ninelives.app.extensions import NO_EXTENSIONS, Extensions, own_agent
 from ninelives.app.keys import MAKE_KEY, ensure_key
 from ninelives.app.settings import LoadedSettings
 from ninelives.app.store import ProcessRole
@@ -89,7 +89,7 @@ def load_own_code(loaded: LoadedSettings) -> None:
     import_from_config_folder(loaded)
     settings = loaded.settings
     surroundings = Surroundings(ScriptedModel(), LoopSettings())
-    for name in own_agents(settings):
+    for name in settings.own_agents:
         own_agent(name, surroundings)
     try:
         load_tools(settings.tools.modules, Threads())
@@ -100,7 +100,7 @@ def load_own_code(loaded: LoadedSettings) -> None:
 def import_from_config_folder(loaded: LoadedSettings) -> None:
     """Let `tools.modules` and agents name modules that are beside the configuration file, as a Python script may import
     those beside it."""
-    if loaded.file is not None and (loaded.settings.tools.modules or own_agents(loaded.settings)):
+    if loaded.file is not None and (loaded.settings.tools.modules or loaded.settings.own_agents):
         folder = str(loaded.file.parent.absolute())
         if folder not in sys.path:
             sys.path.insert(0, folder)

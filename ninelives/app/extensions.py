@@ -15,7 +15,6 @@ from msgspec import Struct
 from ninelives.agents.adapters import NotAnAgent, Surroundings, adapted
 from ninelives.agents.base import Agent
 from ninelives.app.errors import ConfigError
-from ninelives.app.settings import Settings
 from ninelives.models.base import Model
 from ninelives.models.openai import Upstream
 from ninelives.tools.decorator import imported
@@ -43,12 +42,6 @@ class Extensions(Struct, frozen=True):
 
 
 NO_EXTENSIONS = Extensions()
-
-
-def own_agents(settings: Settings) -> list[str]:
-    """The agents that the settings name."""
-    given = (settings.agent.object, *(table.agent for table in settings.tables.profiles.values()))
-    return [name for name in given if name]
 
 
 def installed_agents() -> list[str]:

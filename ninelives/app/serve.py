@@ -120,21 +120,21 @@ class Foreground:
         logging.getLogger().addHandler(LibraryHandler(log))
         hide_environment(SECRET_ENV)
         try:
-            if is_successor:
-                self._wait_for_turn()
+            self._load_own_code(is_successor=is_successor)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._run(sock, log))
         except StartError as error:
             raise type(error)(log.secrets.mask(str(error))) from error
 
-    def _wait_for_turn(self) -> None:
-        """A spare, or the successor in a swap, waits here. It loads the user's code before: where that fails, the
-        server of before goes on."""
-        from ninelives.app.build import load_own_code
+    def _load_own_code(self, *, is_successor: bool) -> None:
+        """Import the user's code before the event loop runs: a script may run its agent when it is imported. A spare,
+        or the successor in a swap, waits here then; where it fails, the server of before goes on."""
+        if is_successor or self._loaded.settings.own_agents:
+            from ninelives.app.build import load_own_code
 
-        load_own_code(self._loaded)
-        assert self._supervised is not None
-        self._supervised.wait()
+            load_own_code(self._loaded)
+        if is_successor and self._supervised is not None:
+            self._supervised.wait()
 
     def _bind(self) -> socket.socket:
         from ninelives.http.edge.server import listen, listen_unix

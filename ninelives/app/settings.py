@@ -354,6 +354,12 @@ class Settings(Struct, frozen=True):
     traces: TraceSettings = TraceSettings()
     tables: Tables = Tables()
 
+    @property
+    def own_agents(self) -> list[str]:
+        """The agents of the user that these settings name, as `module:object`."""
+        given = (self.agent.object, *(table.agent for table in self.tables.profiles.values()))
+        return [name for name in given if name]
+
     @classmethod
     def load(
         cls,

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ninelives.cli.drill import _command, drill
-from tests.frameworks.run import CASES, Case, counted
+from tests.frameworks.run import CASES, QUICKSTARTS, Case, counted
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("processes")
@@ -23,6 +23,14 @@ async def test_e5_every_example_streams_and_shows_its_tools_through_every_api(ca
     counts = await counted(case, tmp_path, kills=False)
     assert counts.wrong == []
     assert (tmp_path / "bookings.txt").exists() == case.books
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", QUICKSTARTS, ids=lambda case: case.name)
+async def test_e5_a_quick_start_is_served_without_a_change(case: Case, tmp_path: Path) -> None:
+    if importlib.util.find_spec(case.needs) is None:
+        pytest.skip(f"{case.needs} is not installed: make test-agents serves this quick start")
+    assert (await counted(case, tmp_path, kills=False)).wrong == []
 
 
 def test_every_example_is_short_is_run_and_is_copied_in_the_documentation() -> None:

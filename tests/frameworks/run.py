@@ -3,7 +3,11 @@ real packages (make test-agents). Owns: the servers, the kills and the counts. R
 
 The model is the scripted upstream, which logs each request. The examples book into a file. Each example is streamed
 through four APIs. Then it is killed before and after every write of a run, and in the middle of its booking. After each
-kill the next server finishes the run, and it is counted what was done again though it was finished."""
+kill the next server finishes the run, and it is counted what was done again though it was finished.
+
+The quick starts of the frameworks are served as their documentation has them, with tools that declare nothing, and with
+the lines that run the agent once. Their models speak the Responses API, so a second server stands before the scripted
+upstream."""
 
 from __future__ import annotations
 
@@ -15,12 +19,13 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ninelives.drill.boundaries import Point, dies, points
-from ninelives.drill.processes import Launch, Upstream
+from ninelives.drill.processes import Launch, Server, Upstream, launch_clean
 from ninelives.drill.rig import ENDED, Rig
 from ninelives.drill.wire import KEY, Exchange, get, post, until, until_shown
 from ninelives.drill.witness import Setup
@@ -45,6 +50,9 @@ class Case:
     tools: tuple[str, ...] = ("weather", "book")
     books: bool = True
     thing: str = "agent"
+    folder: str = "examples"
+    mark: str = ""
+    """Only requests to the model with this text count: a script that runs its agent when it is imported asks too."""
 
 
 CASES = (
@@ -66,6 +74,24 @@ CASES = (
 )
 
 
+QUICK = "tests/frameworks/quickstarts"
+ASKED = "Quickly now"
+
+
+def quick(name: str, kind: str, needs: str, tool: str, arguments: str = "{}") -> Case:
+    prompt = f"[[tools={tool}:{arguments}]] {ASKED}"
+    return Case(name, kind, needs, prompt, 2, (tool,), books=False, folder=QUICK, mark=ASKED)
+
+
+QUICKSTARTS = (
+    quick("pydantic_quickstart", "pydantic-ai", "pydantic_ai", "roll_dice"),
+    quick("openai_quickstart", "OpenAI Agents SDK", "agents", "history_fun_fact"),
+    quick("langchain_quickstart", "langchain", "langchain_openai", "get_weather", '{"city":"sf"}'),
+    quick("langgraph_quickstart", "LangGraph", "langchain_openai", "add", '{"a":3,"b":4}'),
+    quick("hermes_quickstart", "hermes-agent", "run_agent", "terminal", '{"command":"echo 4"}'),
+)
+
+
 @dataclass
 class Counts:
     """What was counted for one example."""
@@ -83,18 +109,18 @@ class Counts:
 class Trial:
     """One example on one data directory."""
 
-    def __init__(self, case: Case, folder: Path, upstream: Upstream) -> None:
+    def __init__(self, case: Case, folder: Path, upstream: Upstream, port: int) -> None:
         self.case = case
         self.folder = folder
         self.counts = Counts()
         self._upstream = upstream
-        url = f"http://127.0.0.1:{upstream.port}/v1"
+        url = f"http://127.0.0.1:{port}/v1"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("NINELIVES_", "API_SERVER_"))}
         environ = {
             **kept,
             "API_SERVER_KEY": KEY,
             "OPENAI_BASE_URL": url,
-            "OPENAI_API_KEY": "none",
+            "OPENAI_API_KEY": KEY,
             "NINELIVES_MODEL_URL": url,
             "NINELIVES_MODEL_NAME": "m",
             "NINELIVES_TOOLS_APPROVAL": "never",
@@ -102,7 +128,9 @@ class Trial:
             "HERMES_HOME": str(folder / "hermes"),
             "TERMINAL_CWD": str(folder),
         }
-        agent = str(ROOT / "examples" / f"{case.name}.py") + f":{case.thing}"
+        (folder / "hermes").mkdir(exist_ok=True)
+        (folder / "hermes" / "config.yaml").write_text(HERMES.format(url=url, key=KEY))
+        agent = str(ROOT / case.folder / f"{case.name}.py") + f":{case.thing}"
         launch = Launch(("--host", "127.0.0.1", agent), environ, folder)
         self.rig = Rig(folder, 1, Setup(launch, scripted=False, counted=frozenset()))
 
@@ -111,7 +139,8 @@ class Trial:
         return len(file.read_text().splitlines()) if file.exists() else 0
 
     def asked(self) -> int:
-        return len(self._upstream.log.read_text().splitlines()) if self._upstream.log.exists() else 0
+        lines = self._upstream.log.read_text().splitlines() if self._upstream.log.exists() else []
+        return sum(self.case.mark in line for line in lines)
 
     async def run(self, *, kills: bool = True) -> Counts:
         async with self.rig:
@@ -209,14 +238,23 @@ class Trial:
         counts.answers_again += max(0, self.asked() - asked_at_death - due)
 
 
-def table(rows: dict[str, Counts]) -> str:
+HERMES = """\
+model:
+  default: m
+  provider: custom
+  base_url: {url}
+  api_key: {key}
+"""
+
+
+def table(rows: dict[str, Counts], cases: Sequence[Case]) -> str:
     head = "| example | kills | events seen | lost | calls repeated | answers repeated | unknown, told | ends |"
     lines = [head, "|" + "---|" * 8]
-    for case in CASES:
+    for case in cases:
         if (one := rows.get(case.name)) is not None:
             ends = ", ".join(f"{count} {name}" for name, count in one.ends.most_common())
             lines.append(
-                f"| [{case.name}.py](../examples/{case.name}.py) ({case.kind}) "
+                f"| [{case.name}.py](../{case.folder}/{case.name}.py) ({case.kind}) "
                 f"| {one.kills} | {one.events} | {one.lost} | {one.calls_again} | {one.answers_again} "
                 f"| {one.unknown} | {ends} |"
             )
@@ -226,15 +264,21 @@ def table(rows: dict[str, Counts]) -> str:
 async def counted(case: Case, folder: Path, *, kills: bool = True) -> Counts:
     """Stream an example through each API, and kill it everywhere."""
     upstream = await Upstream.start(folder)
+    before: Server | None = None
     try:
-        return await Trial(case, folder, upstream).run(kills=kills)
+        if case.folder == QUICK:
+            (folder / "model").mkdir()
+            before = await Server.start(folder / "model", upstream.port, launch_clean())
+        return await Trial(case, folder, upstream, (before or upstream).port).run(kills=kills)
     finally:
+        if before is not None:
+            await before.kill()
         await upstream.kill()
 
 
 async def measured(names: list[str]) -> dict[str, Counts]:
     rows: dict[str, Counts] = {}
-    for case in CASES:
+    for case in (*CASES, *QUICKSTARTS):
         if names and case.name not in names:
             continue
         if case.needs and importlib.util.find_spec(case.needs) is None:
@@ -242,23 +286,28 @@ async def measured(names: list[str]) -> dict[str, Counts]:
             continue
         with tempfile.TemporaryDirectory(prefix=f"agents-{case.name}-") as folder:
             rows[case.name] = await counted(case, Path(folder))
-        print(table({case.name: rows[case.name]}).splitlines()[-1], *rows[case.name].wrong, sep="\n  ", flush=True)
+        print(
+            table({case.name: rows[case.name]}, [case]).splitlines()[-1], *rows[case.name].wrong, sep="\n  ", flush=True
+        )
     return rows
 
 
-BEGIN, END = "<!-- measured: make test-agents -->", "<!-- end -->"
+TABLES = {"<!-- measured: make test-agents -->": CASES, "<!-- measured: quick starts -->": QUICKSTARTS}
+END = "<!-- end -->"
 
 
 def write(rows: dict[str, Counts]) -> None:
-    """Renew the rows of the table in the documentation that were measured now."""
+    """Renew the rows of the tables in the documentation that were measured now."""
     text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    old, after = rest.split(END)
-    new = table(rows).splitlines()
-    kept = [line for line in old.strip().splitlines()[2:] if not any(f"[{name}.py]" in line for name in rows)]
-    order = [case.name for case in CASES]
-    lines = sorted([*new[2:], *kept], key=lambda line: order.index(line.split("[")[1].split(".py]")[0]))
-    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join([*new[:2], *lines]) + f"\n{END}{after}")
+    for begin, cases in TABLES.items():
+        before, rest = text.split(begin)
+        old, after = rest.split(END, 1)
+        new = table(rows, cases).splitlines()
+        kept = [line for line in old.strip().splitlines()[2:] if not any(f"[{name}.py]" in line for name in rows)]
+        order = [case.name for case in cases]
+        lines = sorted([*new[2:], *kept], key=lambda line: order.index(line.split("[")[1].split(".py]")[0]))
+        text = f"{before}{begin}\n" + "\n".join([*new[:2], *lines]) + f"\n{END}{after}"
+    PAGE.write_text(text)
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from typing import cast, get_args
 
 from msgspec import Struct
 
-from ninelives.agents.approval import Approvals
+from ninelives.agents.approval import Approvals, canonical
 from ninelives.agents.base import Agent
 from ninelives.agents.loop import LoopSettings
 from ninelives.core.events import Call, Effect
@@ -88,6 +88,14 @@ class FrameworkCalls:
         """The call to make; None where no message of the run asked for it."""
         call = self._calls.get(known or "")
         return self._calls.pop(known or "") if call is not None and call.name == name else None
+
+    def take_equal(self, name: str, arguments: str) -> Call | None:
+        """The call to make, where code of the user makes it and does not say for which call of a message."""
+        wanted = canonical(arguments)
+        for known, call in self._calls.items():
+            if call.name == name and canonical(call.arguments) == wanted:
+                return self._calls.pop(known)
+        return None
 
 
 def effect_of(given: object) -> Effect:

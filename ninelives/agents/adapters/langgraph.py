@@ -133,6 +133,8 @@ class GraphSeams:
         effect = effect_of((tool.metadata or {}).get("effect"))
         schema: dict[str, object] = {"type": "object", "properties": tool.args}
         call = self._calls.take(call_id, tool.name)
+        if call_id is None:
+            call = self._calls.take_equal(tool.name, _arguments(tool, given))
         plan = CallPlan(
             name=tool.name,
             arguments=call.arguments if call is not None else _arguments(tool, given),
@@ -150,10 +152,12 @@ class GraphSeams:
             record = to_json({"kind": kind, "data": base64.b64encode(data).decode()}).decode()
             return Made(_shown(value), record, getattr(value, "status", "") == "error")
 
-        if call_id is None:  # a node calls it, not a model: there is nobody to tell of an unknown outcome but the node
+        if call is None and call_id is None:  # the node calls it, and no model: who else is told of an unknown outcome?
             made = await self._steps.call(plan, body)
         else:
             made = await self._steps.tool(plan, body)
+        if not made.record and call_id is None:
+            return made.output
         if not made.record:
             return ToolMessage(made.output, tool_call_id=call_id, name=tool.name, status="error")
         record = from_json(made.record)
