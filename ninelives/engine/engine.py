@@ -316,8 +316,9 @@ class Engine:
 
     # callers that go
 
-    async def close(self, owner: str, ticket: Ticket, *, whole: bool) -> None:
+    async def close(self, owner: str, ticket: Ticket, *, whole: bool, cut: bool = False) -> None:
         """A caller's request is over. `whole`: all that there is was handed to its connection, and that did not break.
+        `cut`: it was not the caller who went: its stream could not go on.
         What follows for the run was settled when it was accepted (Spec.kept and Spec.on_disconnect): it goes on, is
         cancelled, or is parked until the same request comes again (B6, C4)."""
         if ticket.in_memory:
@@ -327,9 +328,10 @@ class Engine:
         elif ticket.rest and whole:
             await self._deliveries.rest_given(owner, ticket.run)
         elif not whole:
+            cut = cut or self.draining
             if ticket.waited:
-                await self._deliveries.lost(owner, ticket.run)
-            if not self.draining and not ticket.watches:
+                await self._deliveries.lost(owner, ticket.run, left=not cut)
+            if not cut and not ticket.watches:
                 await self._left(owner, ticket.run)
 
     async def _abandon_in_memory(self, owner: str, run: str) -> None:

@@ -250,10 +250,10 @@ class DeliveryTracker:
         """Who answered the question of a run has all that came after it."""
         await self._say(self._deliveries.rest_given(owner, run))
 
-    async def lost(self, owner: str, run: str) -> None:
-        """The connection broke before."""
+    async def lost(self, owner: str, run: str, *, left: bool) -> None:
+        """The connection broke before. `left`: it was the caller who went."""
         if not self._draining or self._tells_at_drain:
-            self.untold[owner, run] = self._now_ms(), not self._draining
+            self.untold[owner, run] = self._now_ms(), left
             await self._say(self.tell_losses())
 
     async def tell_losses(self) -> None:

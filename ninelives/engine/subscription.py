@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from ninelives.core.errors import Damaged
-from ninelives.core.events import Entry, Terminal
+from ninelives.core.events import AttemptStarted, Entry, Terminal
 from ninelives.core.rope import BIG, BigFrame, Frame, packed
 from ninelives.engine.base import (
     RETRY_S,
@@ -121,6 +121,8 @@ class Subscription:
         self._size = 0
         self._joined: ClaimedRun | None = None
         self._ended = False
+        self.restarted = False
+        """The stream ended because another attempt began: what was sent cannot be recalled. It lacks the answer."""
         self._cut = False
         self._gone = ""
         self._idle = False
@@ -428,6 +430,7 @@ class Subscription:
         self._seq, self._attempt = last.seq, last.attempt
         over = isinstance(last.event, Terminal)
         self._ended = over or self._projection.over(self._view)
+        self.restarted = self._ended and isinstance(last.event, AttemptStarted)
         self._add(frames)
         if self._ended:
             self._page = None

@@ -90,8 +90,8 @@ async def unless_gone(scope: Scope, receive: Receive, work: Coroutine[Any, Any, 
 class OnEnd(Protocol):
     """What is done when a response is over."""
 
-    def __call__(self, *, whole: bool) -> Awaitable[None]:
-        """`whole`: the client was sent all of it."""
+    def __call__(self, *, whole: bool, cut: bool = False) -> Awaitable[None]:
+        """`whole`: the client was sent all of it. `cut`: it was not, and it was the server that ended the stream."""
         ...
 
 
@@ -130,11 +130,11 @@ class RunStream(Struct):
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self.headers})
             write = scope.get("extensions", {}).get("ninelives.write", _not_now)
             self.subscription.connect(StreamLine(write, partial(abort, scope)))
-            whole = await self._pump(scope, send) and not self.early
+            whole = await self._pump(scope, send) and not self.early and not self.subscription.restarted
         finally:
             unwatch()
             self.subscription.close()
-            await self.left(whole=whole)
+            await self.left(whole=whole, cut=self.subscription.restarted)
 
     def _gone(self) -> None:
         self.early = self.sending or not self.subscription.told

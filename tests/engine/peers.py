@@ -337,12 +337,12 @@ class Ear:
         self.data = b""
         self.idles = 0
         self.last: News | None = None
-        self._subscription = engine.attach(OWNER, run, projection or RunsProjection())
+        self.subscription = engine.attach(OWNER, run, projection or RunsProjection())
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
         while True:
-            news = await self._subscription.next()
+            news = await self.subscription.next()
             match news:
                 case Chunk(data):
                     self.data += data
@@ -350,7 +350,7 @@ class Ear:
                     self.idles += 1
                 case _:
                     self.last = news
-                    self._subscription.close()
+                    self.subscription.close()
                     return
 
     async def whole(self) -> bytes:

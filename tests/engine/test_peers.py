@@ -416,3 +416,22 @@ async def test_B6_a_leave_that_another_process_sees_parks_a_run_in_any_attempt(h
     house.holds["1"].set()
     await until(lambda: not house.engines[2].stats()["active"], "the parking")
     assert len(house.asked) == 1 and (await house.rows())[ticket.run] == (None, 2)
+
+
+async def test_B8_a_caller_whose_stream_was_restarted_joins_its_run_by_asking_again(house: House) -> None:
+    """A chat cannot take text back: its stream ends with an error. That is no delivery, and no leave."""
+    door = await house.engine(works=False)
+    await house.engine()
+    house.books["hi"] = [[*said("a ")[:-1], 60.0, *said("b")]]
+    asking = order("hi", kept="hours")
+    ticket = await door.submit(asking)
+    ear = Ear(door, ticket.run, ChatProjection())
+    await until(lambda: b"a " in ear.data, "the first words")
+    await house.dies(1)
+    await house.engine()
+    assert b"stream_restarted" in await ear.whole() and ear.subscription.restarted
+    await door.close(OWNER, ticket, whole=False, cut=True)
+    await until(lambda: house.is_lost(ticket.run), "the loss")
+    assert not any(held.left_ms for held in await house.valves[2].peers.held("p2"))
+    assert (await door.submit(asking)).run == ticket.run
+    await door.cancel(OWNER, ticket.run)

@@ -60,8 +60,9 @@ async def streamed(subscription: Any, **named: Any) -> tuple[list[Any], list[boo
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    async def left(*, whole: bool) -> None:
+    async def left(*, whole: bool, cut: bool) -> None:
         told.append(whole)
+        assert cut is subscription.restarted
 
     await RunStream(subscription, [], left, **named)({"type": "http"}, receive, send)
     return sent, told
@@ -72,8 +73,9 @@ class Told:
 
     on_cut: Callable[[], None]
 
-    def __init__(self, *chunks: bytes) -> None:
+    def __init__(self, *chunks: bytes, restarted: bool = False) -> None:
         self._left = list(chunks)
+        self.restarted = restarted
 
     @property
     def told(self) -> bool:
@@ -99,8 +101,15 @@ async def test_the_last_frames_go_out_with_the_end_of_the_body(last: bytes) -> N
     assert told == [True]
 
 
+async def test_B8_a_stream_that_ends_because_its_text_starts_again_is_no_delivery() -> None:
+    _, told = await streamed(Told(b"data: first\n\n", b"data: error\n\n", restarted=True))
+    assert told == [False]
+
+
 class Gone:
     """A subscription to a run that has vanished."""
+
+    restarted = False
 
     def connect(self, line: object) -> None:
         pass

@@ -206,7 +206,7 @@ class Client:
             return None
         if reader.end == "left" and self.calling.returns_s:
             self._away_s = self.calling.returns_s
-        elif reader.end != "cut":
+        elif reader.end not in ("cut", "restarted"):
             return None
         raise Unanswered
 

@@ -440,6 +440,8 @@ class Reader:
                         self.end = "left"
                 case Idle():
                     continue
+                case StreamEnded() if self.subscription.restarted:
+                    self.end = "restarted"
                 case StreamEnded() | Cut():
                     self.end = type(news).__name__.lower()
                 case Broken(reason):
@@ -448,7 +450,8 @@ class Reader:
                 await asyncio.sleep(self.reading.pause_s)
         self.ended_at = self._life.world.loop.now
         self.done_with()
-        await self._life.engine.close(OWNER, self._ticket, whole=self.end == "streamended")
+        whole = self.end == "streamended"
+        await self._life.engine.close(OWNER, self._ticket, whole=whole, cut=self.end == "restarted")
 
     def _hear(self, data: bytes) -> None:
         if self.after < 0:

@@ -189,7 +189,7 @@ async def test_stream_broken() -> None:
     readers = Readers(EngineParts(*given, lambda: 1, str))
     told: list[bool] = []
 
-    async def left(*, whole: bool) -> None:
+    async def left(*, whole: bool, cut: bool) -> None:
         told.append(whole)
 
     stream = RunStream(readers.subscribe("alice", "gone", ChatProjection(), -1), [], left)
