@@ -124,12 +124,8 @@ def print_fields(answer: Answer, indent: str = "") -> None:
         if isinstance(value, dict):
             echo_text(f"{indent}{name}:")
             print_fields(value, indent + "  ")
-        elif name == "replicas" and isinstance(value, list):
-            echo_text(f"{indent}replicas:")
-            for each in value:
-                does = "works" if each["works"] else "answers only"
-                seen = f"seen {each['seen_ms'] / 1000:.1f} s ago"
-                echo_text(f"{indent}  {each['name']:28}  {does:12}  {each['runs']} runs  {seen}")
+        elif name in ("created_at", "updated_at") and isinstance(value, float):
+            echo_text(f"{indent}{name}: {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(value))}")
         else:
             echo_text(f"{indent}{name}: {value}")
 

@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 import click
 from click.core import ParameterSource
 
-from ninelives.cli.shared import Answer, Remote, json_option, print_fields
+from ninelives.cli.shared import Answer, Remote, echo_text, json_option, print_fields
 
 TIMEOUT_S = 5.0
 WATCH_S = 2.0
@@ -48,7 +48,7 @@ def status(ctx: click.Context, url: str | None, key: str | None, timeout: float,
     if as_json:
         click.echo(json.dumps(answer))
     else:
-        print_fields(answer)
+        _print(answer)
     sys.exit(0 if answer.get("status") == "ok" else 1)
 
 
@@ -63,8 +63,57 @@ def _show_again(look: Callable[[], Answer], *, as_json: bool) -> None:
     else:
         click.clear()
         click.echo(time.strftime("%H:%M:%S"))
-        print_fields(answer)
+        _print(answer)
     time.sleep(WATCH_S)
+
+
+def _print(answer: Answer) -> None:
+    """The health in a few lines. Of another kind of server: all that it says. --json has everything."""
+    if answer.get("server") != "ninelives" or "store" not in answer:
+        print_fields(answer)
+        return
+    state = click.style(answer["status"], fg="green" if answer["status"] == "ok" else "red", bold=True)
+    click.echo(f"ninelives {answer['version']}: {state}")
+    for name, (is_good, words) in _parts(answer).items():
+        mark = click.style("✓", fg="green") if is_good else click.style("✕", fg="red")
+        click.echo(f"  {mark} {name:9} {words}")
+    for each in answer.get("admin", {}).get("replicas") or ():
+        does = "works" if each["works"] else "answers only"
+        seen = f"seen {each['seen_ms'] / 1000:.1f} s ago"
+        echo_text(f"      {each['name']:28}  {does:12}  {each['runs']} runs  {seen}")
+
+
+def _parts(answer: Answer) -> dict[str, tuple[bool, str]]:
+    """Whether each part is well, and words about it."""
+    store, upstream, runs, mcp = answer["store"], answer["upstream"], answer["runs"], answer["mcp"]
+    tools, limits, recovery = answer["tools"], answer["limits"], answer["recovery"]
+    writable = store["reachable"] and store["writable"]
+    shell = tools["shell"] == "on" and tools["sandbox"] != "off"
+    went_on = recovery["recovered"] + recovery["taken_over"]
+    replicas = answer.get("replicas")
+    kept = f"{store['kind']}, durability {store['durability']}, {'writable' if writable else 'not writable'}"
+    parts = {
+        "up": (True, _span(answer["uptime_s"])),
+        "store": (writable, kept + (f": {store['trouble']}" if store["trouble"] else "")),
+        "model": (
+            upstream["reachable"] is not False,
+            f"{upstream['model']} {'does not answer' if upstream['reachable'] is False else 'answers'}",
+        ),
+        "runs": (True, f"{runs['active']} active of {limits['concurrent_runs']}, {runs['queued']} in the queue"),
+        "recovery": (recovery["sealed"] == 0, f"{went_on} went on after a crash, {recovery['sealed']} given up"),
+        "tools": (shell, f"sandbox {tools['sandbox']}, shell {tools['shell']}"),
+        "mcp": (mcp["connected"] == mcp["configured"], f"{mcp['connected']} of {mcp['configured']} connected"),
+    }
+    if replicas:
+        parts["replicas"] = (replicas["working"] > 0, f"{replicas['alive']} processes, {replicas['working']} work")
+    return parts
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _health(remote: Remote, timeout: float) -> Answer:

@@ -44,6 +44,13 @@ def test_paragraphs_that_come_again_after_a_crash_are_not_shown_twice() -> None:
     assert markdown(view, delta("one\n\nTWO\n\n"), delta("three\n\n")) == ["TWO", "three"]
 
 
+def test_what_was_said_before_a_question_stands_above_it() -> None:
+    view = LiveView()
+    asked = {"event": "approval.request"}
+    assert markdown(view, delta("I will write a file."), asked) == ["I will write a file."]
+    assert view.live(80, 10) == []
+
+
 def test_text_of_a_model_cannot_control_the_terminal() -> None:
     view = LiveView()
     assert markdown(view, delta("a\x1b[2Jb\n\n")) == ["a\\x1b[2Jb"]

@@ -226,12 +226,19 @@ class ChatScreen:
     def _end(self, event: Answer) -> None:
         run = self._connect().get(f"/v1/runs/{self._run_id}")
         if run["status"] != "completed":
-            self._print(Text(harmless(f"{run['status']}: {run['error'] or event.get('reason') or ''}"), style="red"))
+            why = run["error"] or event.get("reason") or ""
+            self._print(Text(harmless(f"{run['status']}: {why}" if why else run["status"]), style="red"))
         if event.get("pending_steer"):
             self._note("It ended before it read your last message. Send it again.")
         seconds, tokens = run["updated_at"] - run["created_at"], run["usage"]["total_tokens"]
-        crashes = f" · {run['attempt']} attempts" if run.get("attempt", 1) > 1 else ""
-        self._note(f"{seconds:.1f} s · {tokens} tokens{crashes} · {self._run_id}")
+        self._note(f"{seconds:.1f} s · {tokens} tokens{self._crashes(run)} · {self._run_id}")
+
+    def _crashes(self, run: Answer) -> str:
+        """Words about crashes. A run that waited for a person has several attempts too."""
+        if run.get("attempt", 1) < 2:
+            return ""
+        count = self._connect().get(f"/v1/runs/{self._run_id}/receipt")["recoveries"]
+        return f" · ⚡ {count} {'crash' if count == 1 else 'crashes'} survived" if count else ""
 
     # the screen
 

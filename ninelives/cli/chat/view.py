@@ -62,7 +62,7 @@ class LiveView:
             case name if name == BACK:
                 self._lost_at = 0.0
                 return [Text(f"⚡ The server was away for {event['away_s']:.1f} s. The run goes on.", style="magenta")]
-            case name if name.startswith("run."):
+            case name if name.startswith("run.") or name == "approval.request":
                 return self._message_end()
         return []
 
