@@ -64,7 +64,8 @@ def own_agent(name: str, surroundings: Surroundings) -> Agent:
 
 def _place_of(error: Exception) -> str:
     """The line of the user's code that raised an error; empty where the error names it, or where it is not theirs."""
-    frames = [frame for frame in extract_tb(error.__traceback__) if frame.name == "<module>"]
+    found = extract_tb(error.__traceback__)
+    frames = [frame for frame in found if frame.name == "<module>" and "-packages" not in frame.filename]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
