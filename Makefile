@@ -197,7 +197,7 @@ $(VENV)/.installed-$(KUBERNETES): $(STAMP)
 	$(BIN)/python $(PIP) $(KUBERNETES)
 	touch $@
 
-# Three replicas on one PostgreSQL (from PyPI, no system install), while replicas and the database die: about 8 min.
+# Three replicas on one PostgreSQL (from PyPI, no system install), while replicas and the database die: about 25 min.
 # ARGS="storm --seed 7" plays one trial again; ARGS="--loopback" makes no network namespaces.
 test-cluster: $(STAMP) $(VENV)/.installed-$(KUBERNETES) balancers
 	$(BIN)/python -m pytest -rs tests/test_deploy.py

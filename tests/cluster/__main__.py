@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import random
 import shutil
+import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from ninelives.drill.processes import ROOT
 from tests.cluster.balancer import program
 from tests.cluster.chaos import Dose
 from tests.cluster.elsewhere import elsewhere
@@ -23,7 +28,7 @@ from tests.cluster.outage import outage
 from tests.cluster.plain import plain
 from tests.cluster.races import races
 from tests.cluster.replicas import SHORT_S, Shape
-from tests.cluster.rolling import rolling
+from tests.cluster.rolling import rolling, upgrade
 from tests.cluster.storm import Extent, storm
 
 NONE = Dose(0, 0, 0, 0, 0)
@@ -47,7 +52,7 @@ STORMS: dict[str, tuple[Dose, Shape, float, float | None]] = {
 }
 """Storms with a real balancer in front and callers with the openai SDK: what is done, to what, what part of the callers
 may be given an error, and how long a takeover may take. Leases are those of a server but for frozen replicas."""
-TRIALS = ("storm", *STORMS, "races", "rolling", "few", "nginx", "haproxy", "elsewhere", "outage")
+TRIALS = ("storm", *STORMS, "races", "rolling", "upgrade", "few", "nginx", "haproxy", "elsewhere", "outage")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -63,6 +68,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--cables", type=int, default=2, help="replicas cut off the network, where they have their own"
     )
     options.add_argument("--restarts", type=int, default=2, help="of the database")
+    options.add_argument("--before", type=Path, help="of the upgrade: a checkout of the release before")
     options.add_argument("--loopback", action="store_true", help="no network namespaces")
     options.add_argument("--keep", type=Path, help="keep logs in this directory")
     options.add_argument("--json", type=Path, help="also write the results to this file")
@@ -72,31 +78,57 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return given
 
 
+def release_before(folder: Path) -> Path | None:
+    """The code as it was before the schema was last changed; None where git does not have it."""
+    log = ("git", "log", "-1", "--format=%H~1", "--", "ninelives/journal/postgres/sql/migrations")
+    try:
+        found = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        packed = subprocess.run(("git", "archive", found), cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def missing(name: str) -> str:
+    """The program that a trial needs and this machine does not have."""
+    needed = {"nginx": "nginx", "pooler": "pgbouncer"}.get(name, "haproxy" if name in {*STORMS, "haproxy"} else "")
+    return needed if needed and program(needed) is None else ""
+
+
 async def run(name: str, folder: Path, given: argparse.Namespace) -> Result:
     """One trial."""
     own = not given.loopback
     shape, brief = Shape(own_networks=own), Shape(own_networks=own, lease_s=SHORT_S)
+    if needed := missing(name):
+        return Result(name, given.seed, {f"NOT TRIED: {needed} is not installed": ""})
     if name == "storm":
         dose = Dose(given.kills, given.freezes, given.cables, given.restarts)
         return await storm(folder, Extent(given.seed, given.runs, given.in_flight, dose, brief))
-    if name == "races":
-        return await races(folder, given.seed, shape=shape)
-    if name == "rolling":
-        return await rolling(folder, given.seed, shape)
-    needed = {"nginx": "nginx", "pooler": "pgbouncer"}.get(name, "haproxy" if name in {*STORMS, "haproxy"} else "")
-    if needed and program(needed) is None:
-        return Result(name, given.seed, {f"NOT TRIED: {needed} is not installed": ""})
     if name in STORMS:
         dose, shape, errors, takeover_s = STORMS[name]
         shape, size = replace(shape, own_networks=False), (given.runs, given.in_flight)
         return await storm(folder, Extent(given.seed, *size, dose, shape, 0.5, errors, name, takeover_s))
-    if name in ("nginx", "haproxy"):
-        return await plain(folder, Shape(own_networks=False, balancer=name, supervised=True))
-    if name == "few":
-        return await few(folder)
-    if name == "elsewhere":
-        return await elsewhere(folder, given.seed, shape=Shape(own_networks=own, approval="on-write"))
-    return await outage(folder, given.seed, shape=brief)
+    trials: dict[str, Callable[[], Awaitable[Result]]] = {
+        "races": lambda: races(folder, given.seed, shape=shape),
+        "rolling": lambda: rolling(folder, given.seed, shape),
+        "upgrade": lambda: upgraded(folder, given),
+        "few": lambda: few(folder),
+        "nginx": lambda: plain(folder, Shape(own_networks=False, balancer="nginx", supervised=True)),
+        "haproxy": lambda: plain(folder, Shape(own_networks=False, balancer="haproxy", supervised=True)),
+        "elsewhere": lambda: elsewhere(folder, given.seed, shape=Shape(own_networks=own, approval="on-write")),
+        "outage": lambda: outage(folder, given.seed, shape=brief),
+    }
+    return await trials[name]()
+
+
+async def upgraded(folder: Path, given: argparse.Namespace) -> Result:
+    """The upgrade from the release before, where there is one."""
+    before = given.before or await asyncio.to_thread(release_before, folder / "before")
+    if before is None:
+        return Result("upgrade", given.seed, {"NOT TRIED: no checkout with its history (--before DIR)": ""})
+    return await upgrade(folder, given.seed, before.absolute())
 
 
 def main(argv: list[str]) -> int:

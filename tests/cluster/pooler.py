@@ -14,7 +14,7 @@ from tests.cluster.database import Database
 
 CONFIGURATION = """\
 [databases]
-* = host={host} port={port}
+* = host={host} port={port} user=postgres
 
 [pgbouncer]
 listen_addr = {host}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ninelives.core.hosts import is_loopback
 from ninelives.drill import TRACES_ENV
 from ninelives.drill.own import EVERYWHERE, PROBE_MODULE
 from ninelives.drill.processes import ROOT, START_S, launch_clean, signal_child
@@ -53,6 +54,8 @@ class Shape:
     """Between replicas and database is pgbouncer."""
     connections: int = CONNECTIONS
     """That the database takes."""
+    release: Path = ROOT
+    """The checkout whose code the replicas begin with."""
     supervised: bool = False
     """With a supervisor, as `ninelives serve` has by default."""
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +67,8 @@ class Replica:
 
     def __init__(self, name: str, address: str, argv: list[str], environ: dict[str, str], log: Path) -> None:
         self.name = name
+        self.release = ROOT
+        """The checkout whose code its next life has."""
         self.address = address
         self.port = 0
         self.log = log
@@ -94,7 +99,7 @@ class Replica:
         with self.log.open("ab") as log:
             argv = [*self._argv, "--port", str(self.port)]
             self._child = await asyncio.create_subprocess_exec(
-                *argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log, env=self._environ, limit=1 << 24
+                *argv, cwd=self.release, stdout=asyncio.subprocess.PIPE, stderr=log, env=self._environ, limit=1 << 24
             )
         self.lives += 1
         self.frozen = False
@@ -222,7 +227,7 @@ class Cluster:
         """One with this number, and options of its own."""
         address = self.ground.address(n)
         argv = [*self.ground.under(n), sys.executable, "-m", "ninelives", "serve", "--host", address]
-        argv += ["--allow-remote"]
+        argv += [] if is_loopback(address) else ["--allow-remote"]
         argv += ["--data-dir", str(self.folder / f"data-{n}"), "--sandbox", "off", "--approval", self.shape.approval]
         argv += ["--model-url", f"{self.upstream}/v1", "--model", "m"]
         argv += [*more, *([] if self.shape.supervised else ["--no-supervisor"])]
@@ -237,7 +242,9 @@ class Cluster:
             **(self._shared(n) if self.database is not None else {}),
         }
         environ = {**launch_clean(**ours).environ, **self.shape.environ}
-        return Replica(f"r{n}", address, argv, environ, self.folder / f"r{n}.log")
+        made = Replica(f"r{n}", address, argv, environ, self.folder / f"r{n}.log")
+        made.release = self.shape.release
+        return made
 
     def _shared(self, n: int) -> dict[str, str]:
         store = {"NINELIVES_STORE_LEASE_S": str(self.shape.lease_s), "NINELIVES_STORE_HOLD_S": str(self.shape.hold_s)}

@@ -176,13 +176,20 @@ class Connections:
                 pool.terminate()
 
     def lane_of(self, run: str) -> int:
-        """The lane of a run. One run always uses one lane, so its writes stay in order."""
+        """The lane of a run in a large batch. Small ones use the first lane."""
         return hash(run) % len(self._lanes)
 
     async def once(self, job: Job[T], until: float | None = None) -> T:
         """Run a job without retries. `until` is its deadline by the clock of the event loop (default: in WORK_S)."""
         async with self._borrow(self._asking, until or deadline_in(WORK_S)) as connection:
             return await job(connection)
+
+    async def after_writes(self, run: str, job: Job[T]) -> T:
+        """Run a job after all writes to a run that have begun, without retries."""
+        async with AsyncExitStack() as stack:
+            for lane in sorted({0, self.lane_of(run)}):
+                await stack.enter_async_context(self._lanes[lane])
+            return await self.once(job)
 
     async def on_lane(self, lane: int, job: Job[T]) -> T:
         """Run a job on a lane, in order and without retries."""

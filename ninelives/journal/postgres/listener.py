@@ -5,7 +5,7 @@ Theory of operation. A NOTIFY can be lost with a connection. So all local topics
 every SWEEP_S: a lost NOTIFY costs time only.
 
 PostgreSQL releases a session lock when its connection ends, however the process ended. A lock that is free at two looks
-in a row, WATCH_S apart, means that its process died. This is known long before its lease expires.
+in a row, AGAIN_S apart, means that its process died. This is known long before its lease expires.
 
 A free lock proves nothing in two cases, and then only leases count, for one lease. After a start of the database all
 locks are free. And what broke the connection of this process (a failover, a pooler) may have cut off others too. Both
@@ -36,6 +36,9 @@ PAYLOAD_BYTES = 7_000
 START_S = 10.0
 STOP_S = 1.0
 WATCH_S = 0.5
+AGAIN_S = 0.35
+"""How soon a lock that is free is looked at again. A process that only lost its connection has so long to take its lock
+again, or to say that it has none."""
 SWEEP_S = 2.0
 TOPICS_AT_ONCE = 200
 SPREAD_S = 0.4
@@ -208,7 +211,7 @@ class Listener:
         rounds = 0
         while not connection.is_closed():
             with suppress(TimeoutError):
-                await asyncio.wait_for(broken.wait(), WATCH_S)
+                await asyncio.wait_for(broken.wait(), min(AGAIN_S, WATCH_S) if self._suspects else WATCH_S)
                 return
             rounds += 1
             await self._events.on_tick()

@@ -186,7 +186,7 @@ class PostgresStore:
         return True
 
     async def delete(self, owner: str, run: str, at: int = 0) -> bool:
-        """See Journal.delete. It goes through the run's lane, so that it also deletes what was appended before."""
+        """See Journal.delete. It waits for writes to the run, so that it also deletes what was appended before."""
         unanswered = False
 
         async def work(connection: Connection) -> bool:
@@ -198,9 +198,8 @@ class PostgresStore:
         async def attempt() -> bool:
             nonlocal unanswered
             try:
-                return await self._connections.on_lane(
-                    self._connections.lane_of(run),
-                    lambda connection: retry_collisions(lambda: in_transaction(connection, work)),
+                return await self._connections.after_writes(
+                    run, lambda connection: retry_collisions(lambda: in_transaction(connection, work))
                 )
             except StoreUnavailable:
                 unanswered = True
