@@ -24,7 +24,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 # Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: one-call steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
+.PHONY: one-call stock-clients steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
 	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
 	test-agents bench-agents balancers
 
@@ -218,6 +218,11 @@ bench: $(STAMP)
 one-call: $(STAMP)
 	$(BIN)/python -m tests.supervisor.one_call $(ARGS)
 
+# Kills of a supervised server under stock clients (server.keep_clients): the same response goes on. About 2 s a kill.
+stock-clients: $(STAMP)
+	npm install --silent --no-audit --no-fund --prefix .stock-node openai@7.53.0
+	$(BIN)/python -m tests.supervisor.stock_clients --node .stock-node/node_modules/openai $(ARGS)
+
 # Kills at every write of the journal and 500 at random; `make drill ARGS="--report docs/proof.md"` renews the proof.
 drill: $(STAMP)
 	$(BIN)/python -m pytest -m long tests/crash
@@ -247,7 +252,7 @@ test-leaks: $(STAMP)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out tests/ui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
-	rm -rf .venv-clients $(AGENTS) $(HERMES_AGENT) tests/clients/node/node_modules
+	rm -rf .stock-node .venv-clients $(AGENTS) $(HERMES_AGENT) tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.
 faults: $(STAMP) sandbox

@@ -91,7 +91,12 @@ class RunForgetter(Protocol):
 
 @runtime_checkable
 class DraftKeeper(Protocol):
-    """An agent that can go on with the draft of a process that died."""
+    """An agent that can go on with the draft of a process that is gone."""
+
+    @property
+    def keeps_calls(self) -> bool:
+        """True where answers of its model can outlive this process."""
+        ...
 
     def keeps_draft(self, state: RunState) -> bool:
         """True where the answer of the model, of which the draft is the beginning, was kept."""

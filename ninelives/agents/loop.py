@@ -181,6 +181,11 @@ class LoopAgent:
         """The steers for the next message: none where its answer was kept, which knows of none."""
         return () if self.keeps_draft(state.run_state) else state.applicable(self._settings.max_rounds)
 
+    @property
+    def keeps_calls(self) -> bool:
+        """See DraftKeeper.keeps_calls."""
+        return self._keeper is not None
+
     def keeps_draft(self, state: RunState) -> bool:
         """See DraftKeeper.keeps_draft."""
         return self._keeper is not None and not state.facts.due and self._keeper.held(call_key(state))

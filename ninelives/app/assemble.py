@@ -47,6 +47,7 @@ from ninelives.http.routes import DialectsError
 from ninelives.http.routes.server import About
 from ninelives.journal.accounts.trail import AuditKeep, AuditTrail
 from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.values import Gone
 from ninelives.models.base import Model
 from ninelives.observe.alive import AliveMark, BadExit
 from ninelives.observe.log import Log
@@ -64,6 +65,7 @@ class Assembled(Struct):
     """A server that can be started."""
 
     app: Gate
+    parts: RouteParts
     engine: Engine
     store: ServerStore
     agents: Agents
@@ -74,13 +76,13 @@ class Assembled(Struct):
     alive: AliveMark
     traces: SpanTraces | None = None
 
-    async def start(self) -> None:
-        """Start the tools, then the engine, so that recovered runs find their tools."""
+    async def start(self, adopted: frozenset[Gone] = frozenset()) -> None:
+        """Start the tools, then the engine, so that recovered runs find their tools. `adopted`: see Engine.start."""
         self.alive.begin()
         await self.stored_keys.start()
         await self.audit.start()
         await self.agents.start()
-        await self.engine.start()
+        await self.engine.start(adopted)
 
     async def stop(self) -> None:
         """Stop the engine, then what it depends on."""
@@ -208,7 +210,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         )
     except DialectsError as error:
         raise ConfigError(str(error)) from error
-    return Assembled(app, engine, store, agents, opened, keyring, stored_keys, audit, made.alive, traces)
+    return Assembled(app, parts, engine, store, agents, opened, keyring, stored_keys, audit, made.alive, traces)
 
 
 def _traces(settings: Settings, agents: Agents) -> SpanTraces | None:

@@ -54,7 +54,7 @@ async def build_server(
         model, phrase = await _model(loaded, extensions, role.connections)
         built = await assemble(loaded, key, log, model, role, extensions)
         try:
-            await built.start()
+            await built.start(role.adopted)
         except BaseException:
             await built.stop()
             raise

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
     from ninelives.http.edge.connection import ConnectionLimits
     from ninelives.http.edge.server import Serving
     from ninelives.http.edge.tls import Certificate
+    from ninelives.journal.values import Gone
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
+    from ninelives.supervisor.custody import ClientCustody
+    from ninelives.supervisor.holder import SupervisedConnections
     from ninelives.supervisor.reload import CodeWatch
     from ninelives.supervisor.supervised import Supervised
 
@@ -86,6 +89,7 @@ class Foreground:
     ) -> None:
         self._supervised: Supervised | None = None
         self._reload = reload
+        self._connections: SupervisedConnections | None = None
         self._loaded = loaded
         self._say = say
         self._serves = serves
@@ -157,6 +161,7 @@ class Foreground:
 
     async def _run(self, sock: socket.socket, log: Log) -> int:
         """Answer probes at once, build the server, hand over to it, and serve."""
+        from ninelives.http.edge.connection import connection_class
         from ninelives.http.edge.server import Serving
         from ninelives.http.edge.starting import StartingApp
 
@@ -167,12 +172,16 @@ class Foreground:
         async def drain() -> None:
             for engine in draining:
                 self._say(stop_line(*engine.under_way(), limits.drain_s))
+                if self._supervised is not None and self._supervised.leaving and (custody or self._connections):
+                    return await self._leave(engine, custody)
                 follows = shared and not serving.handed_on  # a successor listens only when this process has ended
                 await engine.drain(limits.drain_s, limits.notice_s or 0.0, follows=follows)
 
         starting = StartingApp()
         longest_s, frame_bytes = limits.stop_s + 5.0, limits.body_bytes + FRAME_SLACK
-        serving = Serving(starting, sock, drain, longest_s, self._connection_limits(), frame_bytes)
+        custody = self._custody(log)
+        connection = connection_class(self._connection_limits(), custody)
+        serving = Serving(starting, sock, drain, longest_s, connection, frame_bytes)
         serving.close_early(limits.notice_s)
         scheme = "http" if tls is None else "https"
         if tls is not None:
@@ -181,7 +190,7 @@ class Foreground:
             self._supervised.watch(serving)
         address = address_of(sock.getsockname(), scheme)
         name = self._loaded.settings.server.replica or f"{gethostname()}:{address.name}"
-        building = asyncio.create_task(self._build(log, name), name="building")
+        building = asyncio.create_task(self._build(log, name, custody), name="building")
         if self._restarted:  # new connections wait in the socket: a request that was read would be lost by a crash now
             await asyncio.wait({building}, timeout=REBUILD_S)
         running = asyncio.create_task(serving.run(), name="serving")
@@ -199,8 +208,43 @@ class Foreground:
             raise
         draining.append(built.assembled.engine)
         starting.hand_over(built.assembled.app)
+        await self._adopt(serving, built, custody, log)
         with self._published(address.local, log), _renewing(tls, log):
             return await self._until_stopped(serving, running, built, log, address.url, name)
+
+    async def _leave(self, engine: Engine, custody: ClientCustody | None) -> None:
+        """Stop the work. Where a successor waits, it goes on with model calls and clients that are kept."""
+        successor, calls = self._supervised is not None and self._supervised.leaving, self._connections
+        if successor and calls is not None:
+            calls.leave()
+        await engine.park(self._loaded.settings.limits.drain_s, keeps_calls=successor and calls is not None)
+        if successor and custody is not None:
+            custody.leave()
+        engine.readers.cut()
+
+    async def _adopt(self, serving: Serving, built: BuiltServer, custody: ClientCustody | None, log: Log) -> None:
+        """Go on with the answers that the server before has left."""
+        from ninelives.http.app import build_resume
+
+        if custody is not None and custody.left:
+            await serving.adopt(custody.left, build_resume(built.assembled.app, built.assembled.parts, log))
+
+    def _custody(self, log: Log) -> ClientCustody | None:
+        """What keeps the sockets of clients, where that is wanted and possible."""
+        if self._supervised is None:
+            return None
+        from ninelives.http.edge.kept import why_not
+
+        settings, custody = self._loaded.settings, self._supervised.custody()
+        why = "server.keep_clients is off"
+        if settings.server.keep_clients:
+            why = "the store is shared" if settings.store.shared else why_not()
+            why = "the server speaks TLS itself" if settings.server.tls_cert else why
+            if why:
+                log.warning("clients_not_kept", why=why, note="a killed server cuts its clients")
+        if why:
+            custody.drop()
+        return None if why else custody
 
     def _tls(self) -> Certificate | None:
         from ninelives.http.edge.tls import Certificate, TlsError
@@ -289,15 +333,15 @@ class Foreground:
         if not serving.stopping:
             serving.stop()
 
-    async def _build(self, log: Log, name: str) -> BuiltServer:
+    async def _build(self, log: Log, name: str, custody: ClientCustody | None) -> BuiltServer:
         await asyncio.to_thread(import_module, "ninelives.app.build")
         from ninelives.app.build import build_server
         from ninelives.app.extensions import NO_EXTENSIONS
         from ninelives.app.store import ProcessRole
 
-        kept = self._supervised is not None and self._loaded.settings.server.keep_calls
-        connections = self._supervised.connections() if self._supervised is not None and kept else None
-        role = ProcessRole(self._serves, name, connections)
+        if self._supervised is not None and self._loaded.settings.server.keep_calls:
+            self._connections = self._supervised.connections()
+        role = ProcessRole(self._serves, name, self._connections, _runs_of(custody))
         return await build_server(self._loaded, log, role, self._extensions or NO_EXTENSIONS)
 
     async def _greet(self, built: BuiltServer, url: str, name: str) -> None:
@@ -368,6 +412,14 @@ def _renewing(tls: Certificate | None, log: Log) -> Iterator[None]:
     yield
     if renewing is not None:
         renewing.cancel()
+
+
+def _runs_of(custody: ClientCustody | None) -> frozenset[Gone]:
+    """The runs (owner, run) that clients wait for whom the server before has left."""
+    from ninelives.http.edge.kept import KeptRequest
+
+    kept = [KeptRequest.read(client.note) for client in (custody.left if custody is not None else ())]
+    return frozenset((each.owner, each.run) for each in kept)
 
 
 def stop_line(runs: int, in_tools: int, longest_s: float) -> str:

@@ -30,7 +30,7 @@ from ninelives.journal.sqlite.lock import DirectoryLock
 from ninelives.journal.sqlite.maintenance import MOVED
 from ninelives.journal.sqlite.space import Space
 from ninelives.journal.sqlite.store import SqliteStore
-from ninelives.journal.values import Judge, NewerStore, Report, StoreUnavailable
+from ninelives.journal.values import Gone, Judge, NewerStore, Report, StoreUnavailable
 from ninelives.models.net.kept import ConnectionHolder
 from ninelives.observe.log import Log
 from ninelives.tools.homes import Homes, home_of
@@ -68,6 +68,8 @@ class ProcessRole(Struct, frozen=True):
     """Its name in health and in logs of other replicas."""
     connections: ConnectionHolder | None = None
     """Makes connections to models that outlive this process."""
+    adopted: frozenset[Gone] = frozenset()
+    """Runs (owner, run) whose callers waited at the process before, and are still connected."""
 
 
 class StoreDown(StartError):

@@ -94,6 +94,8 @@ class Facts(Struct, frozen=True):
     created_at: int
     updated_at: int
     attempt: int = 0
+    attempt_seq: int = -1
+    """Where the attempt began."""
     strikes: int = 0
     fresh: bool = False
     """True once this attempt wrote MessageCompleted, ToolFinished, ApprovalRequested or ApprovalGiven. Its death is no
@@ -323,14 +325,18 @@ def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tupl
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
     facts = state.facts
     strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
-    strikes = 0 if facts.fresh else facts.strikes + strike
+    grew = event.keeps and state.drafting and state.seq > facts.attempt_seq  # text that stays is progress
+    strikes = 0 if facts.fresh or grew else facts.strikes + strike
     if event.keeps:
-        facts = replace(facts, attempt=entry.attempt, strikes=strikes, fresh=False, updated_at=entry.at)
+        facts = replace(
+            facts, attempt=entry.attempt, attempt_seq=entry.seq, strikes=strikes, fresh=False, updated_at=entry.at
+        )
         return replace(state, facts=facts, phase=state.phase if state.drafting else cell, seq=entry.seq)
     cut = state.drafting or (not event.clean and state.phase is Phase.READY)
     facts = replace(
         facts,
         attempt=entry.attempt,
+        attempt_seq=entry.seq,
         strikes=strikes,
         fresh=False,
         items=facts.items + _pieces(state, "dropped", kept=False) if state.drafting else facts.items,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -85,9 +85,10 @@ class Engine:
 
     # life
 
-    async def start(self) -> None:
-        """Begin to write, tick, beat and recover."""
-        await self._deliveries.strand()
+    async def start(self, adopted: Collection[Gone] = ()) -> None:
+        """Begin to write, tick, beat and recover. `adopted`: runs (owner, run) whose callers waited at the last process
+        and are still connected."""
+        await self._deliveries.strand(adopted)
         begun = asyncio.Event()
         self._main = asyncio.create_task(self._run(begun), name="engine")
         self._main.add_done_callback(self._note_end)
@@ -124,16 +125,21 @@ class Engine:
         here, if it comes within `seconds`."""
         loop = asyncio.get_running_loop()
         began, left = loop.time(), list(self._workers.by_run)
-        self._admission.stop()
-        self._finder.stop()
-        self._deliveries.stop()
-        await self._workers.drain(seconds)
-        await self.accounts.flush()
+        await self.park(seconds)
         if follows and await self._has_peers():
             while loop.time() < began + seconds and any(map(self.readers.is_read, left)):  # noqa: ASYNC110
                 await asyncio.sleep(FOLLOW_S)
         await asyncio.sleep(max(0.0, began + notice_s - loop.time()))
         self.readers.cut()
+
+    async def park(self, seconds: float, *, keeps_calls: bool = False) -> None:
+        """Refuse new work; park journaled runs at a safe point, end the others; flush. `keeps_calls`: model calls
+        outlive this process, so messages need not end."""
+        self._admission.stop()
+        self._finder.stop()
+        self._deliveries.stop()
+        await self._workers.drain(seconds, keeps_calls=keeps_calls)
+        await self.accounts.flush()
 
     async def _has_peers(self) -> bool:
         """Is there another process that may go on with our runs?"""

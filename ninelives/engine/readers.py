@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from functools import partial
 
 from ninelives.core.state import RunState
@@ -229,9 +229,10 @@ class DeliveryTracker:
         """The server stops."""
         self._draining = True
 
-    async def strand(self) -> None:
-        """Before the first request, and now and then: whoever waited at a process that is gone has no connection."""
-        await self._say(self._deliveries.strand(self._now_ms()))
+    async def strand(self, besides: Collection[Gone] = ()) -> None:
+        """Before the first request, and now and then: whoever waited at a process that is gone has no connection.
+        `besides`: those who have one, because the supervisor kept it."""
+        await self._say(self._deliveries.strand(self._now_ms(), besides))
 
     def answered(self, owner: str, run: str) -> None:
         """All that there is was handed over."""

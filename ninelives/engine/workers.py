@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ninelives.agents.base import Agent, ToolKnower, Turn
+from ninelives.agents.base import Agent, DraftKeeper, ToolKnower, Turn
 from ninelives.agents.profiles import agent_for
 from ninelives.core.errors import (
     AgentError,
@@ -131,12 +131,15 @@ class Worker:
             self._reason = reason
         self.run.advance(ClaimEvent.CANCEL)
 
-    def drain(self) -> None:
+    def drain(self, *, keeps_calls: bool = False) -> None:
         """Park at the next safe point: now, where no message and no tool is under way. A run in memory goes on, and so
-        does one whose agent cannot be continued: both have until cut() to finish (A9, G18)."""
+        does one whose agent cannot be continued: both have until cut() to finish (A9, G18). `keeps_calls`: a successor
+        goes on with messages that are under way."""
         if not self.run.in_memory:
             self.run.advance(ClaimEvent.DRAIN)
-            if self._agent.resumable and between_steps(self.run.staged):
+            kept = keeps_calls and isinstance(self._agent, DraftKeeper) and self._agent.keeps_calls
+            safe = not in_flight(self.run.staged) if kept else between_steps(self.run.staged)
+            if self._agent.resumable and safe:
                 self.run.stop()
 
     def interrupt(self, reason: str) -> None:
@@ -463,7 +466,7 @@ class Workers:
         """Runs that a shortage parked, or that cannot be read, and until when nobody tries them again here."""
         self._quiet = asyncio.Event()
         """Set when the last worker lets go."""
-        self._draining = False
+        self._draining = self._keeps_calls = False
 
     # one run
 
@@ -480,7 +483,7 @@ class Workers:
         if not run.in_memory:
             self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))
         if self._draining:
-            worker.drain()
+            worker.drain(keeps_calls=self._keeps_calls)
         if not run.lease.held():
             run.advance(ClaimEvent.LAPSE)
         if self.cancelling[name]:
@@ -613,10 +616,11 @@ class Workers:
         for worker in list(self.by_run.values()):
             worker.drain()
 
-    async def drain(self, seconds: float) -> None:
-        """Park journaled runs at a safe point, end the others, flush."""
-        self._draining = True
-        self.park()
+    async def drain(self, seconds: float, *, keeps_calls: bool = False) -> None:
+        """Park journaled runs at a safe point, end the others, flush. `keeps_calls`: see Worker.drain."""
+        self._draining, self._keeps_calls = True, keeps_calls
+        for worker in list(self.by_run.values()):
+            worker.drain(keeps_calls=keeps_calls)
         await self._none_left(seconds)
         for worker in list(self.by_run.values()):
             worker.cut()

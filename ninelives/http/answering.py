@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -21,11 +21,12 @@ from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.asking import Context, Profile, is_session_name, policy_of
 from ninelives.dialects.clients import TABLE, Client, first_of, recognise
-from ninelives.dialects.shared import broken_frame
+from ninelives.dialects.shared import PROJECTION, broken_frame
 from ninelives.engine.base import Cut, CutOff, Idle, Order, Projection, StreamEnded, Ticket
 from ninelives.engine.engine import Engine
 from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.access import ProfileReach
+from ninelives.http.edge.kept import KeptRequest
 from ninelives.http.edge.keys import ApiKey
 from ninelives.http.stream import Broke, Left, RunStream, unless_gone
 from ninelives.journal.values import RunRow
@@ -92,6 +93,40 @@ class Answering(Struct, frozen=True, kw_only=True):
     """The code of the question that this request has just answered."""
     broken: Callable[[str], bytes] = broken_frame
     """The last frame of a stream whose journal cannot be read further."""
+    name: str = ""
+    """Under which another process finds it, to go on with an answer (KeptRequest). Empty: only this one can."""
+
+    def varied(self, **fields: Any) -> Answering:
+        """The same but for some fields, for one request. Another process does not know these."""
+        return replace(self, name="", **fields)
+
+
+def keep_client(request: Request, ticket: Ticket, how: Answering, *, stream: bool, after: int = -1) -> None:
+    """From now on the client of this request outlives this process, where there is a supervisor that keeps it. Its run
+    must be in the journal, and its answer must be what another process would give."""
+    scope, state = request.scope, request.scope["state"]
+    keep = scope.get("extensions", {}).get("ninelives.keep")
+    if keep is None or "ninelives.kept" in scope["extensions"] or not how.name or ticket.in_memory or ticket.rest:
+        return
+    headers = (*state["headers"], *state.get("rates", ()))
+    note = KeptRequest(
+        how.name,
+        ticket.run,
+        state["key"].owner,
+        ticket.session,
+        ticket.attached,
+        ticket.waited,
+        ticket.watches,
+        after,
+        stream,
+        PROJECTION,
+        state["key"].id,
+        state["request_id"],
+        state["trace"],
+        scope["path"],
+        tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers),
+    )
+    keep(note.note())
 
 
 def owner_of(request: Request) -> str:
@@ -177,6 +212,7 @@ async def answer_run(request: Request, parts: RouteParts, ticket: Ticket, how: A
     if stream:
         return await stream_run(request, parts, ticket, how, after=-1)
     owner = owner_of(request)
+    keep_client(request, ticket, how, stream=False)
     try:
         state = await unless_gone(request.scope, request.receive, _wait_for_end(parts, owner, ticket.run, how))
     except (Left, CutOff):
@@ -209,6 +245,7 @@ async def _wait_for_end(parts: RouteParts, owner: str, run: str, how: Answering)
 async def stream_run(request: Request, parts: RouteParts, ticket: Ticket, how: Answering, *, after: int) -> ASGIApp:
     """A run as a stream."""
     engine, owner = parts.engine, owner_of(request)
+    keep_client(request, ticket, how, stream=True, after=after)
     subscription = engine.attach(owner, ticket.run, how.projection, after)
     headers = [(b"x-hermes-session-id", ticket.session.encode("latin-1", "replace"))] if ticket.session else []
     left = partial(engine.close, owner, ticket)
@@ -229,6 +266,12 @@ async def stream_run(request: Request, parts: RouteParts, ticket: Ticket, how: A
         await left(whole=True)
         raise refused
     return RunStream(subscription, headers, left, first, how.broken)
+
+
+def stream_on(parts: RouteParts, owner: str, ticket: Ticket, how: Answering, after: int) -> ASGIApp:
+    """A stream whose head was sent: from its beginning."""
+    subscription = parts.engine.attach(owner, ticket.run, how.projection, after)
+    return RunStream(subscription, [], partial(parts.engine.close, owner, ticket), broken=how.broken)
 
 
 def metadata_of(row: RunRow) -> dict[str, str]:

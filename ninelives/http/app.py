@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
+from ninelives.http.adopt import AdoptedAnswers
+from ninelives.http.answering import RouteParts
 from ninelives.http.edge.access import ProfileAccess
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
@@ -18,6 +22,7 @@ from ninelives.http.routes import served_dialects
 from ninelives.http.routes.admin.audit import AuditRoutes
 from ninelives.http.routes.admin.keys import KeyRoutes
 from ninelives.http.routes.approvals import ApprovalRoutes
+from ninelives.http.routes.base import RunRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
@@ -62,6 +67,13 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
         ]
     )
     return Gate(inside, keyring=keyring, rules=rules, new_id=new_id, log=log, profiles=profiles)
+
+
+def build_resume(gate: Gate, parts: RouteParts, log: Logger) -> ASGIApp:
+    """What goes on with answers that another process of this server has begun (Serving.adopt)."""
+    dialects = [row.routes(row.dialect, parts, log) for row in served_dialects()]
+    ways = [HermesSessionRoutes(parts).how, *(each.how for each in dialects if isinstance(each, RunRoutes))]
+    return partial(gate.resume, AdoptedAnswers(parts, {how.name: how for how in ways}, log))
 
 
 def _routed(routes: Sequence[BaseRoute]) -> FastRouter:

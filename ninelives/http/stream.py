@@ -18,7 +18,7 @@ from ninelives.dialects.shared import broken_frame
 from ninelives.dialects.sse import KEEPALIVE
 from ninelives.engine.base import Broken, Chunk, Cut, Idle, News, StreamEnded
 from ninelives.engine.subscription import Subscription
-from ninelives.http.edge.connection import PIECE
+from ninelives.http.edge.kept import PIECE, KeptStream
 
 T = TypeVar("T")
 OnDisconnect = Callable[[], None]
@@ -119,16 +119,21 @@ class RunStream(Struct):
     broken: Callable[[str], bytes] = broken_frame
     """Makes the frame for a stream that cannot go on."""
     sending: bool = False
+    kept: KeptStream | None = None
+    """Where the client outlives this process: how to write to it."""
     early: bool = False
     """The client disconnected before the last frame was handed to the transport. Many do so right after it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the run ends, the client disconnects or the server stops."""
         unwatch = watch(scope, receive, self._gone)
-        whole = False
+        whole, extensions = False, scope.get("extensions", {})
+        kept = self.kept = extensions.get("ninelives.kept")
         try:
+            if kept is not None:
+                kept.begin()
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self.headers})
-            write = scope.get("extensions", {}).get("ninelives.write", _not_now)
+            write = extensions.get("ninelives.write", _not_now) if kept is None else kept.write
             self.subscription.connect(StreamLine(write, partial(abort, scope)))
             whole = await self._pump(scope, send) and not self.early and not self.subscription.restarted
         finally:
@@ -147,17 +152,19 @@ class RunStream(Struct):
             match news:
                 case Chunk():
                     self.sending, last = True, self.subscription.told
-                    await _send(send, news.data, last=last)
+                    await self._send(send, news.data, last=last)
                     self.sending = False
                     if last:
                         return True
+                case Idle() if self.kept is not None:
+                    self.kept.beat()
                 case Idle():
                     await _send(send, KEEPALIVE)
                 case StreamEnded():
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return True
                 case Broken(reason):
-                    await _send(send, self.broken(reason))
+                    await self._send(send, self.broken(reason))
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                     return False
                 case Cut():
@@ -165,6 +172,13 @@ class RunStream(Struct):
                     return False
             del news  # it may be large, and the next may come in an hour
             news = await self.subscription.next()
+
+    async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        if self.kept is None:
+            return await _send(send, data, last=last)
+        await self.kept.send(data)
+        if last:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _send(send: Send, data: bytes, *, last: bool = False) -> None:

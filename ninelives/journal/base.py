@@ -4,7 +4,7 @@ ninelives/testing. Refuses to know: what an event means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from ninelives.core.admission import Asked
@@ -202,8 +202,8 @@ class Deliveries(Protocol):
         the holder learns it (HeldRun.left_ms)."""
         ...
 
-    async def strand(self, at: int) -> None:
-        """The server starts: all connections of the last process are lost."""
+    async def strand(self, at: int, besides: Collection[Gone] = ()) -> None:
+        """The server starts: all connections of the last process are lost, besides those of these runs."""
         ...
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
 import time
 from contextlib import suppress
@@ -27,6 +28,8 @@ def say(level: str, name: str, **fields: object) -> None:
 
 async def supervise(plan: SupervisorPlan) -> int:
     """Run until the server ends."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # it holds a descriptor for each client that is kept
     return await Supervisor(plan, say, lambda: plan.terminal and not has_terminal()).run()
 
 

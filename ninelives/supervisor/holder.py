@@ -26,6 +26,7 @@ class SupervisedConnections:
         self._line = line
         self._held = set(held)
         self._numbers = count(1)
+        self._leaving = False
 
     async def dial(self, host: str, port: int, tls_name: str, limit_s: float) -> tuple[socket.socket, int]:
         """A connected socket, and the number of the connection. Raises OSError."""
@@ -44,8 +45,14 @@ class SupervisedConnections:
     def drop(self, number: int) -> None:
         """The connection is closed, and what was asked on it is not wanted."""
         _die_with_parent()
+        if self._leaving:
+            return
         with suppress(OSError):  # the answer waits for nobody, and goes after a while
             self._send({"drop": number})
+
+    def leave(self) -> None:
+        """A successor takes over: what is closed from now on is wanted."""
+        self._leaving = True
 
     def held(self, call: str) -> bool:
         """True where an earlier process made the call and its answer is kept."""

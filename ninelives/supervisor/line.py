@@ -10,7 +10,7 @@ from typing import Any
 Message = dict[str, Any]  # Any: JSON
 MOST_BYTES = 131_072
 """Size of a message."""
-MOST_FDS = 4
+MOST_FDS = 32
 
 
 class LineEnded(Exception):

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 VARIABLE = "_NINELIVES_SUPERVISED"
-"""Tells a server its supervisor, and the descriptors of its control line and of the listening socket."""
+"""Tells a server its supervisor, and the descriptors of its control line, of the listening socket and of the shared
+memory."""
 _KEPT = ("PATH", "HOME", "TZ", "LANG", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "JOURNAL_STREAM")
 _KEPT_BEGINNINGS = ("LC_", "PYTHON", "SSL_CERT_", "LD_", "ASAN_")
 
@@ -33,6 +34,8 @@ class SupervisorPlan:
     """Keep an idle server."""
     terminal: bool
     """The command ends when its terminal closes."""
+    memory: int
+    """Descriptor of the memory that servers share (clients.py)."""
 
     @classmethod
     def read(cls, fd: int) -> SupervisorPlan:
@@ -45,7 +48,7 @@ class SupervisorPlan:
         fd = os.memfd_create("plan")
         os.write(fd, json.dumps(asdict(self)).encode())
         os.lseek(fd, 0, os.SEEK_SET)
-        for each in (fd, self.listener, self.control):
+        for each in (fd, self.listener, self.control, self.memory):
             os.set_inheritable(each, True)
         package = str(Path(__file__).resolve().parents[2])
         env = {name: value for name, value in self.env.items() if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}

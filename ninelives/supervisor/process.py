@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ninelives.supervisor.calls import Calls
+from ninelives.supervisor.clients import Clients
 from ninelives.supervisor.line import ControlLine, LineEnded, Message
 from ninelives.supervisor.plan import VARIABLE, SupervisorPlan
 
@@ -44,10 +45,13 @@ class ServerProcess:
     warm: bool = False
     ready_at: float | None = None
 
-    def tell(self, message: Message) -> None:
-        """Send a message; nothing happens where the process is gone."""
-        with suppress(LineEnded, OSError):
-            self.line.send(message)
+    def tell(self, message: Message, *fds: int) -> bool:
+        """Send a message. False where the process is gone, or cannot take it."""
+        try:
+            self.line.send(message, *fds)
+        except (LineEnded, OSError):
+            return False
+        return True
 
     def kill(self) -> None:
         """End it at once. Its pid is its own: only this process reaps it."""
@@ -75,6 +79,7 @@ class Supervisor:
         self._restarts = self._swaps = self._quick = self._failed = self._spares_failed = self._swaps_failed = 0
         self._began = 0.0
         self._calls = Calls()
+        self._clients = Clients()
         self._last = ""
         self._status: Path | None = None
 
@@ -136,12 +141,13 @@ class Supervisor:
 
     def _spawn(self) -> ServerProcess:
         ours, theirs = ControlLine.pair()
-        fds = (theirs.sock.fileno(), self._plan.listener)
+        fds = (theirs.sock.fileno(), self._plan.listener, self._plan.memory)
         for fd in fds:
             os.set_inheritable(fd, True)
-        env = {**self._plan.env, VARIABLE: f"{os.getpid()},{fds[0]},{fds[1]}"}
+        env = {**self._plan.env, VARIABLE: ",".join(map(str, (os.getpid(), *fds)))}
         pid = os.posix_spawn(self._plan.argv[0], self._plan.argv, env, setsigmask=())
-        os.set_inheritable(self._plan.listener, False)
+        for fd in fds[1:]:
+            os.set_inheritable(fd, False)
         theirs.close()
         return self._watched(ServerProcess(pid, ours))
 
@@ -150,14 +156,19 @@ class Supervisor:
         self._loop.add_reader(child.line.sock, self._read, child)
         return child
 
-    def _read(self, child: ServerProcess) -> None:
+    def _read(self, child: ServerProcess) -> bool:
+        """Obey one message. False where there is none."""
         try:
             message, fds = child.line.receive()
         except BlockingIOError:
-            return
+            return False
         except LineEnded:
             self._loop.remove_reader(child.line.sock)
-            return
+            return False
+        self._obey(child, message, fds)
+        return True
+
+    def _obey(self, child: ServerProcess, message: Message, fds: list[int]) -> None:
         if "warm" in message:
             child.warm = True
             self._spares_failed = 0
@@ -167,7 +178,11 @@ class Supervisor:
             self._is_ready(child, Path(message["status"]))
         elif "swap" in message:
             self._ask_swap()
-        else:
+        elif "take" in message:
+            notes, sockets = self._clients.page(message["take"])
+            if not child.tell({"clients": notes}, *sockets):
+                child.tell({"clients": []})  # the rest of them is cut when they are released
+        elif not self._clients.obey(message, fds):
             self._calls.obey(child.pid, message, fds)
 
     def _is_ready(self, server: ServerProcess, status: Path) -> None:
@@ -214,6 +229,8 @@ class Supervisor:
         for name in ("_server", "_spare", "_next"):
             child: ServerProcess | None = getattr(self, name)
             if child is not None and child.pid == pid:
+                while self._read(child):  # its last words: calls and clients that it gave or released
+                    continue
                 self._loop.remove_reader(child.line.sock)
                 child.line.close()
                 setattr(self, name, None)

@@ -16,8 +16,10 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from ninelives.supervisor.clients import SLOT_BYTES, SLOTS
+from ninelives.supervisor.custody import ClientCustody
 from ninelives.supervisor.holder import SupervisedConnections
 from ninelives.supervisor.line import ControlLine, LineEnded
 from ninelives.supervisor.plan import VARIABLE, SupervisorPlan, command_line, ends_with_terminal
@@ -38,7 +40,7 @@ class Stoppable(Protocol):
         """True once it was told to stop."""
 
     def stop_listening(self) -> None:
-        """Accept no connection any more: a successor takes them."""
+        """Accept no request any more: a successor takes them."""
 
     def stop(self) -> None:
         """Drain and end."""
@@ -47,12 +49,16 @@ class Stoppable(Protocol):
 class Supervised:
     """The server's end of the control line."""
 
-    def __init__(self, line: ControlLine, listener: socket.socket, restarts: int = 0) -> None:
+    def __init__(self, line: ControlLine, listener: socket.socket, memory: int) -> None:
         self._line = line
         self.listener = listener
-        self.restarts = restarts
+        self._memory = memory
+        self.restarts = 0
         """How many servers of this supervisor came before."""
+        self.leaving = False
+        """A successor waits to take over."""
         self._held: list[str] = []
+        self._left: list[tuple[dict[str, Any], int]] = []
 
     def wait(self) -> None:
         """A spare waits here until it is needed. Ends the process where it is not."""
@@ -64,7 +70,24 @@ class Supervised:
         if "go" not in message:
             os._exit(0)
         self.restarts, self._held = message["go"], message["held"]
+        self._take_clients()
         signal.signal(signal.SIGHUP, lambda *_: None)  # it is for the supervisor, also where a terminal sends it to all
+
+    def _take_clients(self) -> None:
+        """The clients that the server before left. The supervisor keeps them too, until they are released."""
+        after = -1
+        while True:
+            self._line.send({"take": after})
+            message, fds = self._line.receive()
+            notes = message["clients"]
+            self._left += zip(notes, fds, strict=True)
+            if not notes:
+                return
+            after = notes[-1]["client"]
+
+    def custody(self) -> ClientCustody:
+        """Clients whose answers outlive this process, and those that the server before left. Call it once."""
+        return ClientCustody(self._line, self._memory, self._left)
 
     def connections(self) -> SupervisedConnections:
         """Connections to upstreams that outlive this process."""
@@ -94,6 +117,7 @@ class Supervised:
             if "now" in message:
                 os._exit(1)
             if "leave" in message:
+                self.leaving = True
                 server.stop_listening()
             if ("stop" in message or "leave" in message) and not server.stopping:
                 server.stop()
@@ -107,19 +131,21 @@ def inherited() -> Supervised | None:
     found = os.environ.pop(VARIABLE, "")
     if not found:
         return None
-    parent, line, listener = map(int, found.split(","))
-    for fd in (line, listener):
+    parent, line, listener, memory = map(int, found.split(","))
+    for fd in (line, listener, memory):
         os.set_inheritable(fd, False)
     _die_with(parent)
     _rank_below(parent)
     for number in SIGNALS:
         signal.signal(number, lambda *_: os._exit(0))
-    return Supervised(ControlLine(socket.socket(fileno=line)), socket.socket(fileno=listener))
+    return Supervised(ControlLine(socket.socket(fileno=line)), socket.socket(fileno=listener), memory)
 
 
 def supervise(listener: socket.socket, *, spare: bool) -> Supervised:
     """Fork. Returns in the server only; the parent becomes its supervisor."""
     ours, theirs = ControlLine.pair()
+    memory = os.memfd_create("clients")
+    os.ftruncate(memory, SLOTS * SLOT_BYTES)
     env, argv, parent = dict(os.environ), command_line(), os.getpid()
     terminal = ends_with_terminal()
     _be_killed_last()
@@ -133,10 +159,11 @@ def supervise(listener: socket.socket, *, spare: bool) -> Supervised:
         _rank_below(parent)
         signal.signal(signal.SIGHUP, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        return Supervised(theirs, listener)
+        return Supervised(theirs, listener, memory)
     theirs.close()
     try:
-        SupervisorPlan(argv, env, listener.fileno(), ours.sock.fileno(), pid, spare, terminal).become_supervisor()
+        plan = SupervisorPlan(argv, env, listener.fileno(), ours.sock.fileno(), pid, spare, terminal, memory)
+        plan.become_supervisor()
     finally:
         os._exit(70)  # the server ends with this process
 

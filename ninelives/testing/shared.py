@@ -4,7 +4,7 @@ what it does, unless the notification is lost). Refuses to know: engines."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from ninelives.core.admission import Asked
@@ -180,7 +180,7 @@ class SharedDeliveries(MemoryDeliveries):
         if self._runs[run].owner == owner:
             self._store._callers.pop(run, None)
 
-    async def strand(self, at: int) -> None:
+    async def strand(self, at: int, besides: Collection[Gone] = ()) -> None:
         """See Deliveries.strand. Marks the callers of processes that are gone as lost."""
         for name, run in self._runs.items():
             if run.waits and not self._store.alive(self._store._callers.get(name, "")):

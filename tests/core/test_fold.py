@@ -73,14 +73,24 @@ def test_a_draft_is_dropped_when_a_new_attempt_starts_and_the_facts_stay() -> No
     assert facts.items[len(before.items) :] == (Thought(6, "Hm"), Said(7, "", "dropped"))
 
 
-def test_a_draft_whose_model_call_was_kept_stands_and_the_strike_counts() -> None:
+def test_a_draft_whose_model_call_was_kept_stands() -> None:
     pen = Pen().attempt().think("Hm").text("The ", "ans").keep()
     state = pen.state
-    assert state.phase is Phase.DRAFTING and join(state.text) == "The ans" and state.facts.strikes == 1
+    assert state.phase is Phase.DRAFTING and join(state.text) == "The ans"
     assert (state.facts.dropped, state.facts.usage_incomplete, state.facts.attempt) == ((), False, 2)
     pen.text("wer").write(e.MessageCompleted("The answer", reasoning="Hm"))
     assert pen.state.facts.items == (Thought(2, "Hm"), Said(3, "The answer"))
     assert Pen().attempt().keep().state.phase is Phase.READY
+
+
+def test_r7_text_that_stays_is_progress_and_an_attempt_that_adds_none_is_a_strike() -> None:
+    pen = Pen().attempt().keep()
+    assert pen.state.facts.strikes == 1
+    pen.text("The ").keep()
+    assert pen.state.facts.strikes == 0
+    pen.keep().keep()
+    assert pen.state.facts.strikes == 2
+    assert pen.text("ans").crash().state.facts.strikes == 3, "text that a crash drops is no progress"
 
 
 def test_a_thought_that_a_crash_cut_off_is_not_kept() -> None:

@@ -332,10 +332,10 @@ class DoorDeliveries:
         self._watch.note(f"lost {run[-4:]}")
         await self._inner.lost(owner, run, at, left=left)
 
-    async def strand(self, at: int) -> None:
+    async def strand(self, at: int, besides: Any = ()) -> None:
         """See Deliveries.strand."""
         self._reach()
-        await self._inner.strand(at)
+        await self._inner.strand(at, besides)
 
 
 class DoorPeers:

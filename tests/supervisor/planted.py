@@ -1,16 +1,21 @@
-"""python -m tests.supervisor.planted BUG serve ...: a server with a planted bug in what it does with kept calls. Owns:
-the bugs. Refuses to know: who looks for them."""
+"""python -m tests.supervisor.planted BUG serve ...: a server with a planted bug in what it does with kept calls and
+clients. Owns: the bugs. Refuses to know: who looks for them."""
 
 from __future__ import annotations
 
+import os
 import runpy
+import socket
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from ninelives.agents import loop_state
 from ninelives.core.state import RunState
 from ninelives.supervisor.holder import SupervisedConnections
+from ninelives.supervisor.plan import VARIABLE
 
 
 def wrong_base() -> None:
@@ -29,7 +34,70 @@ def asks_again() -> None:
     SupervisedConnections.held = lambda self, call: False  # type: ignore[method-assign]
 
 
-BUGS = {"wrong_base": wrong_base, "asks_again": asks_again}
+def is_first() -> bool:
+    """Is this the first server of its supervisor?"""
+    return VARIABLE not in os.environ
+
+
+def wrong_client_base() -> None:
+    """The next server believes that one byte less was sent."""
+    from ninelives.http.edge import connection, kept
+
+    if not is_first():
+        connection.written = lambda fd: kept.written(fd) - 1  # type: ignore[attr-defined]
+
+
+def wrong_version() -> None:
+    """The next server renders frames in another way."""
+    from ninelives.dialects import sse
+
+    if not is_first():
+        sse.data_frame = lambda body: b"data:  " + sse.encode(body) + b"\n\n"
+        sse.named_frame = lambda name, body: b"".join((b"event: ", name, b"\ndata:  ", body, b"\n\n"))
+
+
+def lost_end() -> None:
+    """The end of an answer that went on is not sent."""
+    from ninelives.http.edge.kept import AdoptedTransport, KeptTransport
+
+    right = KeptTransport.write
+
+    def write(self: KeptTransport, data: bytes) -> None:
+        if not isinstance(self, AdoptedTransport) or data != b"0\r\n\r\n":
+            right(self, data)
+
+    KeptTransport.write = write  # type: ignore[method-assign]
+
+
+def double_adoption() -> None:
+    """Two connections go on with the same client."""
+    from ninelives.http.edge.server import Serving
+
+    right = Serving.adopt
+
+    async def adopt(self: Serving, clients: Iterable[Any], app: Any) -> None:
+        for client in clients:
+            twin = type(client)(**{**vars(client), "sock": socket.socket(fileno=os.dup(client.sock.fileno()))})
+            await right(self, [client, twin], app)
+
+    Serving.adopt = adopt  # type: ignore[method-assign]
+
+
+def no_tcp_info() -> None:
+    """The kernel does not say how much was sent."""
+    from ninelives.http.edge import kept
+
+    kept._INFO_BYTES = 8
+
+
+CALL_BUGS = {"wrong_base": wrong_base, "asks_again": asks_again}
+CLIENT_BUGS = {
+    "wrong_client_base": wrong_client_base,
+    "wrong_version": wrong_version,
+    "lost_end": lost_end,
+    "double_adoption": double_adoption,
+}
+BUGS = {**CALL_BUGS, **CLIENT_BUGS, "no_tcp_info": no_tcp_info}
 
 if __name__ == "__main__":
     BUGS[sys.argv.pop(1)]()

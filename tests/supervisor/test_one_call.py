@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor.one_call import storm
-from tests.supervisor.planted import BUGS
+from tests.supervisor.planted import CALL_BUGS
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -19,7 +19,7 @@ def test_a_storm_of_kills_asks_the_model_once_per_message(tmp_path: Path) -> Non
     assert verdict.kills == 40 and verdict.in_flight >= 20 and verdict.kept >= 10, verdict.show()
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", CALL_BUGS)
 def test_the_storm_sees_a_planted_bug(tmp_path: Path, bug: str) -> None:
     verdict = storm(tmp_path, 6, 4, bug=bug, most_wrong=1)
     assert verdict.wrong, verdict.show()

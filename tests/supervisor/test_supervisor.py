@@ -345,5 +345,5 @@ def test_the_supervisor_is_small() -> None:
     assert all(name == "ninelives" or name.startswith("ninelives.supervisor") for name in modules if "nine" in name)
     assert len(modules) < 180, len(modules)
     own = [name.rpartition(".")[2] for name in modules if name.startswith("ninelives.supervisor.")]
-    assert sorted(own) == ["__main__", "calls", "line", "plan", "process"]
-    assert sum(len((PACKAGE / f"{name}.py").read_text().splitlines()) for name in own) <= 750
+    assert sorted(own) == ["__main__", "calls", "clients", "line", "plan", "process"]
+    assert sum(len((PACKAGE / f"{name}.py").read_text().splitlines()) for name in own) <= 800

@@ -11,6 +11,7 @@ connection lingers: it closes its own direction, drops what still comes for a mo
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 import weakref
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from ninelives.core.errors import NinelivesError
@@ -32,13 +33,23 @@ from ninelives.http.edge.early import (
     not_http,
     too_many_connections,
 )
+from ninelives.http.edge.kept import (
+    AdoptedTransport,
+    Custody,
+    KeptStream,
+    KeptTransport,
+    can_write,
+    standing,
+    written,
+)
 from ninelives.http.edge.starting import StartingApp
+from ninelives.supervisor.custody import LeftClient
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
 """What a connection still takes, and drops, after an early answer."""
-PIECE = 64 * 1024
-"""The longest piece of a body that goes into one write (R13)."""
+SENT_S = 0.01
+"""A client is released when its answer is in the socket. Where that is full, it is looked at this often."""
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
@@ -89,6 +100,8 @@ class ClientConnection(HttpToolsProtocol):
     Three extensions of the ASGI scope, for stream.py: abort the connection, watch for its end, write a piece."""
 
     limits: ConnectionLimits
+    custody: Custody | None
+    """Keeps the sockets of clients while they are answered. None: a killed server cuts them."""
     server_state: ConnectionState
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -103,6 +116,8 @@ class ClientConnection(HttpToolsProtocol):
         self._upgraded = False
         self._dry = 0
         """Bytes since the last head or piece of a body."""
+        self._kept: KeptTransport | None = None
+        """Where this client is kept: the way of its answer."""
 
     # For the event loop
 
@@ -121,6 +136,8 @@ class ClientConnection(HttpToolsProtocol):
         """See asyncio.Protocol. A complete head ends the deadline, the first byte of the next one starts another. The
         parser never sees more than a head may have: it has no bound, and the time for one long header grows with the
         square of its length. What is neither head nor body counts too: chunk sizes, their extensions and trailers."""
+        if self._kept is not None:  # the next request: it would be lost with this process, and the client not know it
+            self._release()
         most = self.limits.head_bytes
         while data and self._left is None and not self._upgraded and not self.transport.is_closing():
             piece, data = data[: most - self._dry], data[most - self._dry :]
@@ -144,6 +161,7 @@ class ClientConnection(HttpToolsProtocol):
         """See asyncio.Protocol. Ends the deadline, and calls the watchers."""
         self._set_timer(None)
         self.server_state.idle.pop(self, None)
+        self._release()
         super().connection_lost(exc)
         watchers, self._watchers = self._watchers, []
         for on_disconnect in watchers:
@@ -179,6 +197,9 @@ class ClientConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """See uvicorn. The connection waits for its next request."""
+        if self._kept is not None:
+            self._kept.end()
+            self._release_when_sent()
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.server_state.idle[self] = None
@@ -204,6 +225,8 @@ class ClientConnection(HttpToolsProtocol):
             # A weak reference: the cycle has the scope, and the scope has this function.
             "ninelives.write": partial(write_piece, weakref.ref(cycle)),
         }
+        if self.custody is not None:
+            scope["extensions"]["ninelives.keep"] = partial(self._keep, self.custody, weakref.ref(cycle))
         if cycle.more_body:  # the answer may come before the rest of the body
             send = self._closing(cycle, send)
         cycle.transport = HeadFirst(cycle, cycle.transport)
@@ -231,6 +254,104 @@ class ClientConnection(HttpToolsProtocol):
             return lambda: None
         self._watchers.append(on_disconnect)
         return lambda: self._watchers.remove(on_disconnect) if on_disconnect in self._watchers else None
+
+    # Clients that are kept
+
+    def _keep(self, custody: Custody, cycle_of: Callable[[], Any], note: str) -> bool:
+        """Keep this client until it has its answer: an extension of the ASGI scope. Call it before the head is sent.
+        `note` is for the process that goes on. False: a crash cuts this client."""
+        cycle: Any = cycle_of()
+        transport = self.transport
+        if cycle is None or cycle is not self.cycle or cycle.more_body or cycle.response_started or self.pipeline:
+            return False
+        sock = transport.get_extra_info("socket")
+        if self.scheme != "http" or sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        if transport.is_closing() or transport.get_write_buffer_size() or cycle.scope["http_version"] != "1.1":
+            return False
+        self._release()
+        try:
+            slot = custody.take(sock.fileno(), note, written(sock.fileno()), keep_alive=cycle.keep_alive)
+        except OSError:  # the client is gone
+            return False
+        if slot is None:
+            return False
+        held_back: Any = cycle.transport  # HeadFirst
+        self._kept = held_back.transport = KeptTransport(held_back.transport, custody, slot)
+        extensions: Any = cycle.scope["extensions"]
+        extensions["ninelives.kept"] = KeptStream(cycle_of, self._kept)
+        return True
+
+    def _release(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.release()
+
+    def _release_when_sent(self) -> None:
+        if self._kept is None or self.transport.is_closing():  # connection_lost releases it
+            return
+        if self.transport.get_write_buffer_size() == 0:
+            self._release()
+        else:
+            self.loop.call_later(SENT_S, self._release_when_sent)
+
+    def resume(self, left: LeftClient, app: ASGIApp) -> None:
+        """Go on with the answer of a client that an earlier process left. `app` gets its note, and how it was left."""
+        assert self.custody is not None
+        self._set_timer(None)
+        self.server_state.idle.pop(self, None)
+        try:
+            taken = written(left.sock.fileno()) - left.base
+        except OSError:  # gone meanwhile
+            taken = -1
+        found = standing(left, taken)
+        self.on_message_begin()
+        scope: Any = self.scope
+        scope.update(method="POST", path="", raw_path=b"", query_string=b"")
+        scope["state"] = {"note": left.note}
+        cycle: Any = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=left.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        cycle.more_body = False
+        if found == "begun":
+            cycle.transport = self._kept = AdoptedTransport(self.transport, self.custody, left, taken)
+        else:
+            self._kept = KeptTransport(self.transport, self.custody, left.slot)
+            cycle.transport = HeadFirst(cycle, self._kept)
+        scope["extensions"] = {
+            "ninelives.abort": self.transport.abort,
+            "ninelives.disconnect": self._watch,
+            "ninelives.kept": KeptStream(weakref.ref(cycle), self._kept, found),
+        }
+        if found in ("begun", "anew"):
+            self.cycle = cycle
+            task = self.loop.create_task(cycle.run_asgi(app))
+        else:
+            task = self.loop.create_task(self._end_left(cycle, app, whole=found == "whole" and left.keep_alive))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _end_left(self, cycle: Any, app: ASGIApp, *, whole: bool) -> None:
+        """Nothing is left to be sent, or nothing can be."""
+        try:
+            await app(cycle.scope, cycle.receive, cycle.send)
+        finally:
+            self._release()
+            if whole and not self.transport.is_closing():
+                self.server_state.idle[self] = None
+                self._timer = self.loop.call_later(self.limits.idle_s, self._silent)
+            else:
+                self.transport.abort()
 
     # The end of a connection
 
@@ -264,9 +385,9 @@ class ClientConnection(HttpToolsProtocol):
             self.transport.abort()
 
 
-def connection_class(limits: ConnectionLimits) -> type[ClientConnection]:
+def connection_class(limits: ConnectionLimits, custody: Custody | None = None) -> type[ClientConnection]:
     """The protocol class for uvicorn, with its bounds."""
-    return type("ClientConnection", (ClientConnection,), {"limits": limits})
+    return type("ClientConnection", (ClientConnection,), {"limits": limits, "custody": custody})
 
 
 class HeadFirst(Struct):
@@ -282,6 +403,8 @@ class HeadFirst(Struct):
         """The first call holds the head back, the second one sends both."""
         if not self.head:
             self.head = data
+            if isinstance(self.transport, KeptTransport):
+                self.transport.begin(data)
             asyncio.get_running_loop().call_soon(self._flush)
         else:
             self.head += data
@@ -321,14 +444,9 @@ class Lingering:
 
 def write_piece(cycle_of: Callable[[], Any], data: bytes) -> bool:
     """Write a piece of the body of a request cycle of uvicorn at once, as its send() would. Returns False where only
-    send() can do it: before the head, after the end, while the socket is full, and for a long piece."""
+    send() can do it (can_write)."""
     cycle = cycle_of()
-    if cycle is None or cycle.flow.write_paused or cycle.disconnected:
+    if not can_write(cycle, data):
         return False
-    if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
-        return False
-    transport = cycle.transport
-    if transport.is_closing():  # the connection broke and uvicorn does not know it yet: write() would raise
-        return False
-    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
     return True

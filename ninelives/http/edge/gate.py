@@ -11,9 +11,10 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +26,7 @@ from ninelives.http.body import too_large
 from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
+from ninelives.http.edge.kept import KeptRequest
 from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
 from ninelives.http.edge.proxies import TrustedProxies
 from ninelives.http.edge.tracing import traced
@@ -100,6 +102,16 @@ class Rules(Struct, frozen=True, kw_only=True):
     now: Callable[[], float] = time.monotonic
 
 
+class GoingOn(Protocol):
+    """Goes on with answers that another process has begun (adopt.py)."""
+
+    def answer(self, kept: KeptRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer on."""
+
+    def cut(self, kept: KeptRequest, scope: Scope) -> Awaitable[None]:
+        """The client is not to be answered."""
+
+
 class _GatedAnswer(Struct):
     """Adds headers to one response. Only its first message is changed."""
 
@@ -170,9 +182,31 @@ class Gate:
         )
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
         answer = _GatedAnswer(send, style, [*FIXED, *ids], scope["state"])
-        began = self._rules.now()
+        state["headers"] = answer.headers
+        await self._answer(scope, answer, self._enter(scope, receive, answer))
+
+    async def resume(self, going_on: GoingOn, scope: Scope, receive: Receive, send: Send) -> None:
+        """Go on with a request that another process of this server let in, and has begun to answer. Its key is looked
+        at again: a connection whose key has ended is cut."""
+        state, kept = scope["state"], KeptRequest.read(scope["state"]["note"])
+        scope["path"] = kept.path
+        state.update(request_id=kept.request_id, trace=kept.trace, key=None, audit=self._rules.audit)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
+        answer = _GatedAnswer(send, STYLES.get(kept.path[:STYLE_CHARS], OPENAI), headers, state)
+        key = self._keyring.named(kept.key)
+        if key is None:
+            self._log.info("client_cut", request_id=kept.request_id, run=kept.run, why="its key has ended")
+            await going_on.cut(kept, scope)
+            return
+        state["key"] = replace(key, owner=kept.owner)
+        work = going_on.answer(kept, scope, receive, answer.send)
+        await self._answer(scope, answer, self._during(scope, answer, work))
+
+    async def _answer(self, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> None:
+        """Let a request be answered. Its errors become answers."""
+        began, request_id = self._rules.now(), scope["state"]["request_id"]
         try:
-            await self._enter(scope, receive, answer)
+            await work
             self._note(scope, answer, began)
         except ClientDisconnect:
             self._log.info("client_left", **_fields(scope))
@@ -227,14 +261,17 @@ class Gate:
 
     async def _pass_on(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
         """Let the routes answer. The request ends with its key, if that can end."""
-        key, stored = scope["state"]["key"], self._keyring.stored
         if scope["type"] == "websocket":
             scope["state"]["key_ended"] = asyncio.Event()
+        await self._during(scope, answer, self.inside(scope, receive, answer.send))
+
+    async def _during(self, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> None:
+        key, stored = scope["state"]["key"], self._keyring.stored
         if key is None or not key.stored or stored is None:
-            await self.inside(scope, receive, answer.send)
+            await work
             return
         with stored.during(key, partial(_end, scope, answer)):
-            await self.inside(scope, receive, answer.send)
+            await work
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""

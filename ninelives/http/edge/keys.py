@@ -59,6 +59,10 @@ class KeySource(Protocol):
         """The valid key with this secret."""
         ...
 
+    def named(self, name: str) -> ApiKey | None:
+        """The valid key with this id."""
+        ...
+
     def doubts(self, key: ApiKey | None, credentials: Sequence[bytes]) -> bool:
         """Whether `confirm` may give another result than this one."""
         ...
@@ -101,6 +105,11 @@ class Keyring:
         hits = [key for known, key in self._keys.items() if hmac.compare_digest(known, digest)]
         found = None if self.stored is None else self.stored.find(secret, digest)
         return hits[0] if hits else found
+
+    def named(self, name: str) -> ApiKey | None:
+        """The valid key with this id, for a request that another process let in."""
+        found = next((key for key in self._keys.values() if key.id == name), None)
+        return found if found is not None or self.stored is None else self.stored.named(name)
 
 
 def missing_key(authorization: Sequence[bytes]) -> ClientError:

@@ -11,15 +11,17 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from ninelives.http.edge.connection import ConnectionLimits, ConnectionState, connection_class
+from ninelives.http.edge.connection import ClientConnection, ConnectionState
 from ninelives.http.edge.shutdown import Shutdown
+from ninelives.supervisor.custody import LeftClient
 
 # Parts of uvicorn that are not its public API, and are used or replaced here and in connection.py. Each version in the
 # range of pyproject.toml must pass tests/http/test_uvicorn.py and tests/story/test_websocket_ends.py.
@@ -36,6 +38,8 @@ from ninelives.http.edge.shutdown import Shutdown
 # - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out, or
 #   until the end where the body is not complete; chunked_encoding, response_started, response_complete, more_body and
 #   flow.write_paused are read; disconnected and message_event are set where the connection answers by itself.
+# - uvicorn.protocols.http.httptools_impl.RequestResponseCycle: made here for an answer that another process has begun;
+#   more_body is set, run_asgi is called. on_message_begin of the protocol makes its scope.
 # - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol.
 # - The text "returned without" in the log lines for an incomplete response.
 
@@ -99,6 +103,10 @@ def _websocket(*args: Any, **kwargs: Any) -> Any:
     return WebSocketsSansIOProtocol(*args, **kwargs)
 
 
+def _same(made: ClientConnection) -> ClientConnection:
+    return made
+
+
 class _Server(uvicorn.Server):
     server_state: ConnectionState
 
@@ -132,13 +140,14 @@ class Serving:
         sock: socket.socket,
         drain: Callable[[], Awaitable[None]],
         longest_s: float,
-        limits: ConnectionLimits,
+        connection: type[ClientConnection],
         frame_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         logging.getLogger("uvicorn.error").addFilter(_NoIncompleteResponses())
+        self._connection = connection
         config = uvicorn.Config(
             app,
-            http=connection_class(limits),
+            http=self._connection,
             lifespan="off",
             access_log=False,
             log_config=None,  # its lines go to the log of this process
@@ -172,13 +181,24 @@ class Serving:
         await self._server.serve(sockets=[self._sock])
 
     def stop_listening(self) -> None:
-        """Accept no connection any more: a successor does. Those that are open go on."""
+        """Accept no connection any more: a successor does. Those that are open go on to the end of their request."""
         self.handed_on = True
         self._close_servers()
+        for connection in list(self._server.server_state.connections):
+            if isinstance(connection, ClientConnection):
+                connection.shutdown()
 
     def _close_servers(self) -> None:
         for each in getattr(self._server, "servers", ()):  # absent before uvicorn's startup
             each.close()
+
+    async def adopt(self, clients: Iterable[LeftClient], app: ASGIApp) -> None:
+        """Go on with the answers of clients that an earlier process left. `app` answers them."""
+        loop, config, state = asyncio.get_running_loop(), self._server.config, self._server.server_state
+        for left in clients:
+            made = self._connection(config=config, server_state=state, app_state={})
+            await loop.connect_accepted_socket(partial(_same, made), left.sock)
+            made.resume(left, app)
 
     def _give_notice(self) -> None:
         """Say to balancers that this server stops. Each response closes its connection, so that their pools of open

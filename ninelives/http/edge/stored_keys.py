@@ -103,6 +103,11 @@ class StoredKeys:
         self._touched.add(known.key.id)
         return known.key
 
+    def named(self, name: str) -> ApiKey | None:
+        """The valid key with this id."""
+        known = self._known.get(name)
+        return None if known is None or known.row.ended(self._now_ms()) else known.key
+
     def limits_of(self, name: str) -> Limits:
         """The limits of a key, by its id. A key of the configuration has none: its owner has."""
         known = self._known.get(name)

@@ -113,6 +113,7 @@ class RunRoutes(DialectRoutes):
             refusal=self.refusal,
             eager=self.eager,
             broken=self.broken_frame,
+            name=dialect.name,
         )
 
     # What a dialect says
@@ -250,7 +251,7 @@ class RunRoutes(DialectRoutes):
         note(request, "run.answer", "ok", reply.choice, state.facts.run)
         ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "", rest=True)
         projection, body = self.continuation(reply, state, wire_id(self.dialect.name, engine.new_id()))
-        how = replace(self.how, projection=projection, body=body, answered=reply.code)
+        how = self.how.varied(projection=projection, body=body, answered=reply.code)
         return await answering.answer_run(request, self.parts, ticket, how, stream=stream)
 
     async def retrieve(self, request: Request) -> ASGIApp:

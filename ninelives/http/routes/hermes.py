@@ -92,7 +92,9 @@ class HermesSessionRoutes(Routes):
 
     def __init__(self, parts: RouteParts) -> None:
         self._parts = parts
-        self._how = Answering(projection=frames.SessionProjection(), body=_completion, refusal=refusal, eager=True)
+        self.how = Answering(
+            projection=frames.SessionProjection(), body=_completion, refusal=refusal, eager=True, name="hermes"
+        )
 
     def endpoints(self) -> list[Endpoint]:
         """See Routes.endpoints."""
@@ -153,7 +155,7 @@ class HermesSessionRoutes(Routes):
         asked = context.waiting(parsed.asked)
         order = Order(owner=asked.owner, spec=parsed.spec, asked=asked, size=len(raw), credential=context.credential)
         ticket = await answering.submitted(request, parts, order)
-        return await answering.answer_run(request, parts, ticket, self._how, stream=stream)
+        return await answering.answer_run(request, parts, ticket, self.how, stream=stream)
 
     async def _find(self, request: Request) -> SessionRow:
         shown = request.path_params["id"]

@@ -63,7 +63,7 @@ class MessagesRoutes(RunRoutes):
         if not call or not parsed.stream:
             return await super().answer_created(request, parsed, ticket)
         shown_id = wire_id(self.dialect.name, self.parts.engine.new_id())
-        how = replace(self.how, projection=frames.ResumedMessages(call, shown_id, finished=finished))
+        how = self.how.varied(projection=frames.ResumedMessages(call, shown_id, finished=finished))
         return await answering.answer_run(request, self.parts, ticket, how, stream=True)
 
     async def count(self, request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, WebSocketRoute
@@ -82,7 +81,7 @@ class ResponsesRoutes(RunRoutes):
             if parsed.spec.background and not parsed.stream:
                 return answering.answer_ticket(self.parts, owner, ticket, body.body(state))
             if ticket.attached and not state.ended:
-                how = replace(how, projection=ReattachProjection())
+                how = how.varied(projection=ReattachProjection())
         return await answering.answer_run(request, self.parts, ticket, how, stream=parsed.stream)
 
     async def input_tokens(self, request: Request) -> Response:
@@ -112,7 +111,7 @@ class ResponsesRoutes(RunRoutes):
         def summary(state: RunState, metadata: dict[str, str] | None) -> shapes.Compaction:
             return compaction.body(state, context, earlier)
 
-        how = replace(self.how, body=summary, refusal=compaction.failure)
+        how = self.how.varied(body=summary, refusal=compaction.failure)
         return await answering.answer_run(request, self.parts, ticket, how, stream=False)
 
     async def upgrade(self, request: Request) -> Response:

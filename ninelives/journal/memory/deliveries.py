@@ -4,7 +4,7 @@ runs wait to be claimed. Refuses to know: how a run is opened or claimed."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ninelives.core.admission import Asked
 from ninelives.journal.base import Alone
@@ -74,12 +74,12 @@ class MemoryDeliveries:
         if not found.asks and found.kept != "stored" and not self._is_held(found):
             found.wake_at = found.window_end
 
-    async def strand(self, at: int) -> None:
+    async def strand(self, at: int, besides: Collection[Gone] = ()) -> None:
         """See Deliveries.strand."""
         stranded, self._stranded = self._stranded, set()
         for name in stranded & self._runs.keys():
             run = self._runs[name]
-            if run.waits:
+            if run.waits and (run.owner, name) not in besides:
                 run.waits, run.lost_at = False, at
                 if run.status == "running" and not self._is_held(run):
                     run.status = "queued"

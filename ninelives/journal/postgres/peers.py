@@ -6,7 +6,7 @@ loss is the database's, because the retry may reach another machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ninelives.journal import queries
 from ninelives.journal.postgres.connections import WORK_S, Connections
@@ -70,6 +70,7 @@ class PostgresDeliveries:
         """See Deliveries.lost."""
         await self._connections.execute(SQL["lose"], owner, run, self._holder, left)
 
-    async def strand(self, at: int) -> None:
-        """See Deliveries.strand. Affects only the callers of processes that are gone."""
+    async def strand(self, at: int, besides: Collection[Gone] = ()) -> None:
+        """See Deliveries.strand. Affects only the callers of processes that are gone. `besides` is empty: no client is
+        kept beside a shared store."""
         await self._connections.execute(SQL["strand"], "", limit_s=WORK_S)

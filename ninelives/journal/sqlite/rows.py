@@ -6,7 +6,7 @@ last_seq only at claim, park and end, because an UPDATE per run in each flush co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -306,12 +306,14 @@ def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, *, 
     return joinable
 
 
-def strand(db: apsw.Connection, fences: Fences, at: int) -> None:
+def strand(db: apsw.Connection, fences: Fences, at: int, besides: Collection[Gone]) -> None:
     """Deliveries.strand, inside the transaction."""
     for owner, run in fences.stranded:
-        db.execute(SQL["strand"], (owner, run, at))
-        if fence := fences.get(run):
-            fences.put(run, replace(fence, lost_at=at))
+        fence, waits = fences.get(run), (owner, run) in besides
+        if not waits:
+            db.execute(SQL["strand"], (owner, run, at))
+        if fence is not None:
+            fences.put(run, fence.after_join() if waits else replace(fence, lost_at=at))
 
 
 def forget(db: apsw.Connection, fences: Fences, gone: Sequence[Gone], since: int) -> list[str]:

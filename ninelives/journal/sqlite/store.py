@@ -3,7 +3,7 @@ Refuses to know: threads, files and sealing (database.py), and what an event mea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -249,11 +249,11 @@ class SqliteDeliveries:
             lambda found: self._database.joinable.add(found, self._now_ms()),
         )
 
-    async def strand(self, at: int) -> None:
+    async def strand(self, at: int, besides: Collection[Gone] = ()) -> None:
         """See Deliveries.strand. Only the first call after the start has something to do."""
         if self._fences.stranded:
             await self._database.write(
-                lambda db: run_rows.strand(db, self._fences, at), lambda done: self._fences.stranded.clear()
+                lambda db: run_rows.strand(db, self._fences, at, besides), lambda done: self._fences.stranded.clear()
             )
 
 

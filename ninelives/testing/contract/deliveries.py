@@ -143,6 +143,19 @@ class DeliveriesContract:
         assert [row and row.status for row in rows] == ["queued", "completed"]
         assert await Author(again).attach("r2", kept="delivery", **SENT) == "r1"
 
+    async def test_a_caller_whose_connection_outlived_the_process_still_waits(self, backend: Backend) -> None:
+        if backend.store.peers.shared:
+            return  # no client is kept beside a shared store
+        ann = Author(backend)
+        await ann.open("kept", kept="delivery", **SENT)
+        await ann.open("lost", kept="delivery", **OTHER)
+        again = await backend.reborn()
+        now = backend.clock.now_ms()
+        await again.store.deliveries.strand(now, {("ann", "kept")})
+        assert await again.store.claimable(9, now) == [("ann", "kept")], "the other one waits for its caller"
+        assert await Author(again).attach("r2", kept="delivery", **OTHER) == "lost"
+        await Author(again).open("r3", kept="delivery", **SENT)
+
     async def test_callers_of_a_living_process_are_not_lost(self, backend: Backend) -> None:
         again = await backend.reborn()
         ann = Author(again)

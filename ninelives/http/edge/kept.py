@@ -1,0 +1,383 @@
+"""Answers that outlive the process that began them. Owns: what was handed to the socket of a kept client (how much, and
+its checksum), keepalives, and going on with an answer after a crash without a wrong byte. Refuses to know: what is in
+an answer, and who keeps the sockets.
+
+Theory of operation. Before a piece of an answer is written, its end and the checksum of all up to there are put into
+memory that outlives this process (Custody.words). The next process asks the kernel how many bytes it took of the
+answer. It renders the answer again from its first byte and checks that what was handed over has the same checksum. Then
+it writes what the kernel did not take, and goes on. Where the checksum is another, the connection is cut.
+
+To give the same bytes, each frame is one HTTP chunk, however frames were grouped when they were sent. Keepalives come
+by the clock: before one is written, its place is noted. An answer that is no stream goes out in one piece. It is
+written anew if the kernel took nothing of it."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ninelives.supervisor.custody import LeftClient
+
+PIECE = 64 * 1024
+"""The longest piece of a body that goes into one write (R13)."""
+FRAME_END = b"\n\n"
+KEEPALIVE = b": keepalive\n\n"
+_ACKED = struct.Struct("=Q")
+_ACKED_AT = 120
+"""Where struct tcp_info has tcpi_bytes_acked."""
+_INFO_BYTES = 136
+_SIOCOUTQ = 0x5411
+_SUM_BITS = 32
+_STREAM = 1 << 63
+"""Set in the word of a stream."""
+MOST_BYTES = (1 << 31) - 1
+"""Of an answer that is kept. A longer one is released."""
+
+
+class KeptRequest(Struct, frozen=True, array_like=True):
+    """What a process must know to go on with an answer that another one has begun: the note of a client."""
+
+    how: str
+    """The name of the Answering."""
+    run: str
+    owner: str
+    session: str
+    attached: bool
+    waited: bool
+    watches: bool
+    after: int
+    stream: bool
+    projection: int
+    """PROJECTION of the process that began."""
+    key: str
+    request_id: str
+    trace: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    """The headers of the gate."""
+
+    @classmethod
+    def read(cls, note: str) -> KeptRequest:
+        """The note of a client."""
+        return msgspec.json.decode(note, type=cls)
+
+    def note(self) -> str:
+        """As a note."""
+        return msgspec.json.encode(self).decode()
+
+
+class Custody(Protocol):
+    """Who keeps the sockets of clients: see supervisor/custody.py."""
+
+    @property
+    def words(self) -> memoryview:
+        """What was handed to each socket, by slot."""
+
+    def take(self, fd: int, note: str, base: int, *, keep_alive: bool) -> int | None:
+        """Keep a client from now on. Returns its slot."""
+
+    def head(self, slot: int, head: str) -> bool:
+        """The answer begins with this head."""
+
+    def beat(self, slot: int, place: int) -> bool:
+        """A keepalive is written next, after `place` bytes of the answer. False: not now."""
+
+    def release(self, slot: int) -> None:
+        """The client has all of its answer, or is gone."""
+
+
+def written(fd: int) -> int:
+    """How many bytes the kernel has taken for a TCP connection. Raises OSError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+    try:
+        while True:
+            before = _acked(sock)
+            waiting = int.from_bytes(fcntl.ioctl(fd, _SIOCOUTQ, bytes(4)), "little")
+            if _acked(sock) == before:  # else an acknowledgement came in between
+                return before + waiting
+    finally:
+        sock.detach()
+
+
+def _acked(sock: socket.socket) -> int:
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    return int(_ACKED.unpack_from(info, _ACKED_AT)[0])
+
+
+def why_not() -> str:
+    """Why clients cannot be kept on this machine; empty where they can. Asks the kernel about a connection."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname()) as one,
+            server.accept()[0] as other,
+        ):
+            base = written(one.fileno())
+            one.sendall(bytes(1000))
+            other.recv(10, socket.MSG_WAITALL)
+            found = written(one.fileno()) - base
+    except (OSError, struct.error, AttributeError) as error:
+        return f"the kernel does not say how much of an answer was sent: {error}"
+    return "" if found == 1000 else f"the kernel says that {found} bytes were sent, of 1000"
+
+
+def chunked(data: bytes) -> bytes:
+    """Whole frames as HTTP chunks, one for each frame."""
+    if data.find(FRAME_END) == len(data) - len(FRAME_END):
+        return b"%x\r\n%b\r\n" % (len(data), data)
+    *frames, rest = data.split(FRAME_END)
+    chunks = [b"%x\r\n%b\n\n\r\n" % (len(frame) + len(FRAME_END), frame) for frame in frames]
+    if rest:
+        chunks.append(b"%x\r\n%b\r\n" % (len(rest), rest))
+    return b"".join(chunks)
+
+
+KEEPALIVE_CHUNK = chunked(KEEPALIVE)
+
+
+def chunked_pieces(data: bytes) -> Iterator[bytes]:
+    """The same in pieces, each at most about PIECE bytes."""
+    start = 0
+    while len(data) - start > PIECE:
+        last = data.rfind(FRAME_END, start, start + PIECE)
+        if last >= 0:
+            stop = last + len(FRAME_END)
+            yield chunked(data[start:stop])
+        else:  # a frame that is longer than a piece
+            last = data.find(FRAME_END, start + PIECE - 1)
+            stop = last + len(FRAME_END) if last >= 0 else len(data)
+            yield b"%x\r\n" % (stop - start)
+            yield from (data[place : min(place + PIECE, stop)] for place in range(start, stop, PIECE))
+            yield b"\r\n"
+        start = stop
+    if start < len(data):
+        yield chunked(data[start:])
+
+
+def bytes_of(word: int) -> int:
+    """How many bytes were handed over, by the word of a slot."""
+    return (word & ~_STREAM) >> _SUM_BITS
+
+
+class KeptTransport:
+    """Stands in for the transport of an answer whose client is kept."""
+
+    def __init__(self, transport: Any, custody: Custody, slot: int) -> None:
+        self.transport = transport
+        self._custody = custody
+        self._slot: int | None = slot
+        self._total = 0
+        self._sum = 0
+        self._streams = False
+        self._answer: list[bytes] = []
+        """The pieces of an answer that is no stream."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    @property
+    def proven(self) -> bool:
+        """Whether new bytes may be written."""
+        return True
+
+    def stream(self) -> None:
+        """The answer is a stream: its pieces go out as they come."""
+        self._streams = True
+
+    def begin(self, head: bytes) -> None:
+        """The head of the answer, before it is written."""
+        if self._streams and self._slot is not None and not self._custody.head(self._slot, head.decode("latin-1")):
+            self.release()
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the answer."""
+        if not self._streams and self._slot is not None:
+            self._answer.append(data)
+        else:
+            self._hand_over(data)
+
+    def _hand_over(self, data: bytes) -> None:
+        if self._slot is not None:
+            self._total += len(data)
+            self._sum = zlib.crc32(data, self._sum)
+            if self._total > MOST_BYTES:
+                self.release()
+            else:
+                kind = _STREAM if self._streams else 0
+                self._custody.words[self._slot] = kind | self._total << _SUM_BITS | self._sum
+        self.transport.write(data)
+
+    def beat(self, write: Callable[[bytes], None]) -> None:
+        """Write a keepalive by `write`, which leads here."""
+        if self._slot is None or self._custody.beat(self._slot, self._total):
+            write(KEEPALIVE_CHUNK)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self._answer:
+            answer, self._answer = b"".join(self._answer), []
+            self._hand_over(answer)
+
+    def close(self) -> None:
+        """See asyncio."""
+        self.end()
+        self.transport.close()
+
+    def release(self) -> None:
+        """The client has all of it, or cannot be kept any more."""
+        if self._slot is not None:
+            slot, self._slot = self._slot, None
+            self._custody.release(slot)
+            if self._answer and not self.transport.is_closing():
+                self.end()
+
+
+class AdoptedTransport(KeptTransport):
+    """The same for an answer that an earlier process has begun to stream."""
+
+    def __init__(self, transport: Any, custody: Custody, left: LeftClient, taken: int) -> None:
+        """`taken`: how many bytes of the answer the kernel took."""
+        super().__init__(transport, custody, left.slot)
+        self._streams = True
+        self._head = left.head.encode("latin-1")
+        self._told, self._told_sum = bytes_of(left.told), left.told & (1 << _SUM_BITS) - 1
+        self._skip = taken
+        self._beats = list(left.beats)
+        self._rest = bytearray()
+        """What was handed over, and the kernel did not take."""
+        self._proven = False
+        if taken > self._told:
+            self._fail()
+        elif not self._told:
+            self._prove()
+
+    @property
+    def proven(self) -> bool:
+        """See KeptTransport."""
+        return self._proven
+
+    def begin(self, head: bytes) -> None:
+        """See KeptTransport: the head is known."""
+
+    def write(self, data: bytes) -> None:
+        """Take a piece of the answer, as it is rendered again."""
+        if self._head:  # that of this process has another date
+            data, self._head = self._head, b""
+        while data and not self._proven:
+            if self._beats and self._beats[0] == self._total:
+                del self._beats[0]
+                self._check(KEEPALIVE_CHUNK)
+                continue
+            size = min(len(data), self._told - self._total, *(each - self._total for each in self._beats[:1]))
+            if size <= 0:
+                return self._fail()
+            piece, data = data[:size], data[size:]
+            self._check(piece)
+        if data:
+            super().write(data)
+
+    def _check(self, piece: bytes) -> None:
+        start = max(0, self._skip - self._total)
+        self._rest += piece[start:]
+        self._total += len(piece)
+        self._sum = zlib.crc32(piece, self._sum)
+        if self._total == self._told:
+            self._prove()
+        elif self._total > self._told:
+            self._fail()
+
+    def _prove(self) -> None:
+        if self._sum != self._told_sum:
+            return self._fail()
+        self._proven = True
+        if self._rest:
+            self.transport.write(bytes(self._rest))
+            self._rest.clear()
+        if self._beats:  # it was noted, and not written: a place that is noted has a keepalive
+            self._beats.clear()
+            super().write(KEEPALIVE_CHUNK)
+
+    def _fail(self) -> None:
+        """The answer is another than the one that was begun: the client must not see a byte of it."""
+        self._rest.clear()
+        self._told = -1
+        self.transport.abort()
+
+    def beat(self, write: Callable[[bytes], None]) -> None:
+        """See KeptTransport."""
+        if self._proven:
+            super().beat(write)
+
+    def end(self) -> None:
+        """See KeptTransport."""
+        if not self._proven:
+            self._fail()
+
+
+Standing = Literal["anew", "begun", "whole", "broken"]
+"""How an answer was left: nothing of it was sent, some of a stream, all, or some of what cannot be rendered again."""
+
+
+def standing(left: LeftClient, taken: int) -> Standing:
+    """How the answer of a client was left, of which the kernel took so many bytes."""
+    if left.head:
+        return "begun"
+    if taken == 0:
+        return "anew"
+    return "whole" if taken == bytes_of(left.told) and left.told < _STREAM else "broken"
+
+
+class KeptStream:
+    """How a stream writes to a kept client: an extension of the ASGI scope, "ninelives.kept"."""
+
+    def __init__(self, cycle_of: Callable[[], Any], transport: KeptTransport, standing: Standing = "anew") -> None:
+        """`cycle_of` is a weak reference to the request cycle of uvicorn: the cycle has the scope, and that has this
+        object."""
+        self._cycle_of = cycle_of
+        self._transport = transport
+        self.standing = standing
+
+    def begin(self) -> None:
+        """The answer is a stream. Call it before its head is sent."""
+        self._transport.stream()
+
+    def write(self, data: bytes) -> bool:
+        """Write frames at once. Returns False where only send() can do it: see write_piece in connection.py."""
+        cycle = self._cycle_of()
+        if not can_write(cycle, data):
+            return False
+        cycle.transport.write(chunked(data))
+        return True
+
+    async def send(self, data: bytes) -> None:
+        """Write frames when the socket takes them."""
+        cycle = self._cycle_of()
+        for piece in chunked_pieces(data):
+            if cycle.flow.write_paused and not cycle.disconnected:
+                await cycle.flow.drain()
+            if cycle.disconnected or cycle.transport.is_closing():
+                return
+            cycle.transport.write(piece)
+
+    def beat(self) -> None:
+        """Write a keepalive."""
+        cycle = self._cycle_of()
+        if not cycle.disconnected and not cycle.transport.is_closing():
+            self._transport.beat(lambda data: cycle.transport.write(data))
+
+
+def can_write(cycle: Any, data: bytes) -> bool:
+    """May a piece of the body of a request cycle of uvicorn be written at once, beside its send()? Not before the head,
+    after the end, while the socket is full, and not a long piece."""
+    if cycle is None or cycle.flow.write_paused or cycle.disconnected:
+        return False
+    if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
+        return False
+    return not cycle.transport.is_closing()  # it broke and uvicorn does not know it yet: write() would raise

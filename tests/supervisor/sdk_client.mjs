@@ -1,0 +1,54 @@
+// openai-node, without retries: one job per line of JSON on stdin, all at the same time, and one line of what was seen on
+// stdout. The argument is the folder of the package.
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+
+const { default: OpenAI } = await import(pathToFileURL(`${process.argv[2]}/index.mjs`).href);
+const sdks = new Map();
+const sdk = (job) => {
+  if (!sdks.has(job.base)) sdks.set(job.base, new OpenAI({ baseURL: `${job.base}/v1`, apiKey: job.key, maxRetries: 0 }));
+  return sdks.get(job.base);
+};
+
+async function* chat(job) {
+  const messages = [{ role: "user", content: job.asked }];
+  const made = await sdk(job).chat.completions.create({ model: "m", messages, stream: true });
+  yield "";
+  for await (const chunk of made) {
+    yield chunk.choices[0]?.delta?.content ?? "";
+    if (chunk.choices[0]?.finish_reason === "stop") yield null;
+  }
+}
+
+async function* responses(job) {
+  const made = await sdk(job).responses.create({ model: "m", input: job.asked, stream: true });
+  yield "";
+  let number = 0;
+  for await (const event of made) {
+    if (event.sequence_number !== number++) throw new Error(`event ${event.sequence_number} in place of ${number - 1}`);
+    yield event.type === "response.output_text.delta" ? event.delta : "";
+    if (event.type === "response.completed") yield null;
+  }
+}
+
+const WAYS = { chat, responses };
+
+async function work(job) {
+  const seen = { id: job.id, text: "", error: "", begun: false, whole: false, pause: 0 };
+  let last = 0;
+  try {
+    for await (const piece of WAYS[job.way](job)) {
+      const now = performance.now() / 1000;
+      if (seen.begun) seen.pause = Math.max(seen.pause, now - last);
+      seen.begun = true;
+      last = now;
+      seen.whole ||= piece === null;
+      seen.text += piece ?? "";
+    }
+  } catch (error) {
+    seen.error = String(error?.stack ?? error);
+  }
+  process.stdout.write(JSON.stringify(seen) + "\n");
+}
+
+for await (const line of createInterface({ input: process.stdin })) work(JSON.parse(line));

@@ -1,0 +1,416 @@
+"""python -m tests.supervisor.stock_clients: kills the server at random moments while stock clients stream
+(server.keep_calls and server.keep_clients). Owns: the load, the kills and the verdict. Every answer that has begun
+comes to its end, its text is the upstream's script, its bytes are those of a replay, each message is asked of the model
+once, and each tool ran once. Clients are curl, OpenAI's SDK for Python and for Node, and Anthropic's; none tries again.
+Refuses to know: how clients are kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.story.server import KEY, ROOT, Server, Upstream, start_supervised, start_upstream, wait_until
+from tests.supervisor.test_supervisor import children, send, server_pid, status
+
+Json = dict[str, Any]
+TOKENS = 40
+DEADLINE_S = 120.0
+KEEPALIVE = b": keepalive\n\n"
+CURL = ("chat", "chat-stored", "responses", "messages", "run", "wait-chat", "wait-responses")
+PYTHON = ("chat", "responses", "messages", "wait")
+NODE = ("chat", "responses")
+BEFORE = "a kill before the answer was in custody"
+
+
+@dataclass
+class Stock:
+    """What was seen."""
+
+    kills: int = 0
+    in_flight: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    before: Counter[str] = field(default_factory=Counter)
+    """Requests that a kill met before their answer was in custody."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """What these were told."""
+    adopted: int = 0
+    pauses: list[float] = field(default_factory=list)
+    back_ms: list[float] = field(default_factory=list)
+    sealed: int = 0
+    """Runs that were given up after five deaths without progress (R7)."""
+    wrong: list[str] = field(default_factory=list)
+
+    def show(self) -> str:
+        pauses, back = sorted(self.pauses) or [0.0], sorted(self.back_ms) or [0.0]
+        half, most = pauses[len(pauses) // 2], pauses[len(pauses) * 9 // 10]
+        return (
+            f"{self.kills} kills, {self.in_flight} of them with an answer in flight; {self.adopted} answers went on in "
+            f"another process; {self.answers.total()} answers ({dict(self.answers)}); "
+            f"{self.before.total()} requests ended by a kill before their answer was in custody ({dict(self.before)}); "
+            f"longest pause of an answer p50 {half:.2f} s, p90 {most:.2f} s, max {pauses[-1]:.2f} s; "
+            f"server back p50 {back[len(back) // 2]:.0f} ms, max {back[-1]:.0f} ms; "
+            f"{self.sealed} runs given up; {len(self.wrong)} wrong"
+        )
+
+
+class Worker:
+    """A process that has an SDK."""
+
+    def __init__(self, words: list[str], log: Path) -> None:
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("wb"), env=env, text=True, bufsize=1
+        )
+        self._jobs: dict[str, Future[Json]] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            seen = json.loads(line)
+            self._jobs.pop(seen["id"]).set_result(seen)
+
+    def do(self, job: Json) -> Json:
+        done: Future[Json] = Future()
+        self._jobs[job["id"]] = done
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        try:
+            return done.result(DEADLINE_S)
+        except TimeoutError:
+            return {"text": "", "error": "no end within the deadline", "begun": True, "whole": False, "pause": 0.0}
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Curl:
+    """curl, one process for each request."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def do(self, job: Json) -> Json:
+        kind, asked, said = job["way"], job["asked"], [{"role": "user", "content": job["asked"]}]
+        if kind == "run":
+            return self._run(job)
+        path, body = {
+            "chat": ("/v1/chat/completions", {"model": "m", "stream": True, "messages": said}),
+            "chat-stored": ("/v1/chat/completions", {"model": "m", "stream": True, "store": True, "messages": said}),
+            "responses": ("/v1/responses", {"stream": True, "store": True, "input": asked}),
+            "messages": ("/v1/messages", {"model": "m", "max_tokens": 4000, "stream": True, "messages": said}),
+            "wait-chat": ("/v1/chat/completions", {"model": "m", "messages": said}),
+            "wait-responses": ("/v1/responses", {"store": True, "input": asked}),
+        }[kind]
+        return self._curl(path, json.dumps(body))
+
+    def _run(self, job: Json) -> Json:
+        """POST, which is tried again by its key, then a stream of events."""
+        made: Any = None
+        body, key = {"input": job["asked"]}, {"idempotency-key": job["id"]}
+        deadline = time.monotonic() + DEADLINE_S
+        while made is None and time.monotonic() < deadline:
+            with suppress(Exception):
+                made = self._server.client.post("/v1/runs", body, key).json()
+        return self._curl(f"/v1/runs/{made['run_id']}/events", None)
+
+    def _curl(self, path: str, body: str | None) -> Json:
+        words = ["curl", "-sS", "-N", "--max-time", str(DEADLINE_S), self._server.url + path]
+        words += ["-H", f"Authorization: Bearer {KEY}", "-H", "Content-Type: application/json"]
+        words += ["-w", "%{stderr}connections=%{num_connects} status=%{http_code}"]
+        if body is not None:
+            words += ["-d", body]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None and process.stderr is not None
+        data, pause, last = b"", 0.0, 0.0
+        while piece := os.read(process.stdout.fileno(), 1 << 20):
+            now = time.monotonic()
+            pause, last = max(pause, now - last if data else 0.0), now
+            data += piece
+        said = process.stderr.read().decode()
+        code = process.wait()
+        error = "" if code == 0 and "connections=1 status=200" in said else f"curl {code}: {said}"
+        return {"raw": data, "error": error, "begun": bool(data), "whole": not error, "pause": pause, "path": path}
+
+
+class StockStorm:
+    """One server, killed again and again under stock clients."""
+
+    def __init__(self, server: Server, upstream: Upstream, folder: Path, node: str) -> None:
+        self._server, self._upstream, self._folder = server, upstream, folder
+        self._clients: dict[str, tuple[Any, tuple[str, ...]]] = {
+            "curl": (Curl(server), CURL),
+            "python": (Worker([sys.executable, "-m", "tests.supervisor.sdk_client"], folder / "python.log"), PYTHON),
+        }
+        if node:
+            program = str(ROOT / "tests/supervisor/sdk_client.mjs")
+            self._clients["node"] = (Worker(["node", program, node], folder / "node.log"), NODE)
+        self.ways = [(client, way) for client, (_, ways) in self._clients.items() for way in ways]
+        self._count = 0
+        self._active: set[str] = set()
+        self.verdict = Stock()
+        self._script: dict[tuple[str, str], str] = {}
+        for client, way in self.ways:
+            job = self._job(client, way)
+            seen = self._seen(job)
+            assert seen["whole"], (job, seen)
+            self._script[client, way] = self._text(job, seen)
+            assert f"tok{TOKENS - 1} " in self._script[client, way], (job, seen)
+
+    # load
+
+    def _job(self, client: str, way: str) -> Json:
+        self._count += 1
+        name = f"stock-{self._count}."
+        effects = self._folder / f"{name}effects"
+        call = json.dumps({"command": f"echo once >> {effects}; sleep 0.3"})
+        asked = f"{name} [[tools=terminal:{call}]] [[reason=6]] [[tokens={TOKENS} pace=0.02]]"
+        return {"id": name, "client": client, "way": way, "asked": asked, "base": self._server.url, "key": KEY}
+
+    def _seen(self, job: Json) -> Json:
+        self._active.add(job["id"])
+        try:
+            return dict(self._clients[job["client"]][0].do(job))
+        finally:
+            self._active.discard(job["id"])
+
+    def batch(self, streams: int, kills: int, chance: random.Random) -> None:
+        """So many kills, while so many clients ask without a break. Then all is judged."""
+        stop = threading.Event()
+        seen: list[tuple[Json, Json]] = []
+
+        def ask(number: int) -> None:
+            own = random.Random(chance.random() + number)
+            while not stop.is_set():
+                job = self._job(*own.choice(self.ways))
+                seen.append((job, self._seen(job)))
+
+        askers = [threading.Thread(target=ask, args=(number,)) for number in range(streams)]
+        for asker in askers:
+            asker.start()
+        try:
+            for _ in range(kills):
+                self._kill(chance)
+        finally:
+            stop.set()
+            for asker in askers:
+                asker.join()
+        told = Counter[str]()
+        for request in self._upstream.get("/_requests").json():
+            told.update(set(re.findall(r"stock-\d+\.", json.dumps(request["messages"]))))
+        self._upstream.post("/_reset")
+        for job, what in seen:
+            self._judge(job, what, told[job["id"]])
+        log = self._server.log()
+        self.verdict.adopted, self.verdict.sealed = log.count('"client_adopted"'), log.count('"run_sealed"')
+
+    # kills
+
+    def _kill(self, chance: random.Random) -> None:
+        if chance.random() < 0.9:
+            wait_until(self._has_spare, "a spare", 60)
+        time.sleep(chance.uniform(0.0, 0.4))
+        verdict, old = self.verdict, server_pid(self._server)
+        verdict.in_flight += bool(self._active)
+        began = time.monotonic()
+        send(old, signal.SIGKILL)
+        verdict.kills += 1
+        if chance.random() < 0.15:  # again, while the next server starts or goes on with the answers
+            time.sleep(chance.uniform(0.0, 0.2))
+            for each in children(self._server.process.pid):
+                if each != old:
+                    send(each, signal.SIGKILL)
+                    verdict.kills += 1
+                    verdict.in_flight += bool(self._active)
+                    break
+        wait_until(lambda: self._serves(old), "the next server", 60)
+        verdict.back_ms.append((time.monotonic() - began) * 1000)
+
+    def _has_spare(self) -> bool:
+        """A child besides the server sleeps: it has its imports behind it."""
+        own = server_pid(self._server)
+        spares = [each for each in children(self._server.process.pid) if each != own]
+        for _ in range(4):
+            for spare in spares:
+                with suppress(OSError):
+                    if Path(f"/proc/{spare}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+                        return False
+            time.sleep(0.01)
+        return bool(spares)
+
+    def _serves(self, old: int) -> bool:
+        with suppress(OSError, ValueError):
+            pid = status(self._server)["server"]
+            return pid != old and pid in children(self._server.process.pid)
+        return False
+
+    # verdict
+
+    def _judge(self, job: Json, seen: Json, asked: int) -> None:
+        verdict, name = self.verdict, f"{job['client']}-{job['way']}"
+        effects = self._folder / f"{job['id']}effects"
+        lines = len(effects.read_text().splitlines()) if effects.exists() else 0
+        effects.unlink(missing_ok=True)
+        if not seen["begun"] and seen["error"]:
+            verdict.before[name] += 1
+            verdict.errors[seen["error"][:120]] += 1
+            if asked > 2 or lines > 1:
+                verdict.wrong.append(f"{job['id']} {name}: {BEFORE}, and work was repeated ({asked}, {lines})")
+            return
+        verdict.answers[name] += 1
+        verdict.pauses.append(seen["pause"])
+        found = {
+            "it was cut": seen["whole"],
+            "its text is another": not seen["whole"]
+            or self._text(job, seen) == self._script[job["client"], job["way"]],
+            "its bytes are not those of the replay": not seen["whole"] or self._replays(job, seen),
+            "the model was asked again": asked == 2,
+            "the tool ran twice": lines <= 1,
+        }
+        for what, right in found.items():
+            if not right:
+                verdict.wrong.append(f"{job['id']} {name}: {what}: {str(seen)[-700:]} asked={asked}")
+
+    def _text(self, job: Json, seen: Json) -> str:
+        if "raw" not in seen:
+            return str(seen["text"])
+        try:
+            return TEXTS[job["way"]](seen["raw"])
+        except (AssertionError, ValueError, LookupError) as error:
+            return f"not a whole answer: {error!r}"
+
+    def _replays(self, job: Json, seen: Json) -> bool:
+        """Compare with a stream of the same run that nobody disturbed."""
+        kind = job["way"]
+        if "raw" not in seen or kind not in ("chat-stored", "responses", "run"):
+            return True
+        path = seen["path"]
+        if kind != "run":
+            found = re.search(rb'"id":"((?:chatcmpl|resp)[-_][0-9a-f]+)"', seen["raw"])
+            assert found is not None
+            path = f"{path}/{found[1].decode()}?stream=true"
+        words = ["curl", "-sS", "-N", self._server.url + path, "-H", f"Authorization: Bearer {KEY}"]
+        again = subprocess.run(words, capture_output=True, check=False, timeout=60).stdout
+        return without_keepalives(again) == without_keepalives(seen["raw"])
+
+    def stop(self) -> None:
+        for client, _ in self._clients.values():
+            if isinstance(client, Worker):
+                client.stop()
+
+
+def without_keepalives(raw: bytes) -> bytes:
+    return raw.replace(KEEPALIVE, b"")
+
+
+def events(raw: bytes) -> list[Any]:
+    lines = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
+    return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+def _chat(raw: bytes) -> str:
+    assert raw.endswith(b"data: [DONE]\n\n")
+    choices = [event["choices"][0] for event in events(raw) if event.get("choices")]
+    return "".join(each["delta"].get("content") or "" for each in choices)
+
+
+def _responses(raw: bytes) -> str:
+    seen = events(raw)
+    assert [each["sequence_number"] for each in seen] == list(range(len(seen))), "its numbers have gaps"
+    return "".join(each["delta"] for each in seen if each["type"] == "response.output_text.delta")
+
+
+def _messages(raw: bytes) -> str:
+    deltas = [event["delta"] for event in events(raw) if event["type"] == "content_block_delta"]
+    assert events(raw)[-1]["type"] == "message_stop"
+    return "".join(delta.get("text", "") for delta in deltas)
+
+
+def _runs(raw: bytes) -> str:
+    return "".join(event.get("delta", "") for event in events(raw) if event["event"] == "message.delta")
+
+
+TEXTS: dict[str, Callable[[bytes], str]] = {
+    "chat": _chat,
+    "chat-stored": _chat,
+    "responses": _responses,
+    "messages": _messages,
+    "run": _runs,
+    "wait-chat": lambda raw: str(json.loads(raw)["choices"][0]["message"]["content"]),
+    "wait-responses": lambda raw: str(json.loads(raw)["output"][-1]["content"][0]["text"]),
+}
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What a storm is like. It ends early where so much is wrong. `bug`: a planted one. `node`: the folder of the npm
+    package openai."""
+
+    kills: int
+    seed: int = 1
+    streams: int = 10
+    node: str = ""
+    bug: str = ""
+    most_wrong: int = 20
+
+
+def storm(folder: Path, weather: Weather) -> Stock:
+    """A storm."""
+    upstream = start_upstream(folder / "upstream")
+    settings = {
+        "NINELIVES_SERVER_KEEP_CALLS": "true",
+        "NINELIVES_SERVER_KEEP_CLIENTS": "true",
+        "NINELIVES_LIMITS_KEEPALIVE_S": "0.2",  # some in every tool
+    }
+    server = start_supervised(folder, upstream.url, weather.bug, **settings)
+    chance = random.Random(weather.seed)
+    made: StockStorm | None = None
+    try:
+        made = StockStorm(server, upstream, folder, weather.node)
+        while made.verdict.kills < weather.kills and len(made.verdict.wrong) < weather.most_wrong:
+            made.batch(weather.streams, min(25, weather.kills - made.verdict.kills), chance)
+            sys.stderr.write("\n".join((made.verdict.show(), *made.verdict.wrong[-3:])) + "\n")
+    finally:
+        if made is not None:
+            made.stop()
+        server.stop()
+        upstream.process.stop()
+    return made.verdict
+
+
+def main() -> None:
+    """Kill, print, and end with 1 where something was wrong."""
+    options = argparse.ArgumentParser(prog="tests.supervisor.stock_clients")
+    options.add_argument("--kills", type=int, default=200)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--streams", type=int, default=10)
+    options.add_argument("--node", default="", help="folder of the npm package openai")
+    options.add_argument("--bug", default="")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="stock-clients-") as folder:
+        verdict = storm(Path(folder), Weather(given.kills, given.seed, given.streams, given.node, given.bug))
+    print(verdict.show(), *verdict.wrong[:20], sep="\n")
+    print(*verdict.errors.most_common(12), sep="\n")
+    print(Counter(each.split(": ", 2)[1] for each in verdict.wrong))
+    raise SystemExit(bool(verdict.wrong))
+
+
+if __name__ == "__main__":
+    main()

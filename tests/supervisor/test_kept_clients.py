@@ -1,0 +1,224 @@
+"""Clients in the custody of the supervisor (server.keep_clients): the server is killed, or swapped, while it answers,
+and the same HTTP response goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.story.server import KEY, Server, Upstream, start_supervised, start_upstream, wait_until
+from tests.supervisor.test_supervisor import children, command, has_spare, kill_server, send, server_pid
+
+pytestmark = pytest.mark.xdist_group("processes")
+SETTINGS = {"NINELIVES_SERVER_KEEP_CALLS": "true", "NINELIVES_SERVER_KEEP_CLIENTS": "true"}
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
+    made = start_upstream(tmp_path_factory.mktemp("upstream"))
+    yield made
+    made.process.stop()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iterator[Server]:
+    made = start_supervised(tmp_path_factory.mktemp("server"), upstream.url, **SETTINGS)
+    yield made
+    assert made.stop() == 0, made.log()
+
+
+class Caller:
+    """A plain HTTP client on one socket, which sees every byte."""
+
+    def __init__(self, server: Server, path: str, body: dict[str, Any], key: str = KEY) -> None:
+        self._sock = socket.create_connection(("127.0.0.1", server.client.port))
+        self.seen = b""
+        self.ended = threading.Event()
+        self.ask(path, body, key)
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def ask(self, path: str, body: dict[str, Any] | None, key: str = KEY) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        self._sock.sendall(head.encode() + data)
+
+    def _read(self) -> None:
+        try:
+            while piece := self._sock.recv(65536):
+                self.seen += piece
+        except OSError:
+            self.seen += b""
+        self.ended.set()
+
+    def sees(self, what: bytes) -> None:
+        try:
+            wait_until(lambda: what in self.seen or self.ended.is_set(), f"{what!r}", 60)
+        finally:
+            assert what in self.seen, self.seen[-500:]
+
+    def leave(self) -> None:
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def whole(self) -> bytes:
+        """The body, when its last chunk has come."""
+        self.sees(b"\r\n0\r\n\r\n")
+        return dechunked(self.seen.partition(b"\r\n\r\n")[2])
+
+
+def dechunked(data: bytes) -> bytes:
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
+        if int(size, 16) == 0:
+            break
+    return body
+
+
+def chat(tag: str, tokens: int = 60, **more: Any) -> dict[str, Any]:
+    said = {"role": "user", "content": f"{tag} [[tokens={tokens} pace=0.02]]"}
+    return {"model": "m", "stream": True, "messages": [said], **more}
+
+
+def text_of(body: bytes) -> str:
+    frames = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
+    return "".join(each["choices"][0]["delta"].get("content") or "" for each in frames if each["choices"])
+
+
+def words(count: int) -> str:
+    return "".join(f"tok{number} " for number in range(count))
+
+
+def replay(server: Server, path: str) -> bytes:
+    call = ["curl", "-sS", "-N", server.url + path, "-H", f"Authorization: Bearer {KEY}"]
+    return subprocess.run(call, capture_output=True, check=True, timeout=60).stdout
+
+
+def test_a_stream_goes_on_after_kills_and_has_the_bytes_of_its_replay(server: Server, upstream: Upstream) -> None:
+    wait_until(lambda: has_spare(server), "a spare", 60)
+    caller = Caller(server, "/v1/chat/completions", chat("kept-stream.", 120, store=True))
+    for token in (b"tok9 ", b"tok60 "):
+        caller.sees(token)
+        kill_server(server)
+    body = caller.whole()
+    found = re.search(rb"chatcmpl-[0-9a-f]+", body)
+    assert found is not None
+    assert text_of(body) == words(120) and body.endswith(b"data: [DONE]\n\n")
+    assert body == replay(server, f"/v1/chat/completions/{found[0].decode()}?stream=true")
+    assert len(upstream.asked("kept-stream.")) == 1
+    caller.ask("/v1/models", None)  # the connection is as any other
+    caller.sees(b'"object":"list"')
+    caller.leave()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_post_that_waits_is_answered_after_a_kill(server: Server, upstream: Upstream, path: str) -> None:
+    tag = f"kept-wait{path[-6:].replace('/', '-')}."
+    asked = chat(tag, stream=False) if "chat" in path else {"input": f"{tag} [[tokens=60 pace=0.02]]"}
+    caller = Caller(server, path, asked)
+    wait_until(lambda: upstream.asked(tag), "the model to be asked")
+    kill_server(server)
+    caller.sees(b"tok59 ")
+    assert caller.seen.startswith(b"HTTP/1.1 200 OK\r\n") and caller.seen.count(b"HTTP/1.1") == 1
+    assert len(upstream.asked(tag)) == 1
+    caller.leave()
+
+
+@pytest.mark.long
+def test_a_second_kill_while_the_next_server_takes_over_changes_nothing(server: Server, upstream: Upstream) -> None:
+    wait_until(lambda: has_spare(server), "a spare", 60)
+    callers = [Caller(server, "/v1/chat/completions", chat(f"kept-twice{n}.", 100)) for n in range(4)]
+    for caller in callers:
+        caller.sees(b"tok5 ")
+    spare = next(each for each in children(server.process.pid) if each != server_pid(server))
+    kill_server(server)
+    send(spare, signal.SIGKILL)
+    for caller in callers:
+        assert text_of(caller.whole()) == words(100)
+        caller.leave()
+    assert all(len(upstream.asked(f"kept-twice{n}.")) == 1 for n in range(4))
+
+
+@pytest.mark.long
+def test_b6_a_client_that_left_while_there_was_no_server_has_left(server: Server, upstream: Upstream) -> None:
+    """Its run is not stored and ends with it, as it does where the server lives."""
+    caller = Caller(server, "/v1/chat/completions", chat("kept-left.", 3000) | {"store": False})
+    caller.sees(b"tok5 ")
+    before = upstream.stats()["closed_early"]
+    send(server_pid(server), signal.SIGKILL)
+    caller.leave()
+    wait_until(lambda: upstream.stats()["closed_early"] > before, "the model call to be dropped", 60)
+
+
+@pytest.mark.long
+def test_a_stream_that_went_on_ends_with_its_key(server: Server) -> None:
+    made = server.client.post("/api/keys", {"name": "short", "owner": "ann"}).json()
+    caller = Caller(server, "/v1/chat/completions", chat("kept-key.", 3000), made["key"])
+    caller.sees(b"tok5 ")
+    kill_server(server)
+    assert server.client.delete(f"/api/keys/{made['id']}").status == 200
+    assert caller.ended.wait(60) and not caller.seen.endswith(b"0\r\n\r\n")
+    caller.leave()
+
+
+def test_restart_under_streams_and_waiting_posts_cuts_none(server: Server, upstream: Upstream) -> None:
+    streams = [Caller(server, "/v1/chat/completions", chat(f"swap-stream{n}.", 150)) for n in range(8)]
+    waiting = [Caller(server, "/v1/chat/completions", chat(f"swap-wait{n}.", 150, stream=False)) for n in range(4)]
+    for caller in streams:
+        caller.sees(b"tok3 ")
+    wait_until(lambda: upstream.asked("swap-wait3."), "the model to be asked")
+    said = command(server, "restart")
+    assert said.returncode == 0, said.stderr
+    for caller in streams:
+        assert text_of(caller.whole()) == words(150)
+    for caller in waiting:
+        caller.sees(b"tok149 ")
+    for caller in (*streams, *waiting):
+        caller.leave()
+    tags = [*(f"swap-stream{n}." for n in range(8)), *(f"swap-wait{n}." for n in range(4))]
+    asked = [len(upstream.asked(tag)) for tag in tags]
+    assert asked == [1] * 12
+
+
+@pytest.mark.long
+def test_the_server_says_where_it_cannot_keep_clients(tmp_path: Path, upstream: Upstream) -> None:
+    bug = start_supervised(tmp_path, upstream.url, "no_tcp_info", **SETTINGS)
+    try:
+        assert "clients_not_kept" in bug.log()
+        caller = Caller(bug, "/v1/chat/completions", chat("not-kept.", 3000))
+        caller.sees(b"tok5 ")
+        kill_server(bug)
+        assert caller.ended.wait(30)
+        caller.leave()
+    finally:
+        assert bug.stop() == 0
+
+
+@pytest.mark.long
+def test_the_supervisor_holds_no_client_whose_answer_is_over(server: Server) -> None:
+    def sockets() -> int:
+        fds: Callable[[], Iterator[Path]] = Path(f"/proc/{server.process.pid}/fd").iterdir
+        return sum("socket:" in str(each.readlink()) for each in fds())
+
+    wait_until(lambda: has_spare(server), "a spare", 60)
+    before = sockets()
+    for number in range(5):
+        caller = Caller(server, "/v1/chat/completions", chat(f"over{number}.", 3))
+        caller.whole()
+        caller.leave()
+    wait_until(lambda: sockets() <= before, "the supervisor to let go")
