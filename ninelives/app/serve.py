@@ -172,10 +172,7 @@ class Foreground:
         async def drain() -> None:
             for engine in draining:
                 self._say(stop_line(*engine.under_way(), limits.drain_s))
-                if self._supervised is not None and self._supervised.leaving and (custody or self._connections):
-                    return await self._leave(engine, custody)
-                follows = shared and not serving.handed_on  # a successor listens only when this process has ended
-                await engine.drain(limits.drain_s, limits.notice_s or 0.0, follows=follows)
+                await self._drain(engine, serving, custody)
 
         starting = StartingApp()
         longest_s, frame_bytes = limits.stop_s + 5.0, limits.body_bytes + FRAME_SLACK
@@ -212,13 +209,16 @@ class Foreground:
         with self._published(address.local, log), _renewing(tls, log):
             return await self._until_stopped(serving, running, built, log, address.url, name)
 
-    async def _leave(self, engine: Engine, custody: ClientCustody | None) -> None:
+    async def _drain(self, engine: Engine, serving: Serving, custody: ClientCustody | None) -> None:
         """Stop the work. Where a successor waits, it goes on with model calls and clients that are kept."""
-        successor, calls = self._supervised is not None and self._supervised.leaving, self._connections
-        if successor and calls is not None:
+        limits, shared, calls = self._loaded.settings.limits, self._loaded.settings.store.shared, self._connections
+        if not serving.handed_on or (custody is None and calls is None):
+            follows = shared and not serving.handed_on  # a successor listens only when this process has ended
+            return await engine.drain(limits.drain_s, limits.notice_s or 0.0, follows=follows)
+        if calls is not None:
             calls.leave()
-        await engine.park(self._loaded.settings.limits.drain_s, keeps_calls=successor and calls is not None)
-        if successor and custody is not None:
+        await engine.park(limits.drain_s, keeps_calls=calls is not None)
+        if custody is not None:
             custody.leave()
         engine.readers.cut()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -105,7 +106,8 @@ class Relay:
             self.server.transport.write(data)
 
     def asked(self, data: bytes) -> None:
-        """Bytes of the server."""
+        """Bytes of the server. What it said on its line before them counts first: it named the call there."""
+        self._calls.listen()
         if self.upstream is not None:
             self.upstream.write(data)
 
@@ -158,7 +160,9 @@ class Relay:
 class Calls:
     """All relays of a supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, listen: Callable[[], None]) -> None:
+        """`listen` reads all that servers have said on their lines."""
+        self.listen = listen
         self.relays: dict[tuple[int, int], Relay] = {}
         self.held_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()

@@ -78,7 +78,7 @@ class Supervisor:
         """`_again`: one more swap was asked for during a swap, whose successor may have the code of before."""
         self._restarts = self._swaps = self._quick = self._failed = self._spares_failed = self._swaps_failed = 0
         self._began = 0.0
-        self._calls = Calls()
+        self._calls = Calls(self._listen)
         self._clients = Clients()
         self._last = ""
         self._status: Path | None = None
@@ -153,8 +153,17 @@ class Supervisor:
 
     def _watched(self, child: ServerProcess) -> ServerProcess:
         child.line.sock.setblocking(False)
-        self._loop.add_reader(child.line.sock, self._read, child)
+        self._loop.add_reader(child.line.sock, self._read_all, child)
         return child
+
+    def _listen(self) -> None:
+        if self._server is not None:
+            self._read_all(self._server)
+
+    def _read_all(self, child: ServerProcess) -> None:
+        """Obey all that a process has said so far."""
+        while self._read(child):
+            continue
 
     def _read(self, child: ServerProcess) -> bool:
         """Obey one message. False where there is none."""
@@ -229,8 +238,7 @@ class Supervisor:
         for name in ("_server", "_spare", "_next"):
             child: ServerProcess | None = getattr(self, name)
             if child is not None and child.pid == pid:
-                while self._read(child):  # its last words: calls and clients that it gave or released
-                    continue
+                self._read_all(child)  # its last words: calls and clients that it gave or released
                 self._loop.remove_reader(child.line.sock)
                 child.line.close()
                 setattr(self, name, None)

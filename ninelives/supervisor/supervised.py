@@ -55,8 +55,6 @@ class Supervised:
         self._memory = memory
         self.restarts = 0
         """How many servers of this supervisor came before."""
-        self.leaving = False
-        """A successor waits to take over."""
         self._held: list[str] = []
         self._left: list[tuple[dict[str, Any], int]] = []
 
@@ -117,7 +115,6 @@ class Supervised:
             if "now" in message:
                 os._exit(1)
             if "leave" in message:
-                self.leaving = True
                 server.stop_listening()
             if ("stop" in message or "leave" in message) and not server.stopping:
                 server.stop()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ninelives.supervisor.calls import Calls, Relay
 from tests.story.server import Server, Upstream, start_supervised, start_upstream, wait_until
 from tests.supervisor.test_supervisor import has_spare, kill_server
 
@@ -66,6 +67,26 @@ def wait_for_deltas(server: Server, response: str, count: int) -> None:
         if seen >= count:
             break
     stream.leave()
+
+
+def test_a_request_goes_out_after_its_call_was_named() -> None:
+    """The name comes on the control line, the request on a socket of its own. Where the line was read later, the head of
+    the answer was not kept."""
+    told: list[object] = []
+
+    class Wire:
+        def write(self, data: bytes) -> None:
+            told.append(data)
+
+    def listen() -> None:
+        calls.obey(1, {"begin": 7, "call": "run:0"}, [])
+        told.append(relay.call)
+
+    calls = Calls(listen)
+    relay = calls.relays[1, 7] = Relay(calls, (1, 7))
+    relay.upstream = Wire()  # type: ignore[assignment]
+    relay.asked(b"POST")
+    assert told == ["run:0", b"POST"]
 
 
 @pytest.mark.parametrize("kills", [1, 2])

@@ -96,6 +96,7 @@ def chat(tag: str, tokens: int = 60, **more: Any) -> dict[str, Any]:
 
 def text_of(body: bytes) -> str:
     frames = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
+    assert all("choices" in each for each in frames), frames[-3:]
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in frames if each["choices"])
 
 
