@@ -70,8 +70,8 @@ def wait_for_deltas(server: Server, response: str, count: int) -> None:
 
 
 def test_a_request_goes_out_after_its_call_was_named() -> None:
-    """The name comes on the control line, the request on a socket of its own. Where the line was read later, the head of
-    the answer was not kept."""
+    """The name comes on the control line, the request on a socket of its own. Where the line was read later, the head
+    of the answer was not kept."""
     told: list[object] = []
 
     class Wire:
