@@ -37,6 +37,8 @@ class AdoptedAnswers:
         request = Request(scope, receive, send)
         response = await self._response(kept, request, how, left)
         await response(scope, receive, send)
+        if left.fault:
+            self._log.warning("client_cut", request_id=kept.request_id, run=kept.run, why=left.fault)
 
     async def _response(self, kept: KeptRequest, request: Request, how: Answering, left: KeptStream) -> ASGIApp:
         ticket = _ticket(kept)

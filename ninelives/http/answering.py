@@ -123,6 +123,7 @@ def keep_client(request: Request, ticket: Ticket, how: Answering, *, stream: boo
         state["key"].id,
         state["request_id"],
         state["trace"],
+        state["remote"],
         scope["path"],
         tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers),
     )

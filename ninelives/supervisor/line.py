@@ -45,7 +45,7 @@ class ControlLine:
     def receive(self) -> tuple[Message, list[int]]:
         """The next message and its descriptors. Raises LineEnded; BlockingIOError where the line does not block."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.sock, MOST_BYTES, MOST_FDS)
+            data, fds, _, _ = socket.recv_fds(self.sock, MOST_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError as error:
             raise LineEnded from error
         if not data:

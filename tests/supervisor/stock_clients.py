@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,7 +154,8 @@ class Curl:
 class StockStorm:
     """One server, killed again and again under stock clients."""
 
-    def __init__(self, server: Server, upstream: Upstream, folder: Path, node: str) -> None:
+    def __init__(self, server: Server, upstream: Upstream, folder: Path, weather: Weather) -> None:
+        node = weather.node
         self._server, self._upstream, self._folder = server, upstream, folder
         self._clients: dict[str, tuple[Any, tuple[str, ...]]] = {
             "curl": (Curl(server), CURL),
@@ -162,7 +164,8 @@ class StockStorm:
         if node:
             program = str(ROOT / "tests/supervisor/sdk_client.mjs")
             self._clients["node"] = (Worker(["node", program, node], folder / "node.log"), NODE)
-        self.ways = [(client, way) for client, (_, ways) in self._clients.items() for way in ways]
+        every = [(client, way) for client, (_, ways) in self._clients.items() for way in ways]
+        self.ways = [each for each in every if "-".join(each) in weather.only or not weather.only]
         self._count = 0
         self._active: set[str] = set()
         self.verdict = Stock()
@@ -368,6 +371,8 @@ class Weather:
     streams: int = 10
     node: str = ""
     bug: str = ""
+    only: tuple[str, ...] = ()
+    """The ways of asking, such as curl-chat. Empty: all."""
     most_wrong: int = 20
 
 
@@ -383,7 +388,7 @@ def storm(folder: Path, weather: Weather) -> Stock:
     chance = random.Random(weather.seed)
     made: StockStorm | None = None
     try:
-        made = StockStorm(server, upstream, folder, weather.node)
+        made = StockStorm(server, upstream, folder, weather)
         while made.verdict.kills < weather.kills and len(made.verdict.wrong) < weather.most_wrong:
             made.batch(weather.streams, min(25, weather.kills - made.verdict.kills), chance)
             sys.stderr.write("\n".join((made.verdict.show(), *made.verdict.wrong[-3:])) + "\n")
@@ -403,9 +408,17 @@ def main() -> None:
     options.add_argument("--streams", type=int, default=10)
     options.add_argument("--node", default="", help="folder of the npm package openai")
     options.add_argument("--bug", default="")
+    options.add_argument("--only", default="", help="ways of asking, such as curl-chat,node-chat")
+    options.add_argument("--log", help="where the log of the server is left")
     given = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="stock-clients-") as folder:
-        verdict = storm(Path(folder), Weather(given.kills, given.seed, given.streams, given.node, given.bug))
+        only = tuple(filter(None, given.only.split(",")))
+        weather = Weather(given.kills, given.seed, given.streams, given.node, given.bug, only)
+        try:
+            verdict = storm(Path(folder), weather)
+        finally:
+            if given.log:
+                shutil.copy(Path(folder) / "server.err", given.log)
     print(verdict.show(), *verdict.wrong[:20], sep="\n")
     print(*verdict.errors.most_common(12), sep="\n")
     print(Counter(each.split(": ", 2)[1] for each in verdict.wrong))

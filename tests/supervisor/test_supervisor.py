@@ -21,6 +21,7 @@ from threading import Thread
 
 import pytest
 
+from ninelives.supervisor.line import ControlLine
 from tests.story.server import KEY, ROOT, Server, Upstream, start_server, start_supervised, start_upstream, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -217,6 +218,16 @@ def test_no_tool_inherits_the_control_line_or_the_listening_socket(server: Serve
     said = fds()
     assert "/dev/null" in said or "pipe:" in said
     assert "socket:" not in said and "_NINELIVES" not in said, said
+
+
+def test_no_descriptor_that_comes_over_the_line_is_inherited() -> None:
+    """A spare that had a client's socket would keep its connection open for ever."""
+    ours, theirs = ControlLine.pair()
+    with ours.sock, theirs.sock, socket.socket() as given:
+        ours.send({"client": 1}, given.fileno())
+        (fd,) = theirs.receive()[1]
+        assert not os.get_inheritable(fd)
+        os.close(fd)
 
 
 def test_when_memory_is_short_the_supervisor_goes_last_and_a_tool_first(server: Server) -> None:

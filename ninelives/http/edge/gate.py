@@ -190,7 +190,8 @@ class Gate:
         at again: a connection whose key has ended is cut."""
         state, kept = scope["state"], KeptRequest.read(scope["state"]["note"])
         scope["path"] = kept.path
-        state.update(request_id=kept.request_id, trace=kept.trace, key=None, audit=self._rules.audit)
+        known = {"request_id": kept.request_id, "trace": kept.trace, "remote": kept.remote}
+        state.update(known, key=None, audit=self._rules.audit)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
         answer = _GatedAnswer(send, STYLES.get(kept.path[:STYLE_CHARS], OPENAI), headers, state)
         key = self._keyring.named(kept.key)

@@ -59,6 +59,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     key: str
     request_id: str
     trace: str
+    remote: str
     path: str
     headers: tuple[tuple[str, str], ...]
     """The headers of the gate."""
@@ -169,6 +170,9 @@ def bytes_of(word: int) -> int:
 class KeptTransport:
     """Stands in for the transport of an answer whose client is kept."""
 
+    fault = ""
+    """Why this client was cut: see AdoptedTransport."""
+
     def __init__(self, transport: Any, custody: Custody, slot: int) -> None:
         self.transport = transport
         self._custody = custody
@@ -253,6 +257,7 @@ class AdoptedTransport(KeptTransport):
         self._rest = bytearray()
         """What was handed over, and the kernel did not take."""
         self._proven = False
+        self.fault = ""
         if taken > self._told:
             self._fail()
         elif not self._told:
@@ -306,6 +311,7 @@ class AdoptedTransport(KeptTransport):
 
     def _fail(self) -> None:
         """The answer is another than the one that was begun: the client must not see a byte of it."""
+        self.fault = self.fault or f"{self._skip} of {self._told} bytes were sent; another answer at byte {self._total}"
         self._rest.clear()
         self._told = -1
         self.transport.abort()
@@ -343,6 +349,11 @@ class KeptStream:
         self._cycle_of = cycle_of
         self._transport = transport
         self.standing = standing
+
+    @property
+    def fault(self) -> str:
+        """Why the client was cut, if the answer is not the one that was begun."""
+        return self._transport.fault
 
     def begin(self) -> None:
         """The answer is a stream. Call it before its head is sent."""
