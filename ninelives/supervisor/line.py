@@ -4,6 +4,7 @@ socket that only the two hold, and noticing that the other end is gone. Refuses 
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any
 
@@ -45,9 +46,11 @@ class ControlLine:
     def receive(self) -> tuple[Message, list[int]]:
         """The next message and its descriptors. Raises LineEnded; BlockingIOError where the line does not block."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.sock, MOST_BYTES, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+            data, fds, _, _ = socket.recv_fds(self.sock, MOST_BYTES, MOST_FDS)  # it ignores flags (CPython 3.11)
         except ConnectionResetError as error:
             raise LineEnded from error
+        for fd in fds:
+            os.set_inheritable(fd, False)
         if not data:
             raise LineEnded
         message: Message = json.loads(data)
