@@ -38,7 +38,7 @@ MAX_PROGRESS = 200
 """Progress messages of one call. Later ones are dropped."""
 PROGRESS_CHARS = 1000
 Steps = AsyncGenerator[e.AnyEvent, None]
-Request = tuple[tuple[Message, ...], tuple[dict[str, object], ...], dict[str, object]]
+Request = tuple[Sequence[Message], tuple[dict[str, object], ...], dict[str, object]]
 """Messages, tools and options."""
 
 

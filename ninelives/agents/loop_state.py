@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from ninelives.agents.base import Turn
 from ninelives.core import events as e
 from ninelives.core.context import text_tokens
-from ninelives.core.history import ask_messages, output_messages, spoken, text_of
+from ninelives.core.history import Transcript, ask_messages, output_messages, spoken, text_of
 from ninelives.core.hosts import hosts_in
 from ninelives.core.ids import call_id
 from ninelives.core.rope import join
-from ninelives.core.spec import Message, Spec
+from ninelives.core.spec import Spec
 from ninelives.core.state import Facts, RunState, apply
 from ninelives.core.table import Phase
 from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
@@ -106,9 +106,10 @@ class LoopState:
         state, facts = self.run_state, self.facts
         return apply(state, e.Entry(facts.run, state.seq + 1, facts.updated_at, facts.attempt, fact))
 
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> Transcript:
         """What the model is told."""
-        return (*self._before, *output_messages(spoken(self.facts), self.facts.results))
+        said = output_messages(spoken(self.facts), self.facts.results)
+        return self._before.plus(said) if said else self._before
 
     def names_host(self, host: str) -> bool:
         """Whether a message of the user names this host, with or without `www.`."""

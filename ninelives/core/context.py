@@ -75,11 +75,11 @@ def _cost(message: Message) -> int:
     return len(msgspec.json.encode(rest)) // 4 + 4 + IMAGE_TOKENS * images
 
 
-def fit(messages: Sequence[Message], budget: int, truncation: str) -> tuple[Message, ...]:
+def fit(messages: Sequence[Message], budget: int, truncation: str) -> Sequence[Message]:
     """The messages, shortened to the budget. Raises AgentError where that is impossible or was not asked for."""
     costs = [_cost(message) for message in messages] if budget > 0 else []
     if sum(costs) <= budget or budget <= 0:
-        return tuple(messages)
+        return messages
     if truncation != "auto":
         raise AgentError(
             "context_length_exceeded",

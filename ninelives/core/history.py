@@ -4,17 +4,66 @@ turns are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import overload
+
+import msgspec
+from msgspec import Raw
 
 from ninelives.core.context import shown_to_model
 from ninelives.core.events import MessageCompleted, SteerApplied, ToolFinished
-from ninelives.core.spec import Message, Spec
+from ninelives.core.spec import NO_MESSAGES, Message, Piece, Spec, json_list
 from ninelives.core.state import Facts, RunState
 
 SYSTEM_ROLES = ("system", "developer")
-
-
+_NO_PROMPT = re.compile(rb'\A\[\{(?:"content":"(?:[^"\\]++|\\.)*+",)?"role":"(?:user|assistant|tool|function)"')
+"""The start of JSON messages of which the first is surely no system prompt."""
 Spoken = MessageCompleted | SteerApplied
+
+
+class Transcript(Sequence[Message]):
+    """The messages for a model. What a request brought along stays JSON in the middle, because there may be thousands
+    of messages. It is decoded when somebody looks at one."""
+
+    __slots__ = ("_all", "after", "before", "middle")
+
+    def __init__(self, before: Sequence[Message], middle: Raw = NO_MESSAGES, after: Sequence[Message] = ()) -> None:
+        self.before = before
+        self.middle = middle
+        self.after = after
+        self._all: tuple[Message, ...] | None = None
+
+    def plus(self, more: Sequence[Message]) -> Transcript:
+        """This and more messages."""
+        return Transcript(self.before, self.middle, (*self.after, *more))
+
+    def json(self) -> list[Piece]:
+        """All of it as one JSON list, in pieces."""
+        if self.middle is NO_MESSAGES:
+            return [msgspec.json.encode((*self.before, *self.after))]
+        return json_list(msgspec.json.encode(self.before), self.middle, msgspec.json.encode(self.after))
+
+    def _messages(self) -> tuple[Message, ...]:
+        if self._all is None:
+            middle = msgspec.json.decode(self.middle) if self.middle is not NO_MESSAGES else ()
+            self._all = (*self.before, *middle, *self.after)
+        return self._all
+
+    @overload
+    def __getitem__(self, n: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, n: slice) -> tuple[Message, ...]: ...
+
+    def __getitem__(self, n: int | slice) -> Message | tuple[Message, ...]:
+        return self._messages()[n]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages())
+
+    def __len__(self) -> int:
+        return len(self._messages())
 
 
 def spoken(facts: Facts) -> list[Spoken]:
@@ -53,21 +102,20 @@ def output_messages(spoken: Iterable[Spoken], results: Mapping[str, ToolFinished
 
 
 def turn_messages(state: RunState) -> list[Message]:
-    """The whole turn, as it is stored for the next one."""
-    spec = state.facts.accepted.spec
-    return [*spec.history, *spec.input, *output_messages(spoken(state.facts), state.facts.results)]
+    """The whole turn."""
+    return [*state.facts.accepted.spec.history, *new_messages(state)]
 
 
-def split_turn(
-    messages: Sequence[Message], *, prompts: bool = True
-) -> tuple[str | None, Sequence[Message], Sequence[Message]]:
+def new_messages(state: RunState) -> list[Message]:
+    """The turn without the history that its request brought along."""
+    return [*state.facts.accepted.spec.input, *output_messages(spoken(state.facts), state.facts.results)]
+
+
+def split_turn(messages: Sequence[Message]) -> tuple[str | None, list[Message], list[Message]]:
     """Split a resent conversation into system text, history and new turn. The new turn begins after the last assistant
-    message. Where nothing follows that message, it is the turn itself (a prefill). `prompts` is False where the caller
-    knows that there are no system messages."""
-    rest, system = messages, list[str]()
-    if prompts:
-        rest = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
-        system = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
+    message. Where nothing follows that message, it is the turn itself (a prefill)."""
+    rest = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
+    system = [text_of(message.get("content")) for message in messages if message.get("role") in SYSTEM_ROLES]
     begins = len(rest)
     while begins and rest[begins - 1].get("role") != "assistant":
         begins -= 1
@@ -125,10 +173,12 @@ def paired(earlier: Sequence[Message], given: Sequence[Message]) -> tuple[Messag
     return tuple(kept)
 
 
-def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) -> list[Message]:
+def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) -> Transcript:
     """The messages before those of the run itself: prompts, earlier turns, the new input."""
     layers = [layer for layer in (profile_prompt, spec.instructions) if layer]
-    messages = [*earlier, *spec.history, *spec.input]
+    middle, messages, after = spec.history_json, [*earlier], spec.input
+    if not spec.has_history or not _NO_PROMPT.match(middle):
+        middle, messages, after = NO_MESSAGES, [*messages, *spec.history, *spec.input], ()
     begins = 0
     while begins < len(messages) and messages[begins].get("role") in SYSTEM_ROLES:
         if not isinstance(messages[begins].get("content"), str):
@@ -137,4 +187,4 @@ def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) ->
     # Leading prompts become one message: the templates of many models take a system message at the start only.
     layers += [text for message in messages[:begins] if (text := text_of(message["content"]))]
     prompt: list[Message] = [{"role": "system", "content": "\n\n".join(layers)}] if layers else []
-    return prompt + messages[begins:]
+    return Transcript(prompt + messages[begins:], middle, after)

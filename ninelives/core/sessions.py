@@ -22,6 +22,7 @@ FRONT_END_SESSION = "owui-"
 TEXT_BYTES = 64 * 1024
 """How much of a turn a search looks through."""
 PREVIEW_CHARS = 120
+_SPEAKERS: dict[object, str] = {role: f"\0\0{role}\0" for role in ("user", "assistant")}
 HASH_CHARS = 64 * 1024
 """How much is hashed at once."""
 MARKS = (">>>", "<<<")
@@ -71,10 +72,11 @@ def turn_of(state: RunState) -> SessionTurn:
     facts = state.facts
     spec, resolved = facts.accepted.spec, facts.accepted.resolved
     session = resolved.session or ""
+    history = spec.history
     said = [*spec.input, *output_messages(facts.messages, facts.results)] if state.ended else list(spec.input)
     before = after = ("", "")
     if not is_one_chat(session) and not resolved.remember and resolved.previous is None:
-        before, *ended = marks_after(session, spec.history, *([said] if state.ended else []))
+        before, *ended = marks_after(session, history, *([said] if state.ended else []))
         after = ended[0] if ended else after
     return SessionTurn(
         owner=facts.accepted.owner,
@@ -88,10 +90,10 @@ def turn_of(state: RunState) -> SessionTurn:
         previous=resolved.previous,
         source="open-webui" if session.startswith(FRONT_END_SESSION) else spec.dialect,
         model=spec.model,
-        preview=preview_of(chain(spec.history, spec.input)),
+        preview=preview_of(chain(history, spec.input)),
         text=searchable(said),
         messages=len(said),
-        earlier=len(spec.history),
+        earlier=len(history),
         input_tokens=facts.usage.input_tokens,
         output_tokens=facts.usage.output_tokens,
         before=before,
@@ -167,8 +169,8 @@ def marks_after(session: str, *parts: Iterable[Message]) -> list[tuple[str, str]
     marks: list[tuple[str, str]] = []
     for messages in parts:
         said = [(message.get("role"), text_of(message.get("content")).strip()) for message in messages]
-        everybody.add((f"{role}\0", text) for role, text in said if role in ("user", "assistant") and text)
-        user.add(("", text) for role, text in said if role == "user" and text)
+        everybody.add([(_SPEAKERS[role], text) for role, text in said if text and role in ("user", "assistant")])
+        user.add([("\0\0", text) for role, text in said if text and role == "user"])
         marks.append((everybody.value(), user.value()))
     return marks
 
@@ -180,19 +182,26 @@ class _Mark:
         self._hash = hashlib.blake2b(f"{kind}\0\0{session}".encode("utf-8", "replace"), digest_size=16)
         self._empty = True
 
-    def add(self, said: Iterable[tuple[str, str]]) -> None:
+    def add(self, said: Sequence[tuple[str, str]]) -> None:
         """What was said next, each text with what stands before it. A long text is not copied as a whole."""
+        self._empty = self._empty and not said
         parts: list[str] = []
         size = 0
-        for before, text in said:
-            self._empty = False
+        for pair in said:
+            size += len(pair[1])
+            if size <= HASH_CHARS:
+                parts += pair
+                continue
+            self._update("".join(parts))
+            before, text = pair
+            self._update(before)
             for start in range(0, len(text), HASH_CHARS):
-                parts += ("" if start else f"\0\0{before}", text[start : start + HASH_CHARS])
-                size += len(parts[-1])
-                if size > HASH_CHARS:
-                    self._hash.update("".join(parts).encode("utf-8", "replace"))
-                    parts, size = [], 0
-        self._hash.update("".join(parts).encode("utf-8", "replace"))
+                self._update(text[start : start + HASH_CHARS])
+            parts, size = [], 0
+        self._update("".join(parts))
+
+    def _update(self, text: str) -> None:
+        self._hash.update(text.encode("utf-8", "replace"))
 
     def value(self) -> str:
         return "" if self._empty else self._hash.hexdigest()

@@ -4,10 +4,11 @@ two requests count as the same (G4). Refuses to know: how a dialect spells its f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import Raw
 
 ToolItems = Literal["function_call", "mcp_call"]
 ToolProgress = Literal["compatible", "bare", "off"]
@@ -24,6 +25,25 @@ Strategy = Literal["reject", "enqueue", "interrupt", "steer"]
 """What happens to a request while another run of its conversation or session is active (C7)."""
 Message = dict[str, object]
 """A message in the form of Chat Completions: the one form in which history is kept and sent upstream."""
+Piece = bytes | memoryview
+NO_MESSAGES = Raw(b"[]")
+_messages = msgspec.json.Decoder(tuple[Message, ...])
+canonical_json = msgspec.json.Encoder(order="sorted").encode
+"""The form of a fingerprint."""
+
+
+def messages_json(messages: Sequence[object]) -> Raw:
+    """Messages as canonical JSON. So a long conversation is encoded once for all uses."""
+    return Raw(canonical_json(messages)) if messages else NO_MESSAGES
+
+
+def json_list(*lists: Raw | bytes) -> list[Piece]:
+    """One JSON list with the elements of these lists, in pieces. Long lists are not copied."""
+    pieces: list[Piece] = []
+    for each in lists:
+        if len(each) > len(b"[]"):
+            pieces += (b"," if pieces else b"[", memoryview(each)[1:-1])
+    return [*pieces, b"]"] if pieces else [b"[]"]
 
 
 class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -34,8 +54,9 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     model: str
     input: tuple[Message, ...] = ()
     """The new turn, as chat messages."""
-    history: tuple[Message, ...] = ()
-    """Earlier messages in the request (chat resends all; runs have conversation_history)."""
+    history_json: Raw = msgspec.field(default=NO_MESSAGES, name="history")
+    """Earlier messages in the request (chat resends all; runs have conversation_history), as JSON. There may be
+    thousands, and on their way to journal and model nobody looks into them. Made by messages_json()."""
     instructions: str | None = None
     sampling: dict[str, object] = {}
     """Fields that go to the upstream unchanged (temperature, stop, response_format ...)."""
@@ -72,9 +93,20 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     items: tuple[dict[str, object], ...] = ()
     """The input in the dialect's own form, for GET input_items."""
 
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """Earlier messages in the request. They are decoded on each call."""
+        return _messages.decode(self.history_json) if self.has_history else ()
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the request brought earlier messages."""
+        return len(self.history_json) > len(NO_MESSAGES)
+
     def for_readers(self) -> Spec:
         """All but what can be long and no frame shows: what is kept of a request for as long as somebody reads."""
-        return msgspec.structs.replace(self, input=(), history=(), items=(), instructions=None, client_tools=())
+        less = {"input": (), "history_json": NO_MESSAGES, "items": (), "instructions": None, "client_tools": ()}
+        return msgspec.structs.replace(self, **less)
 
 
 def keeps_content(kept: Kept) -> bool:
@@ -82,23 +114,24 @@ def keeps_content(kept: Kept) -> bool:
     return kept in ("stored", "hours")
 
 
-SHORT_MESSAGES, SHORT_TEXT = 32, 8192
+SHORT_MESSAGES, SHORT_TEXT, SHORT_HISTORY = 32, 8192, 65_536
 
 
 def is_short(spec: Spec) -> bool:
     """Whether to encode or hash a request takes no time to speak of. Longer ones are left to a thread."""
-    messages = (*spec.history[:SHORT_MESSAGES], *spec.input)
-    if len(messages) > SHORT_MESSAGES or len(spec.instructions or "") > SHORT_TEXT:
+    if len(spec.history_json) > SHORT_HISTORY or len(spec.input) > SHORT_MESSAGES:
         return False
-    texts = [message.get("content") or "" for message in messages]
+    if len(spec.instructions or "") > SHORT_TEXT:
+        return False
+    texts = [message.get("content") or "" for message in spec.input]
     return all(isinstance(text, str) and len(text) <= SHORT_TEXT for text in texts) and not spec.client_tools
 
 
 def forked_spec(spec: Spec, earlier: Iterable[Message]) -> Spec:
     """The request of a run, for a fork of it that stands alone: stored, with the whole history in it."""
-    history = (*earlier, *spec.history)
+    history = Raw(b"".join(json_list(messages_json(tuple(earlier)), spec.history_json)))
     return msgspec.structs.replace(
-        spec, history=history, store=True, kept="stored", background=True, on_disconnect="detach"
+        spec, history_json=history, store=True, kept="stored", background=True, on_disconnect="detach"
     )
 
 
@@ -125,12 +158,22 @@ def is_one_chat(session: str) -> bool:
 
 
 FINGERPRINT_VERSION = 1
+_GAP = b"\0"
+"""JSON has no such byte."""
 
 
-def fingerprint(dialect: str, fields: Mapping[str, object], session: str | None) -> str:
+def fingerprint(
+    dialect: str, fields: Mapping[str, object], session: str | None, messages: Iterable[Piece] | None = None
+) -> str:
     """The same request gives the same value, on every machine and in every release with this version.
 
     `fields` are the known fields of the request, without those that equal the documented default of the API, and
-    without stream, stream_options and how the client was recognised (G4)."""
-    canonical = msgspec.json.encode([FINGERPRINT_VERSION, dialect, session, fields], order="sorted")
-    return f"{FINGERPRINT_VERSION}:{hashlib.sha256(canonical).hexdigest()}"
+    without stream, stream_options and how the client was recognised (G4). `messages` are those of the request as
+    canonical JSON, in pieces, where they are encoded already."""
+    if messages is not None:
+        fields = {**fields, "messages": Raw(_GAP)}
+    before, _, after = canonical_json([FINGERPRINT_VERSION, dialect, session, fields]).partition(_GAP)
+    digest = hashlib.sha256(before)
+    for piece in (*(messages or ()), after):
+        digest.update(piece)
+    return f"{FINGERPRINT_VERSION}:{digest.hexdigest()}"

@@ -278,8 +278,7 @@ class Engine:
             key=fork.key,
             derived_session=accepted.resolved.session or "",
         )
-        size = sum(len(str(m)) for m in spec.history)
-        order = Order(owner=owner, spec=spec, asked=asked, size=size, credential=fork.credential)
+        order = Order(owner=owner, spec=spec, asked=asked, size=len(spec.history_json), credential=fork.credential)
         source = ForkedFrom(run, place.seq, 0)
         ticket = await self._admission.open_fork(order, lambda new: copied(place, new, fork.said, fork.by), source)
         return ticket, place.seq

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ninelives.core.errors import NinelivesError, store_not_asked
 from ninelives.core.events import AnyEvent, ApprovalRequested, Entry, SteerApplied
-from ninelives.core.history import turn_messages
+from ninelives.core.history import new_messages
 from ninelives.core.rope import Frame, packed
+from ninelives.core.spec import json_list
 from ninelives.core.state import Place, RunState, Writing, at, chainable, waiting
 from ninelives.engine.base import Projection
 from ninelives.engine.claim import LIFE, ClaimEvent, ClaimPhase, IllegalStep
@@ -357,27 +359,26 @@ def end_mark(state: RunState) -> Mark:
     resolved, stored = facts.accepted.resolved, facts.accepted.spec.kept == "stored"
     remembers = resolved.remember and chainable(state)
     chains = chainable(state) and stored
-    turn = msgspec.json.encode(turn_messages(state)) if chains or remembers else b""
     return Mark(
         status=state.status,
         at=facts.updated_at,
         ended=True,
         chains=chains,
-        turn=turn,
         session=(resolved.session or "") if remembers else "",
-        said=_without_history(state) if remembers else b"",
         void=not chainable(state),
+        turns=partial(_turns, state, remembers=remembers) if chains or remembers else None,
     )
 
 
-def _without_history(state: RunState) -> bytes:
-    """The turn of a request that brought its own history into a session (D1): the session keeps its own."""
+def _turns(state: RunState, *, remembers: bool) -> tuple[bytes, bytes]:
+    """The whole turn, and the turn for its session if that is another one. A request that brought its own history into
+    a session does not add that to what the session has (D1)."""
     accepted = state.facts.accepted
-    resolved = accepted.resolved
-    if resolved.session_turns is not None or resolved.previous is not None or not accepted.spec.history:
-        return b""
-    turn = turn_messages(state)
-    return msgspec.json.encode(turn[len(accepted.spec.history) :])
+    resolved, said = accepted.resolved, msgspec.json.encode(new_messages(state))
+    if not accepted.spec.has_history:
+        return said, b""
+    brought = remembers and resolved.session_turns is None and resolved.previous is None
+    return b"".join(json_list(accepted.spec.history_json, said)), said if brought else b""
 
 
 def parked_mark(at: int, state: RunState, *, left_at: int = 0) -> Mark:

@@ -28,6 +28,8 @@ MAX_VALUES = 100_000
 """How many values a body may have, where nothing else is set."""
 LARGE_BYTES = 262_144
 """Smaller requests are handled on the loop: a thread costs more than it saves."""
+HUGE_BYTES, TRIM_S = 1_048_576, 1.0
+"""After a longer request, and so many seconds of no other one, memory is given back."""
 SHORT_BYTES = 4096
 """Of a longer body, the marks are taken out first: one pass instead of four."""
 LONG_FIELDS = (
@@ -64,16 +66,34 @@ class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aside:
-    """One thread for large requests. Each caller waits for its work, so the queue holds one piece per open request."""
+    """One thread for large requests. Each caller waits for its work, so the queue holds one piece per open request. A
+    moment after requests of megabytes, the freed pieces of their bodies go back to the system."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ninelives-large")
+        self._trims: asyncio.TimerHandle | None = None
 
     async def run(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do pure work on a request of `size` bytes and return its result."""
         if size <= LARGE_BYTES:
             return work(*args, **kwargs)
+        if size > HUGE_BYTES:
+            self._trim_later()
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **kwargs))
+
+    def _trim_later(self) -> None:
+        if self._trims is not None:
+            self._trims.cancel()
+        self._trims = asyncio.get_running_loop().call_later(TRIM_S, self._pool.submit, _trim)
+
+
+def _trim() -> None:
+    """Give free memory back, also from the middle of the heap. Only glibc needs to be told."""
+    import ctypes
+
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 async def read_json(request: Request, limits: BodyLimits, aside: Aside) -> bytes:

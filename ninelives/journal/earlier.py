@@ -13,7 +13,7 @@ import msgspec
 from ninelives.core.admission import Asked
 from ninelives.core.events import RunAccepted
 from ninelives.core.history import paired, turn_messages
-from ninelives.core.spec import Message, Resolved
+from ninelives.core.spec import Message, Resolved, is_short
 from ninelives.core.state import RunState, chainable
 from ninelives.journal.base import Catalog
 from ninelives.journal.cache import BoundedCache
@@ -65,7 +65,7 @@ class Earlier:
         accepted = state.facts.accepted
         follows = _follows(accepted.resolved)
         kept = self._kept.get((accepted.owner, follows)) if follows and chainable(state) else None
-        if kept is not None:
+        if kept is not None and is_short(accepted.spec):  # else it is read when it is needed, and not on the loop
             turn = msgspec.json.encode(turn_messages(state))
             self._keep(accepted.owner, state.facts.run, (*kept[0], *_turn.decode(turn)), kept[1] + len(turn))
 

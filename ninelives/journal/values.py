@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import Damaged
@@ -78,6 +79,16 @@ class Mark(Struct, frozen=True, kw_only=True):
     """The turn without the history that the request brought along, for the session. Empty: it is `turn`."""
     void: bool = False
     """Failed or cancelled. A retried request starts a new run."""
+    turns: Callable[[], tuple[bytes, bytes]] | None = None
+    """Makes `turn` and `said`, where they are not made yet. Ten megabytes take a while, so do not call it on the event
+    loop; filled() calls it."""
+
+    def filled(self) -> Mark:
+        """The mark with its turn."""
+        if self.turns is None:
+            return self
+        turn, said = self.turns()
+        return replace(self, turn=turn, said=said, turns=None)
 
     @property
     def session_turn(self) -> bytes:

@@ -51,7 +51,8 @@ Part = Text | Declined | Thinking | CallPiece | Finished
 class Ask(Struct, frozen=True):
     """One request to a model."""
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
+    """A Transcript where most of them are JSON already."""
     tools: tuple[dict[str, object], ...] = ()
     """In the form of Chat Completions: {"type": "function", "function": {...}}."""
     options: dict[str, object] = {}

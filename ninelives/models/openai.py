@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from ninelives import __version__
 from ninelives.core.errors import Shortage, shortage_of
-from ninelives.core.spec import Message
+from ninelives.core.history import Transcript
+from ninelives.core.spec import Message, Piece
 from ninelives.models.base import Ask, Part
 from ninelives.models.chunks import (
     UNREADABLE,
@@ -330,11 +331,12 @@ class OpenAIModel:
         else:
             large = _is_large(ask.messages)
             body = await asyncio.to_thread(self._body, ask, mode) if large else self._body(ask, mode)
+            size = sum(len(piece) for piece in body)
             first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
             if not self._head:
                 self._head = self._request("POST", "/chat/completions")
-            head = b"%bContent-Length: %d\r\n\r\n" % (self._head, len(body))
-            connection = await self._answered((head, body), first_by, ask.call)
+            head = b"%bContent-Length: %d\r\n\r\n" % (self._head, size)
+            connection = await self._answered((head, *body), first_by, ask.call)
         try:
             answer = AnswerReader(self._upstream.api_key)
             intake = await self._intake(connection, answer, by, mode)
@@ -369,7 +371,7 @@ class OpenAIModel:
             raise Shortage(error) from error
         return await self._headed(connection, by)
 
-    async def _answered(self, request: tuple[bytes, ...], by: float, call: str = "") -> UpstreamConnection:
+    async def _answered(self, request: tuple[Piece, ...], by: float, call: str = "") -> UpstreamConnection:
         """Send a request, in pieces. Returns the connection once the head of the answer is there."""
         connection = await self._connect(by - self._clock())
         try:
@@ -479,14 +481,18 @@ class OpenAIModel:
         backoff = min(BACKOFF_CAP_S, upstream.backoff_s * 2.0**tries)
         return backoff * (0.5 + self._chance() / 2)
 
-    def _body(self, ask: Ask, mode: AnswerMode) -> bytes:
-        body: dict[str, object] = {**ask.options, "model": self.name, "messages": ask.messages}
+    def _body(self, ask: Ask, mode: AnswerMode) -> list[Piece]:
+        """The body, in pieces: a long conversation that is JSON already is not copied."""
+        body: dict[str, object] = {**ask.options, "model": self.name}
         if ask.tools:
             kept = self._tools
             if ask.tools != kept[0]:  # cached: nearly every request has the same, and they are most of its bytes
                 self._tools = kept = (ask.tools, msgspec.Raw(msgspec.json.encode(ask.tools)))
             body["tools"] = kept[1]
-        return msgspec.json.encode({**body, **FIELDS[mode]})
+        messages = ask.messages.json() if isinstance(ask.messages, Transcript) else [msgspec.json.encode(ask.messages)]
+        fields = msgspec.json.encode({**body, **FIELDS[mode]})
+        body_pieces = [fields[:-1], b',"messages":', *messages, b"}"]
+        return body_pieces if len(messages) > 1 else [b"".join(body_pieces)]
 
     def _request(self, method: str, place: str) -> bytes:
         """The head of a request without its empty line."""
@@ -526,6 +532,8 @@ _STATUS = {
 
 def _is_large(messages: Sequence[Message]) -> bool:
     """Whether to encode these messages may take more than a moment. A picture is a long text in a part."""
+    if isinstance(messages, Transcript):
+        messages = (*messages.before, *messages.after)
     if len(messages) > MANY_MESSAGES:
         return True
     texts = [message.get("content") for message in messages]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from msgspec import Raw
 
 from ninelives.core import codec
 from ninelives.core import events as e
@@ -23,7 +24,7 @@ GOLDEN: list[tuple[e.AnyEvent, str]] = [
                 dialect="responses",
                 model="m",
                 input=({"role": "user", "content": "Grüße 🦑"},),
-                history=({"role": "user", "content": "h"},),
+                history_json=Raw(b'[{"role":"user","content":"h"}]'),
                 instructions="Be brief",
                 sampling={"temperature": 0.5},
                 client_tools=({"type": "function", "function": {"name": "f"}},),

@@ -33,8 +33,8 @@ TALK = [SYSTEM, say("user", "u" * 400), CALL, RESULT, say("assistant", "a" * 400
 
 def test_what_fits_is_sent_as_it_is() -> None:
     """No limit known: everything."""
-    assert fit(TALK, 0, "disabled") == tuple(TALK)
-    assert fit(TALK, estimated_tokens(TALK), "disabled") == tuple(TALK)
+    assert fit(TALK, 0, "disabled") is TALK
+    assert fit(TALK, estimated_tokens(TALK), "disabled") is TALK
 
 
 def test_what_does_not_fit_is_refused_unless_truncation_is_auto() -> None:

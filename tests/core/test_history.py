@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
+import msgspec
 import pytest
 from hypothesis import given
 
 from ninelives.core import events as e
 from ninelives.core.context import HEAD, TAIL
 from ninelives.core.history import ask_messages, output_messages, paired, split_turn, text_of, turn_messages
-from ninelives.core.spec import Message
+from ninelives.core.spec import Message, messages_json
 from ninelives.core.state import fold
 from tests.journals import Pen, journals, quick, spec_of
 
@@ -87,7 +90,7 @@ def test_reasoning_is_not_history() -> None:
 
 def test_a_turn_is_what_was_sent_and_what_was_added() -> None:
     """C6: input + output come before the next input; instructions do not."""
-    spec = spec_of("chat", history=({"role": "user", "content": "Before"},), instructions="Be brief")
+    spec = spec_of("chat", history_json=messages_json([{"role": "user", "content": "Before"}]), instructions="Be brief")
     pen = Pen(spec).attempt().text("Hello").settle().complete()
     assert turn_messages(pen.state) == [
         {"role": "user", "content": "Before"},
@@ -98,15 +101,41 @@ def test_a_turn_is_what_was_sent_and_what_was_added() -> None:
 
 def test_prompts_are_layered_and_earlier_turns_come_before_the_new_one() -> None:
     """B1: the client's on top of the profile's own."""
-    spec = spec_of("chat", history=({"role": "user", "content": "Sent along"},), instructions="Be brief")
+    sent = messages_json([{"role": "user", "content": "Sent along"}])
+    spec = spec_of("chat", history_json=sent, instructions="Be brief")
     earlier: list[Message] = [{"role": "user", "content": "Kept"}]
-    assert ask_messages("You are Ninelives.", spec, earlier) == [
+    assert [*ask_messages("You are Ninelives.", spec, earlier)] == [
         {"role": "system", "content": "You are Ninelives.\n\nBe brief"},
         {"role": "user", "content": "Kept"},
         {"role": "user", "content": "Sent along"},
         USER,
     ]
-    assert ask_messages("", spec_of("chat"), []) == [USER]
+    assert [*ask_messages("", spec_of("chat"), [])] == [USER]
+
+
+PROMPT: Message = {"role": "system", "content": "Be kind"}
+BEFORE: list[Message] = [{"role": "user", "content": 'Say "x"\\'}, {"role": "assistant", "content": "x"}]
+
+
+@pytest.mark.parametrize("sent", [BEFORE, [PROMPT, *BEFORE], [{"content": [], "role": "user"}, *BEFORE]])
+@pytest.mark.parametrize("earlier", [[], [PROMPT], BEFORE])
+def test_the_json_for_a_model_is_that_of_its_messages(sent: list[Message], earlier: list[Message]) -> None:
+    """Also where a request brought its history as JSON, which nobody has decoded."""
+    messages = ask_messages("You are Ninelives.", spec_of("chat", history_json=messages_json(sent)), earlier)
+    more = messages.plus([{"role": "assistant", "content": "Hello"}])
+    for each in (messages, more):
+        assert msgspec.json.decode(b"".join(each.json())) == [*each]
+    assert len(more) == len(messages) + 1 and more[-1] == {"role": "assistant", "content": "Hello"}
+    leading = [message for message in takewhile(PROMPT.__eq__, [*earlier, *sent])]
+    prompt = {"role": "system", "content": "\n\n".join(["You are Ninelives.", *("Be kind" for _ in leading)])}
+    assert [*messages] == [prompt, *[*earlier, *sent, USER][len(leading) :]]
+
+
+def test_a_long_history_is_not_decoded_on_its_way_to_the_model() -> None:
+    """The bytes that were sent along go into the request of the model."""
+    history = messages_json(BEFORE)
+    pieces = ask_messages("", spec_of("chat", history_json=history), []).json()
+    assert any(isinstance(piece, memoryview) and piece.obj is history for piece in pieces)
 
 
 def say(*roles: str) -> list[Message]:

@@ -7,10 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
+from ninelives.core.spec import fingerprint
 from ninelives.dialects.asking import Context, Profile
+from ninelives.dialects.chat import conversation
 from ninelives.dialects.chat.parse import ChatRequest, parse
 from ninelives.dialects.fields import known_fields
 from ninelives.dialects.parsed import ParsedRequest
@@ -519,3 +523,39 @@ def test_a_fingerprint_copies_no_conversation() -> None:
 @pytest.mark.parametrize("role", [["user"], {"a": 1}, 1, None])
 def test_a7_a_role_that_is_no_text_is_refused(role: object) -> None:
     assert refused(messages=[{"role": role, "content": "x"}]).status == 400
+
+
+TEXTS = st.sampled_from(
+    ["", "Hi", 'Say "x"\n', "**Approval needed** before", "approve ABCD", "\U0001f991 gr\u00fc\u00df"]
+)
+ROLES = st.sampled_from(["user", "user", "assistant", "system", "developer", "function"])
+SAID = st.fixed_dictionaries({"role": ROLES, "content": TEXTS}, optional={"name": st.just("n")})
+
+WORDS = ["Hi", "**Approval needed** for `ls`", "approve ABCD", "done", "more"]
+ANSWERED = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(WORDS)]
+
+
+@pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}, {"x_hermes_session_id": "s"}])
+@given(messages=st.lists(SAID, min_size=1, max_size=8))
+@example(messages=ANSWERED)
+@settings(max_examples=150, deadline=None)
+def test_plain_texts_are_read_as_any_other_messages(headers: dict[str, str], messages: list[dict[str, str]]) -> None:
+    """Most chats are plain texts and have a faster way. It must make no difference. A name makes a message general."""
+    body: dict[str, Any] = {"messages": messages, "temperature": 0.5}
+    fast = parse(msgspec.json.encode(body), context(**headers), 10)
+    general = conversation._general(msgspec.json.decode(msgspec.json.encode(messages)), 10)
+    repeats = "idempotency_key" in headers
+    known = {"temperature": 0.5, "messages": messages if repeats else unrepeated(messages)}
+    session = headers.get("x_hermes_session_id")
+    assert fast.asked.fingerprint == fingerprint("chat", known, session)
+    assert (fast.spec.instructions, fast.spec.input, fast.reply) == (general.system, general.turn, general.reply)
+    assert fast.spec.history == (() if session else tuple(msgspec.json.decode(general.history)))
+    assert fast.asked.derived_session == context(**headers).derived_session(general.system, general.first_said)
+
+
+def unrepeated(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """B8: without a key, repeats of the last message do not count."""
+    messages = list(messages)
+    while len(messages) > 1 and messages[-1] == messages[-2] and messages[-1]["role"] == "user":
+        messages.pop()
+    return messages

@@ -16,6 +16,9 @@ from ninelives.app.settings import load
 from ninelives.core import codec
 from ninelives.core.events import RunAccepted
 from ninelives.dialects import fields
+from ninelives.dialects.chat import parse as chat_parse
+from ninelives.dialects.chat.conversation import read_messages
+from ninelives.engine import run as engine_run
 from ninelives.http.body import LARGE_BYTES, Aside
 from ninelives.models.scripted import ScriptedModel
 from ninelives.observe.log import Log
@@ -73,7 +76,12 @@ async def test_every_api_reads_a_large_request_in_a_thread(
         threads.append(threading.current_thread())
         return decode(raw, kind)
 
+    def reading(given: Any, max_parts: int) -> Any:
+        threads.append(threading.current_thread())
+        return read_messages(given, max_parts)
+
     monkeypatch.setattr(fields, "decode", noting)
+    monkeypatch.setattr(chat_parse, "read_messages", reading)
     answer = await post(server, path, body)
     assert answer.status in (200, 202), answer.body
     assert threads
@@ -94,3 +102,20 @@ async def test_a_request_that_begins_at_once_is_not_decoded_again_from_its_journ
     answer = await post(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
     assert answer.status == 200
     assert not [event for event in decoded if isinstance(event, RunAccepted)]
+
+
+async def test_the_turn_of_a_stored_run_is_encoded_in_a_thread(
+    server: Assembled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten megabytes take tens of milliseconds."""
+    threads: list[threading.Thread] = []
+    encode = engine_run._turns
+
+    def noting(state: Any, *, remembers: bool) -> Any:
+        threads.append(threading.current_thread())
+        return encode(state, remembers=remembers)
+
+    monkeypatch.setattr(engine_run, "_turns", noting)
+    answer = await post(server, "/v1/responses", {"input": TEXT, "store": True})
+    assert answer.status == 200
+    assert threads and threading.current_thread() not in threads

@@ -61,7 +61,7 @@ class AgentContext:
         self.session: str = facts.accepted.resolved.session or ""
         self.attempt: int = facts.attempt
         """1 at first, and one more after each crash or restart. Do not let the work depend on it."""
-        self.messages: list[Message] = ask_messages(surroundings.settings.system_prompt, spec, turn.history)
+        self.messages: list[Message] = [*ask_messages(surroundings.settings.system_prompt, spec, turn.history)]
         """The whole conversation in the form of Chat Completions, the new input last."""
         self.input: str = "\n".join(text_of(message.get("content")) for message in spec.input)
 

@@ -33,7 +33,7 @@ from ninelives.core.events import (
 from ninelives.core.history import text_of
 from ninelives.core.ids import run_of
 from ninelives.core.sessions import storable, turn_of
-from ninelives.core.spec import Message, Resolved, Spec
+from ninelives.core.spec import Message, Resolved, Spec, messages_json
 from ninelives.core.state import RunState, fold
 from ninelives.dialects.asking import is_session_name
 from ninelives.dialects.shared import PROJECTION
@@ -206,7 +206,7 @@ def _events(response: HermesResponse, owner: str, resolved: Resolved) -> list[An
     spec = Spec(
         dialect="responses",
         model=str(response.body.get("model") or "hermes-agent"),
-        history=tuple(response.said[:last]),
+        history_json=messages_json(response.said[:last]),
         input=(response.said[last],),
         instructions=response.instructions,
         projection=PROJECTION,

@@ -3,20 +3,20 @@ to know: engines and HTTP."""
 
 from __future__ import annotations
 
-from itertools import repeat
-from operator import contains, itemgetter
+from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.history import SYSTEM_ROLES, results_without_call, split_turn, text_of
-from ninelives.core.spec import Kept, Message, Spec, fingerprint
+from ninelives.core.history import SYSTEM_ROLES, results_without_call, text_of
+from ninelives.core.spec import NO_MESSAGES, Kept, Message, Spec, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
-from ninelives.dialects.approval import QUESTION, asks_for_approval, reply_in, without_questions
 from ninelives.dialects.asking import Context
+from ninelives.dialects.chat.conversation import PlainText, SentMessages, read_messages
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import PROJECTION
 
@@ -59,21 +59,6 @@ _DEFAULTS: dict[str, object] = {
     "tool_choice": "auto",
     "metadata": {},
 }
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_TEXT_ROLES = frozenset(role for role in ROLES if role != "tool")
-"""A message of these needs nothing but a text."""
-_role, _content = itemgetter("role"), itemgetter("content")
-
-
-class MessageTraits(Struct, frozen=True):
-    """What the messages of a request contain."""
-
-    asks: bool
-    """One may ask for an approval."""
-    results: bool
-    """There are results of calls."""
-    prompts: bool
-    """There are system messages."""
 
 
 class StreamOptions(Struct):
@@ -121,24 +106,37 @@ class ChatRequest(Struct):
     function_call: str | dict[str, object] | None = None
 
 
+class PlainChatRequest(ChatRequest):
+    """The same where all messages are plain texts."""
+
+    messages: list[PlainText] | None = None  # type: ignore[assignment]
+
+
+_plain = msgspec.json.Decoder(PlainChatRequest)
+
+
+def _decoded(raw: bytes) -> ChatRequest:
+    try:
+        return _plain.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return f.decode(raw, ChatRequest)  # other messages, or an error that it explains
+
+
 def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     """A request as a Spec. Raises ClientError when the request is not valid."""
-    request = f.decode(raw, ChatRequest)
+    request = _decoded(raw)
     context = context.under(request.model)
     _check_supported(request)
-    given = request.messages or f.required(request.messages, "messages")
-    traits = _check_messages(given, max_parts)
-    messages = without_questions(given) if traits.asks else given
+    sent = read_messages(f.required(request.messages, "messages"), max_parts)
     key, session = context.key(), context.session()
-    kept, chore = _kept(request, key, context, messages)
+    kept, chore = _kept(request, key, context, sent)
     session = None if chore else session
-    system, history, turn = split_turn(messages, prompts=traits.prompts)
     spec = Spec(
         dialect="chat",
         model=context.profile.name,
-        input=tuple(turn),
-        history=() if session else tuple(history),
-        instructions=system,
+        input=sent.turn,
+        history_json=NO_MESSAGES if session else sent.history,
+        instructions=sent.system,
         sampling=_sampling(request),
         chore=chore,
         max_output_tokens=request.max_completion_tokens or request.max_tokens,
@@ -154,26 +152,28 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     )
     asked = Asked(
         owner=context.owner,
-        fingerprint=fingerprint("chat", _fields(request, key, context), session),
+        fingerprint=_fingerprint(request, sent, key, session, context),
         key=key,
         session=session,
-        derived_session=context.derived_session(system, first_said(messages)),
+        derived_session=context.derived_session(sent.system, sent.first_said),
         kept=kept,
         resend_ms=context.resend_ms(user=bool(request.user)),
     )
     if request.tools or request.tool_choice is not None:
         spec = _with_tools(spec, request, context)
-    unmatched = results_without_call((*spec.history, *spec.input)) if traits.results else ()
-    return ParsedRequest(spec, asked, bool(request.stream), reply_in(given), unmatched=unmatched)
+    unmatched = results_without_call((*spec.history, *spec.input)) if sent.has_results else ()
+    return ParsedRequest(spec, asked, bool(request.stream), sent.reply, unmatched=unmatched)
 
 
-def _kept(request: ChatRequest, key: str | None, context: Context, messages: list[Message]) -> tuple[Kept, bool]:
+def _kept(request: ChatRequest, key: str | None, context: Context, sent: SentMessages) -> tuple[Kept, bool]:
     """What is kept of the run, and whether it is a chore of a front end."""
     if key is not None and request.store is False:
         message = "An Idempotency-Key needs a stored run: leave store out, or set it to true."
         raise ClientError("idempotency_requires_store", message, param="store")
     plain = request.store is None and key is None and not request.stream and not request.tools
-    return ("memory", True) if plain and is_chore(context, messages) else (context.kept(request.store, "hours"), False)
+    if plain and sent.history is NO_MESSAGES and is_chore(context, sent.turn):
+        return "memory", True
+    return context.kept(request.store, "hours"), False
 
 
 def _with_tools(spec: Spec, request: ChatRequest, context: Context) -> Spec:
@@ -185,18 +185,13 @@ def _with_tools(spec: Spec, request: ChatRequest, context: Context) -> Spec:
     )
 
 
-def _fields(request: ChatRequest, key: str | None, context: Context) -> dict[str, object]:
-    """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then repeats of
-    the last message do not count: Open WebUI leaves out an answer that broke off, so the same message sent again stands
-    twice in a row (B8)."""
+def _fingerprint(
+    request: ChatRequest, sent: SentMessages, key: str | None, session: str | None, context: Context
+) -> str:
+    """Without a key it only serves to find the run of a lost connection. Then repeats of the last message do not count:
+    Open WebUI leaves out an answer that broke off, so the same message sent again stands twice in a row (B8)."""
     fields = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
-    messages = request.messages or []
-    end = len(messages)
-    while end > 1 and messages[end - 1].get("role") == "user" and messages[end - 1] == messages[end - 2]:
-        end -= 1
-    if key is None and end < len(messages):
-        fields["messages"] = messages[:end]
-    return fields
+    return fingerprint("chat", fields, session, sent.canonical(repeats=key is not None))
 
 
 def _sampling(request: ChatRequest) -> dict[str, object]:
@@ -230,58 +225,9 @@ def _check_format(form: dict[str, object]) -> None:
         raise ClientError("invalid_value", message, param="response_format")
 
 
-def is_chore(context: Context, messages: list[Message]) -> bool:
+def is_chore(context: Context, messages: Sequence[Message]) -> bool:
     """A front end's own request, such as a title (B7): one user message, in a request without a stream and tools."""
     spoken = [message for message in messages if message.get("role") not in SYSTEM_ROLES]
     if len(spoken) != 1 or spoken[0].get("role") != "user":
         return False
     return context.is_chore(text_of(spoken[0].get("content")))
-
-
-def _check_messages(messages: list[Message], max_parts: int) -> MessageTraits:
-    """Check all messages. A chat may resend thousands of them, most often plain texts: those are checked in C."""
-    if not messages:
-        raise ClientError("invalid_value", "messages must not be empty.", param="messages")
-    try:
-        roles = set(map(_role, messages))
-        are_texts = roles <= _TEXT_ROLES and set(map(type, map(_content, messages))) == {str}
-    except (KeyError, TypeError):  # a field is missing, or a role is no text
-        are_texts = False
-    if are_texts:
-        asks = any(map(contains, map(_content, messages), repeat(QUESTION)))
-        return MessageTraits(asks, False, not roles.isdisjoint(SYSTEM_ROLES))
-    parts = sum(_check_message(n, message) for n, message in enumerate(messages))
-    if parts > max_parts:
-        message_text = f"There are {parts} content parts; the limit is {max_parts}."
-        raise ClientError("too_many_parts", message_text, param="messages")
-    results = any(message["role"] == "tool" for message in messages)
-    return MessageTraits(any(map(asks_for_approval, messages)), results, True)
-
-
-def _check_message(n: int, message: Message) -> int:
-    """Check a message. Returns how many parts it has."""
-    role, content = message.get("role"), message.get("content")
-    if role not in ROLES:
-        known = ", ".join(ROLES)
-        raise ClientError("invalid_value", f"messages[{n}].role must be one of {known}.", param="messages")
-    if not isinstance(content, str | list | None):
-        raise ClientError("invalid_value", f"messages[{n}].content must be text or parts.", param="messages")
-    if content is None and role in ("user", "system", "developer", "tool"):
-        raise ClientError("invalid_value", f"messages[{n}].content is missing.", param="messages")
-    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
-        raise ClientError("invalid_value", f"messages[{n}].tool_call_id is missing.", param="messages")
-    if not isinstance(content, list):
-        return 0
-    _check_parts(content, n)
-    return len(content)
-
-
-def _check_parts(content: list[object], n: int) -> None:
-    for part in content:
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise ClientError("invalid_value", f"messages[{n}].content has a part without a type.", param="messages")
-
-
-def first_said(messages: list[Message]) -> str:
-    """The text of the first user message."""
-    return next((text_of(message.get("content")) for message in messages if message.get("role") == "user"), "")

@@ -12,7 +12,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.context import estimated_tokens
 from ninelives.core.errors import ClientError
 from ninelives.core.history import results_without_call, split_turn, text_of
-from ninelives.core.spec import Message, Spec, ToolProgress, fingerprint
+from ninelives.core.spec import NO_MESSAGES, Message, Spec, ToolProgress, fingerprint, messages_json
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
 from ninelives.dialects.approval import reply_in, without_questions
@@ -88,7 +88,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         dialect="messages",
         model=context.profile.name,
         input=tuple(turn),
-        history=() if session else tuple(history),
+        history_json=NO_MESSAGES if session else messages_json(history),
         instructions=system,
         sampling=_sampling(request),
         client_tools=_tools(request, context),

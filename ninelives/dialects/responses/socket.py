@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError, NinelivesError
 from ninelives.core.history import call_ids
-from ninelives.core.spec import Message
+from ninelives.core.spec import Message, messages_json
 from ninelives.dialects import fields
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.responses.input import input_items, messages_of
@@ -165,7 +165,7 @@ def continued(parsed: ParsedRequest, held: Held, shown: str) -> ParsedRequest:
     return replace(
         parsed,
         unmatched=tuple(call for call in parsed.unmatched if call not in call_ids(earlier)),
-        spec=replace(parsed.spec, history=(*earlier, *parsed.spec.history), echo=echo),
+        spec=replace(parsed.spec, history_json=messages_json((*earlier, *parsed.spec.history)), echo=echo),
         asked=replace(
             parsed.asked,
             previous=held.base,

@@ -9,7 +9,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError, not_found
 from ninelives.core.history import SYSTEM_ROLES, results_without_call, split_turn, text_of
 from ninelives.core.ids import run_of_any
-from ninelives.core.spec import Message, Spec, fingerprint
+from ninelives.core.spec import NO_MESSAGES, Message, Spec, fingerprint, messages_json
 from ninelives.dialects import fields as f
 from ninelives.dialects.asking import Context, checked_session
 from ninelives.dialects.parsed import ParsedRequest
@@ -54,7 +54,7 @@ def parse_request(request: RunsRequest, context: Context, max_parts: int) -> Par
         dialect="runs",
         model=context.profile.name,
         input=tuple(turn),
-        history=() if session and not given_history else tuple(history),
+        history_json=NO_MESSAGES if session and not given_history else messages_json(history),
         instructions="\n\n".join(layers) or None,
         metadata=request.metadata or {},
         background=True,

@@ -139,6 +139,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._kept is not None:  # the next request: it would be lost with this process, and the client not know it
             self._release()
         most = self.limits.head_bytes
+        data = memoryview(data)  # type: ignore[assignment] # pieces are no copies
         while data and self._left is None and not self._upgraded and not self.transport.is_closing():
             piece, data = data[: most - self._dry], data[most - self._dry :]
             self._dry += len(piece)

@@ -98,7 +98,7 @@ class MemoryStore:
         if resolved.conversation and asked.kept == "stored":
             self._take_conversation(opening, resolved.conversation)
         if opening.ended:
-            self._mark(run, opening.ended)
+            self._mark(run, opening.ended.filled())
         return Opened(opening.run, resolved, list(records))
 
     def _add(self, opening: Opening, resolved: Resolved, records: list[Record]) -> MemoryRun:
@@ -142,7 +142,7 @@ class MemoryStore:
             return Verdict.FENCED
         run.records.extend(part.records)
         if part.mark:
-            self._mark(run, part.mark)
+            self._mark(run, part.mark.filled())
         return Verdict.WRITTEN
 
     def _mark(self, run: MemoryRun, mark: Mark) -> None:

@@ -248,7 +248,7 @@ class PostgresClaims:
         """Write a run. None if there is one to join that has this `match`."""
         asked, resolved = opening.asked, opened.resolved
         attempt = 1 if opening.holder else 0
-        mark = opening.ended or Mark(status="running" if attempt else "queued", at=opening.at)
+        mark = (opening.ended or Mark(status="running" if attempt else "queued", at=opening.at)).filled()
         row = packed(opened.records, origin(opening.run))
         waits = bool(asked.credential) and not mark.void
         written = await connection.fetch(

@@ -24,6 +24,7 @@ from typing import Any
 import asyncpg
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ninelives.core.errors import Damaged, WentBack
 from ninelives.journal import queries
@@ -253,8 +254,10 @@ class PostgresLog:
     async def _append_marked(
         self, connection: Connection, parts: list[Slice], rows: dict[str, LogRow], ends: dict[str, RunEnd]
     ) -> set[str]:
+        filled = await _filled(parts)
+
         async def work() -> set[str] | None:
-            marks = [_mark_values(part, part.mark, rows.get(part.run), ends[part.run]) for part in parts if part.mark]
+            marks = [_mark_values(part, part.mark, rows.get(part.run), ends[part.run]) for part in filled if part.mark]
             columns = _columns([part for part in parts if part.records], rows)
             known = [ends[part.run] for part in parts]
             values = [*map(list, zip(*marks, strict=True)), *columns, notify_payloads(self._holder, _topics(parts))]
@@ -427,6 +430,14 @@ def _place(part: Slice) -> tuple[str, int, int]:
 def _topics(parts: list[Slice]) -> list[str]:
     work = ["work"] if any(part.mark and part.mark.parked for part in parts) else []
     return [part.run for part in parts] + work
+
+
+async def _filled(parts: list[Slice]) -> list[Slice]:
+    """The slices with their turns, which are encoded in a thread."""
+    if not any(part.mark and part.mark.turns for part in parts):
+        return parts
+    marks = await asyncio.to_thread(lambda: [part.mark.filled() if part.mark else None for part in parts])
+    return [replace(part, mark=mark) for part, mark in zip(parts, marks, strict=True)]
 
 
 def _mark_values(part: Slice, mark: Mark, row: LogRow | None, end: RunEnd) -> tuple[Any, ...]:

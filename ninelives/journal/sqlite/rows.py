@@ -102,7 +102,7 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
     after = fence.after_mark(opening.ended) if opening.ended else fence
     fences.put(opening.run, after)
     if opening.ended:
-        _mark(db, [(opening.run, fence, after, opening.ended)])
+        _mark(db, [(opening.run, fence, after, opening.ended.filled())])
     return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
 
 
@@ -222,7 +222,7 @@ def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Writ
         after: Fence | None = fence
         if part.mark:  # the next slice must find it, even in the same append
             after = fence.after_mark(part.mark)
-            marks.append((part.run, fence, after, part.mark))
+            marks.append((part.run, fence, after, part.mark.filled()))
         fences.put(part.run, after)
         verdicts.append(is_written)
     if rows:  # each statement by itself would be looked up, and evict another one from the cache

@@ -100,7 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # For the caller
 
-    def ask(self, *request: bytes) -> None:
+    def ask(self, *request: bytes | memoryview) -> None:
         """Send a request, in pieces: a large body is not copied. The answer before it must be whole."""
         self._begin()
         if self._transport is None or self._transport.is_closing():
