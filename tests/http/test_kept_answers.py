@@ -138,6 +138,20 @@ def test_a_keepalive_that_was_noted_and_not_written_is_written_by_the_next_proce
     assert second.taken.startswith(KEEPALIVE_CHUNK + chunked(FRAMES[5])) and second.taken.endswith(END)
 
 
+def test_a_keepalive_that_goes_out_with_the_head_is_noted_behind_it() -> None:
+    """The head waits for the first piece of the answer, which may be a keepalive: the model is slow."""
+    custody, first = Memory(), Wire()
+    transport = KeptTransport(first, custody, 3)
+    transport.stream()
+    transport.begin(HEAD)
+    transport.beat(lambda data: transport.write(HEAD + data))
+    transport.write(chunked(FRAMES[0]))
+    second = Wire()
+    went_on(custody, len(first.taken), FRAMES, second)
+    frames = b"".join(map(chunked, FRAMES))
+    assert first.taken + second.taken == HEAD + KEEPALIVE_CHUNK + frames + END
+
+
 @pytest.mark.parametrize(
     "other",
     [

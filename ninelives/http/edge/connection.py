@@ -200,7 +200,7 @@ class ClientConnection(HttpToolsProtocol):
         """See uvicorn. The connection waits for its next request."""
         if self._kept is not None:
             self._kept.end()
-            self._release_when_sent()
+            self._release_when_sent(self._kept)
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.server_state.idle[self] = None
@@ -288,13 +288,13 @@ class ClientConnection(HttpToolsProtocol):
         if kept is not None:
             kept.release()
 
-    def _release_when_sent(self) -> None:
-        if self._kept is None or self.transport.is_closing():  # connection_lost releases it
+    def _release_when_sent(self, kept: KeptTransport) -> None:
+        if self._kept is not kept or self.transport.is_closing():  # connection_lost releases it
             return
         if self.transport.get_write_buffer_size() == 0:
             self._release()
         else:
-            self.loop.call_later(SENT_S, self._release_when_sent)
+            self.loop.call_later(SENT_S, self._release_when_sent, kept)
 
     def resume(self, left: LeftClient, app: ASGIApp) -> None:
         """Go on with the answer of a client that an earlier process left. `app` gets its note, and how it was left."""

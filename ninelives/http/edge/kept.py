@@ -178,6 +178,8 @@ class KeptTransport:
         self._custody = custody
         self._slot: int | None = slot
         self._total = 0
+        self._ahead = 0
+        """The length of a head that waits for the first piece (HeadFirst in connection.py)."""
         self._sum = 0
         self._streams = False
         self._answer: list[bytes] = []
@@ -197,6 +199,7 @@ class KeptTransport:
 
     def begin(self, head: bytes) -> None:
         """The head of the answer, before it is written."""
+        self._ahead = len(head)
         if self._streams and self._slot is not None and not self._custody.head(self._slot, head.decode("latin-1")):
             self.release()
 
@@ -208,6 +211,7 @@ class KeptTransport:
             self._hand_over(data)
 
     def _hand_over(self, data: bytes) -> None:
+        self._ahead = 0
         if self._slot is not None:
             self._total += len(data)
             self._sum = zlib.crc32(data, self._sum)
@@ -220,7 +224,7 @@ class KeptTransport:
 
     def beat(self, write: Callable[[bytes], None]) -> None:
         """Write a keepalive by `write`, which leads here."""
-        if self._slot is None or self._custody.beat(self._slot, self._total):
+        if self._slot is None or self._custody.beat(self._slot, self._total + self._ahead):
             write(KEEPALIVE_CHUNK)
 
     def end(self) -> None:
