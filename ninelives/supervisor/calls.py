@@ -9,11 +9,12 @@ skips what was told. A server that lives and closes a connection says so: that c
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 CALL_BYTES = 8 * 1024 * 1024
 """Most bytes of one answer that are kept."""
@@ -22,10 +23,18 @@ ALL_BYTES = 64 * 1024 * 1024
 UNCLAIMED_S = 60.0
 """How long an answer waits for the next server."""
 NEXT_ADDRESS_S = 0.25
+READ_BYTES = 64 * 1024
+FULL_BYTES = 64 * 1024
+"""A server that has so much to read yet slows its upstream."""
 NAME_ERROR, TLS_ERROR, GONE = 10_001, 10_002, 2
 """Codes in place of an errno: the name is not known, TLS failed, the call is not held."""
 ANSWER = struct.Struct("!i")
 """The first bytes on a socket pair: 0, or why there is no connection."""
+
+
+Got = Callable[[bytes], None]
+Full = Callable[[bool], None]
+Gone = Callable[["SocketEnd"], None]
 
 
 class UpstreamSide(asyncio.Protocol):
@@ -43,33 +52,96 @@ class UpstreamSide(asyncio.Protocol):
         self._relay.upstream_gone()
 
 
-class ServerSide(asyncio.Protocol):
-    """The end of a relay at a server."""
+class SocketEnd:
+    """An end of a relay that is a plain socket. It has what Relay needs of a transport of asyncio, and takes a third of
+    its CPU: that is most of what a kept call costs."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self.transport: asyncio.Transport | None = None
+    def __init__(self, sock: socket.socket, got: Got, gone: Gone, full: Full) -> None:
+        """`got` is given what is read. `gone` is called once, when the other side has closed, and after abort(). `full`
+        is called with True when much waits to be written, and with False when that is over."""
+        sock.setblocking(False)
+        self._sock, self._fd = sock, sock.fileno()
+        self._got, self._gone, self._full = got, gone, full
+        self._loop = asyncio.get_running_loop()
+        self._out = bytearray()
+        self._ending = self._closed = False
+        self._loop.add_reader(self._fd, self._read)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio."""
-        self.transport = cast(asyncio.Transport, transport)
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._got(data)
+        else:
+            self.abort()
 
-    def data_received(self, data: bytes) -> None:
-        """See asyncio."""
-        self._relay.asked(data)
+    def write(self, data: bytes) -> None:
+        """Write now, or when the socket takes it."""
+        if self._ending or self._closed:
+            return
+        if not self._out:
+            try:
+                sent = self._sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                return self.abort()
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._loop.add_writer(self._fd, self._flush)
+        was = len(self._out)
+        self._out += data
+        if was <= FULL_BYTES < len(self._out):
+            self._full(True)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        self.transport = None
-        self._relay.server_gone(self)
+    def _flush(self) -> None:
+        was = len(self._out)
+        try:
+            del self._out[: self._sock.send(self._out)]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            return self.abort()
+        if len(self._out) <= FULL_BYTES < was:
+            self._full(False)
+        if not self._out:
+            self._loop.remove_writer(self._fd)
+            if self._ending:
+                self.abort()
 
-    def pause_writing(self) -> None:
-        """See asyncio. A server that reads slowly slows its upstream."""
-        self._relay.hold(True)
+    def pause_reading(self) -> None:
+        """Read nothing for a while."""
+        if not self._closed:
+            self._loop.remove_reader(self._fd)
 
-    def resume_writing(self) -> None:
-        """See asyncio."""
-        self._relay.hold(False)
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._closed:
+            self._loop.add_reader(self._fd, self._read)
+
+    def is_closing(self) -> bool:
+        """Nothing can be written any more."""
+        return self._ending or self._closed
+
+    def close(self) -> None:
+        """Close when all is written."""
+        self._ending = True
+        if not self._out:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close now."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            self._sock.close()
+            self._loop.call_soon(self._gone, self)
 
 
 class Relay:
@@ -82,8 +154,8 @@ class Relay:
         self.call = ""
         self.kept: list[bytes] = []
         self.size = 0
-        self.server: ServerSide | None = None
-        self.upstream: asyncio.Transport | None = None
+        self.server: SocketEnd | None = None
+        self.upstream: asyncio.Transport | SocketEnd | None = None
         self.ended = False
 
     def begin(self, call: str) -> None:
@@ -102,8 +174,8 @@ class Relay:
             self.kept.append(data)
             self.size += len(data)
             self._calls.grew(self, len(data))
-        if self.server is not None and self.server.transport is not None:
-            self.server.transport.write(data)
+        if self.server is not None:
+            self.server.write(data)
 
     def asked(self, data: bytes) -> None:
         """Bytes of the server. What it said on its line before them counts first: it named the call there."""
@@ -116,13 +188,22 @@ class Relay:
         if self.upstream is not None and not self.upstream.is_closing():
             self.upstream.pause_reading() if pause else self.upstream.resume_reading()
 
-    def upstream_gone(self) -> None:
+    def hold_server(self, pause: bool) -> None:
+        """Stop reading requests of the server, or go on."""
+        if self.server is not None:
+            self.server.pause_reading() if pause else self.server.resume_reading()
+
+    def upstream_gone(self, _: object = None) -> None:
         """The upstream closed the connection. What it sent is still passed on."""
         self.ended, self.upstream = True, None
-        if self.server is not None and self.server.transport is not None:
-            self.server.transport.close()
+        if self.server is not None:
+            self.server.close()
 
-    def server_gone(self, side: ServerSide) -> None:
+    def join(self, sock: socket.socket) -> SocketEnd:
+        """The socket of a server as an end of this relay."""
+        return SocketEnd(sock, self.asked, self.server_gone, self.hold)
+
+    def server_gone(self, side: SocketEnd) -> None:
         """The server closed its end, or died. Who died did not say that it drops the call."""
         if side is not self.server:
             return
@@ -137,24 +218,23 @@ class Relay:
         if self.server is None and self.number == number:
             self.close()
 
-    def attach(self, side: ServerSide, number: tuple[int, int]) -> None:
+    def attach(self, side: SocketEnd, number: tuple[int, int]) -> None:
         """A new server takes the call: it gets the answer from its first byte."""
         old, self.server, self.number = self.server, side, number
-        if old is not None and old.transport is not None:
-            old.transport.abort()
+        if old is not None:
+            old.abort()
         self.hold(False)
-        assert side.transport is not None
-        side.transport.write(ANSWER.pack(0) + b"".join(self.kept))
+        side.write(ANSWER.pack(0) + b"".join(self.kept))
         if self.ended:
-            side.transport.close()
+            side.close()
 
     def close(self) -> None:
         """End both sides, and forget the answer."""
         self.forget()
         self._calls.relays.pop(self.number, None)
-        for transport in (self.upstream, self.server.transport if self.server is not None else None):
-            if transport is not None:
-                transport.abort()
+        for end in (self.upstream, self.server):
+            if end is not None:
+                end.abort()
 
 
 class Calls:
@@ -226,15 +306,21 @@ class Calls:
                 )
         except (OSError, TimeoutError) as error:
             return _refuse(sock, error)
-        relay.upstream = transport
+        dialled = transport.get_extra_info("socket")
         with suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        relay.upstream = transport
+        if not wish["tls_name"]:
+            try:
+                own = socket.socket(fileno=os.dup(dialled.fileno()))
+            except OSError as error:  # the upstream has closed it already
+                return _refuse(sock, error)
+            transport.set_protocol(asyncio.Protocol())  # it closes its own descriptor, and says so to nobody
+            transport.abort()
+            relay.upstream = SocketEnd(own, relay.answered, relay.upstream_gone, relay.hold_server)
         self.relays[relay.number] = relay
-        _, relay.server = await loop.create_connection(lambda: ServerSide(relay), sock=sock)
-        if relay.server.transport is None:
-            relay.close()
-        else:
-            relay.server.transport.write(ANSWER.pack(0))
+        relay.server = relay.join(sock)
+        relay.server.write(ANSWER.pack(0))
 
     async def _again(self, pid: int, wish: dict[str, Any], sock: socket.socket) -> None:
         relay = next((each for each in self.relays.values() if each.call == wish["call"]), None)
@@ -243,10 +329,7 @@ class Calls:
         self.relays.pop(relay.number, None)
         number = (pid, wish["number"])
         self.relays[number] = relay
-        made: ServerSide
-        _, made = await asyncio.get_running_loop().create_connection(lambda: ServerSide(relay), sock=sock)
-        if made.transport is not None:
-            relay.attach(made, number)
+        relay.attach(relay.join(sock), number)
 
     def _context(self) -> Any:
         if self._tls is None:
