@@ -60,7 +60,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._stats: Mapping[str, object] = {}
         self._store_bytes: int | None = None
-        self._runs: Counter[tuple[str, str]] = Counter()
+        self._runs: dict[tuple[str, str], int] = {}
         self._duration: dict[str, Durations] = {}
         self._first = Durations(_FIRST_S)
         self._flush = Durations(_FLUSH_S)
@@ -76,7 +76,8 @@ class Metrics:
 
     def run_ended(self, dialect: str, status: str, seconds: float, code: str) -> None:
         """A run ended; `code` is that of its failure, or empty."""
-        self._runs[dialect, status] += 1
+        ended = dialect, status
+        self._runs[ended] = self._runs.get(ended, 0) + 1
         took = self._duration.get(dialect)
         if took is None:
             took = self._duration[dialect] = Durations(_RUN_S)

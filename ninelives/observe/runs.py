@@ -4,7 +4,7 @@ Refuses to know: how a series, a line or a span is written, and what was said in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -65,7 +65,17 @@ class RunObserver:
     def told(self, state: RunState, entries: Sequence[e.Entry]) -> None:
         """See Observer.told. A bug here must not stop the writer of all runs."""
         try:
-            self._follow(state, entries)
+            watched = self._runs.get(state.facts.run) or self._begin(state, entries)
+            for entry in entries:
+                kind = type(entry.event)
+                if kind in DELTAS:
+                    if not watched.delta_at:
+                        self._first_delta(state, watched, entry)
+                    continue
+                fact = _FACTS.get(kind)
+                if fact is not None:
+                    fact(self, state, watched, entry)
+                watched.step_at = entry.at
         except Exception as error:
             self._log.error("observer_failed", run=state.facts.run, error=repr(error))
 
@@ -75,55 +85,52 @@ class RunObserver:
         if watched is not None and not watched.ended and self._traces is not None:
             self._traces.over(run, None, watched.step_at)
 
-    def _follow(self, state: RunState, entries: Sequence[e.Entry]) -> None:
+    def _begin(self, state: RunState, entries: Sequence[e.Entry]) -> Watched:
         facts = state.facts
-        watched = self._runs.get(facts.run)
-        if watched is None:
-            began_at = facts.created_at if facts.attempt <= 1 or not entries else entries[0].at
-            watched = self._runs[facts.run] = Watched(facts.attempt, began_at, began_at)
-            if self._traces is not None:
-                self._traces.began(state, watched)
-        for entry in entries:
-            if type(entry.event) in DELTAS:
-                if not watched.delta_at:
-                    self._first_delta(state, watched, entry)
-            else:
-                self._fact(state, watched, entry)
+        began_at = facts.created_at if facts.attempt <= 1 or not entries else entries[0].at
+        watched = self._runs[facts.run] = Watched(facts.attempt, began_at, began_at)
+        if self._traces is not None:
+            self._traces.began(state, watched)
+        return watched
 
     def _first_delta(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
         watched.delta_at = entry.at
         if watched.attempt == 1 and watched.step_at == state.facts.created_at:
             self._metrics.first_delta((entry.at - watched.step_at) / 1000)
 
-    def _fact(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
-        match entry.event:
-            case e.MessageCompleted() as said:
-                self._metrics.tokens(said.usage)
-                if self._traces is not None:
-                    self._traces.message(state, watched, said, entry.at)
-                watched.delta_at = 0
-            case e.ToolStarted() as started:
-                watched.tools[started.call.id] = (started, entry.at)
-            case e.ToolFinished() as finished:
-                self._tool(state, watched, finished, entry.at)
-            case e.RunCompleted() | e.RunFailed() | e.RunCancelled() | e.RunInterrupted():
-                self._ended(state, watched, entry.at)
-        watched.step_at = entry.at
+    def _message(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
+        said = entry.event
+        assert isinstance(said, e.MessageCompleted)
+        self._metrics.tokens(said.usage)
+        if self._traces is not None:
+            self._traces.message(state, watched, said, entry.at)
+        watched.delta_at = 0
 
-    def _tool(self, state: RunState, watched: Watched, finished: e.ToolFinished, at: int) -> None:
-        started, began_at = watched.tools.pop(finished.call_id, (None, at))
+    def _started(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
+        started = entry.event
+        assert isinstance(started, e.ToolStarted)
+        watched.tools[started.call.id] = (started, entry.at)
+
+    def _finished(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
+        finished = entry.event
+        assert isinstance(finished, e.ToolFinished)
+        started, began_at = watched.tools.pop(finished.call_id, (None, entry.at))
         due = state.facts.due.get(finished.call_id)
         name = started.call.name if started is not None else due.call.name if due is not None else ""
         watched.called += 1
         self._metrics.tool_finished(name or "unnamed", finished)
         self._metrics.tokens(finished.usage)
         if self._traces is not None and started is not None:
-            self._traces.tool(state, started, began_at, finished, at)
+            self._traces.tool(state, started, began_at, finished, entry.at)
 
-    def _ended(self, state: RunState, watched: Watched, at: int) -> None:
-        facts = state.facts
+    def _ended(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
+        facts, at = state.facts, entry.at
         spec, watched.ended = facts.accepted.spec, True
         code = facts.end.reason or facts.end.code if isinstance(facts.end, e.RunFailed) else ""
+        more = {"code": code} if code else {}
+        if spec.trace:
+            more["trace_id"] = spec.trace[3:35]
+        usage = facts.usage
         seconds = max(0, at - facts.created_at) / 1000
         self._metrics.run_ended(spec.dialect, state.status, seconds, code)
         self._log.info(
@@ -135,10 +142,18 @@ class RunObserver:
             seconds=seconds,
             attempts=facts.attempt,
             tools=watched.called,
-            input_tokens=facts.usage.input_tokens,
-            output_tokens=facts.usage.output_tokens,
-            **({"code": code} if code else {}),
-            **({"trace_id": spec.trace[3:35]} if spec.trace else {}),
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            **more,
         )
         if self._traces is not None:
             self._traces.over(facts.run, state, at)
+
+
+_FACTS: dict[type[e.Event], Callable[[RunObserver, RunState, Watched, e.Entry], None]] = {
+    e.MessageCompleted: RunObserver._message,
+    e.ToolStarted: RunObserver._started,
+    e.ToolFinished: RunObserver._finished,
+    **dict.fromkeys((e.RunCompleted, e.RunFailed, e.RunCancelled, e.RunInterrupted), RunObserver._ended),
+}
+"""What follows from each kind of event. A table: to try one kind after the other took longer than all the rest."""
