@@ -131,3 +131,10 @@ def test_every_target_that_a_page_names_is_in_the_makefile() -> None:
     named = {name for page in pages for name in re.findall(r"`make ([a-z-]+)", page.read_text())}
     assert len(named) > 10
     assert sorted(named - targets) == []
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    named = {found for page in pages for found in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)}
+    missing = [f"{file}::{name}" for file, name in sorted(named) if f"def {name}(" not in (ROOT / file).read_text()]
+    assert len(named) > 20 and missing == []
