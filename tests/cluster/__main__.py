@@ -33,7 +33,7 @@ from tests.cluster.storm import Extent, storm
 
 NONE = Dose(0, 0, 0, 0, 0)
 STORMS: dict[str, tuple[Dose, Shape, float, float | None]] = {
-    "kills": (replace(NONE, kills=10), Shape(balancer="haproxy"), 0.0, 3.0),
+    "kills": (replace(NONE, kills=8), Shape(balancer="haproxy"), 0.0, 3.0),
     "terms": (replace(NONE, terms=8), Shape(balancer="haproxy"), 0.0, None),
     "faults": (
         replace(NONE, kills=6, freezes=2, terms=3, restarts=3, severs=2, limits=2),

@@ -640,3 +640,33 @@ async def test_ten_thousand_waiting_runs_are_not_read_to_find_the_next_ones(plac
     assert "runs_open_by_owner" in plan, plan
     seen = [int(n) for n in re.findall(r"runs.*actual rows=(\d+)", plan)]
     assert max(seen) < 200, plan
+
+
+TIMEOUTS = (
+    "statement_timeout = '200ms'",
+    "lock_timeout = '50ms'",
+    "idle_in_transaction_session_timeout = '200ms'",
+    "default_transaction_isolation = 'serializable'",
+    "idle_session_timeout = '1s'",
+)
+
+
+@pytest.mark.parametrize("setting", TIMEOUTS)
+async def test_a_run_goes_through_whatever_time_outs_a_managed_service_sets(setting: str) -> None:
+    here = pg.server()
+    url = await here.database()
+    await here.run(url, f"ALTER DATABASE {url.partition('@/')[2].partition('?')[0]} SET {setting}")
+    store = await pg.opened(url)
+    try:
+        ann = Author(Backend(store, VirtualClock()))
+        done = Mark(status="completed", at=0, ended=True)
+
+        async def one(n: int) -> None:
+            await ann.open(f"r{n}", key=f"k{n % 4}{n}")
+            assert await ann.write(f"r{n}", b"x") is Verdict.WRITTEN
+            assert await ann.write(f"r{n}", b"y", mark=done) is Verdict.WRITTEN
+            assert (await ann.data(f"r{n}"))[-2:] == [b"x", b"y"]
+
+        await asyncio.gather(*(one(n) for n in range(12)))
+    finally:
+        await store.close()

@@ -209,6 +209,7 @@ class Listener:
 
     async def _watch(self, connection: Connection, broken: asyncio.Event) -> None:
         rounds = 0
+        await self._bury_dead(connection)  # at once: who is there now may be judged as soon as it is gone
         while not connection.is_closed():
             with suppress(TimeoutError):
                 await asyncio.wait_for(broken.wait(), min(AGAIN_S, WATCH_S) if self._suspects else WATCH_S)
