@@ -1,12 +1,16 @@
-"""For all tests: the slow ones first. Owns: the order in which files are given to the workers (loadfile), so that no
-worker is left alone with a long file at the end."""
+"""For all tests: the slow ones first, and a canary. Owns: the order in which files are given to the workers (loadfile),
+so that no worker is left alone with a long file at the end; after each file, a look for keys in the folders of its
+tests."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+from tests.canary import leaks
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("new", derandomize=False)
@@ -29,3 +33,19 @@ def _place(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Stable: the order within a file is its own."""
     items.sort(key=_place)
+
+
+_SEEN: set[str] = set()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """The last test of a file fails where a server of its tests has printed, logged or stored a key."""
+    yield
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    factory: pytest.TempPathFactory = item.config._tmp_path_factory  # type: ignore[attr-defined]
+    new = [path for path in factory.getbasetemp().iterdir() if path.name not in _SEEN and path.is_dir()]
+    _SEEN.update(path.name for path in new)
+    found = [leak for path in new if not path.is_symlink() for leak in leaks(path)]
+    assert not found, f"a key is where none may be: {found[:5]}"

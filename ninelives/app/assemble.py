@@ -241,7 +241,7 @@ def _limits(settings: Settings) -> EngineLimits:
         queue=chosen.queue,
         queue_bytes=chosen.queue_bytes,
         queue_share=chosen.queue_share,
-        owner_share=chosen.owner_share,
+        owner_share=None if chosen.owner_share == "auto" else chosen.owner_share,
         weights={name: each.weight for name, each in owners.items() if each.weight},
         chores=chosen.chores,
         subscriber_bytes=chosen.subscriber_bytes,

@@ -60,6 +60,8 @@ Room = Annotated[int, Meta(ge=0, le=1 << 50, extra={"unit": "bytes"})]
 AutoRoom = Annotated[int, Meta(ge=0, le=1 << 50)] | Literal["auto"]
 Notice = Annotated[float, Meta(ge=0, le=3600)] | Literal["auto"]
 _NOTICE = {"unit": "seconds", "allowed": "auto, or a number of seconds, at least 0 and at most 3600"}
+Share = Annotated[float, Meta(gt=0, le=1)] | Literal["auto"]
+_SHARE = {"allowed": "auto, or a number more than 0 and at most 1"}
 _AUTO = {"unit": "bytes", "allowed": "auto, or a whole number of bytes, at least 0 and at most 1125899906842624"}
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
@@ -242,7 +244,9 @@ class LimitSettings(Section, frozen=True):
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     queue_bytes: Annotated[Bytes, _doc("Bytes of the requests that wait for a place; then 429.")] = 1_073_741_824
     queue_share: Annotated[float, _doc("What part of the queue one owner may fill.", gt=0, le=1)] = 0.75
-    owner_share: Annotated[float, _doc("What part of concurrent_runs one owner may fill.", gt=0, le=1)] = 1.0
+    owner_share: Annotated[
+        Share, _doc("What part of concurrent_runs one owner may fill; auto: 0.75 once others came.", extra=_SHARE)
+    ] = "auto"
     body_bytes: Annotated[Bytes, _doc("Size of a request body; then 413.")] = 10_000_000
     body_s: Annotated[Seconds, _doc("How long a request body may take to arrive; then 408.")] = 120.0
     json_depth: Annotated[int, _doc("Nesting of a JSON body, in levels; then 400.", ge=4, le=512)] = 64

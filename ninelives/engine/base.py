@@ -193,8 +193,8 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """Bytes of the requests that wait for a slot."""
     queue_share: float = 0.75
     """What part of the queue one owner may fill."""
-    owner_share: float = 1.0
-    """What part of the slots one owner may fill."""
+    owner_share: float | None = None
+    """What part of the slots one owner may fill. None: all of them, but SHARED where this process had other owners."""
     weights: dict[str, int] = {}
     """The shares of owners who do not have the same as all others (journal/fair.py)."""
     chores: int = 8

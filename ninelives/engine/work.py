@@ -61,6 +61,8 @@ MOST = 256
 """A round asks for at most so many runs."""
 UNREADABLE_S = 60.0
 """A run that cannot be read here is left alone for so long. In a shared store others may know more kinds of event."""
+SHARED = 0.75
+"""The part of the slots that one of several owners may fill."""
 TURN_S = 2.0
 ALL_S = 20.0
 """Within this time every suspect has had its turn: well below the 30 s of P4."""
@@ -85,6 +87,8 @@ class WorkFinder:
         self._count_at = 0.0
         self.slots: Counter[str] = Counter()
         """Slots that are in use, by owner."""
+        self._owners: set[str] = set()
+        """Who wanted a slot: the first two."""
         self._active = 0
         self._turns = Turns(parts.limits.weights)
         self.queue = Queue(parts.limits)
@@ -150,8 +154,10 @@ class WorkFinder:
 
     def _has_share(self, owner: str) -> bool:
         """Whether an owner may take one more slot."""
-        most = max(1, math.floor(self._limits.concurrent_runs * self._limits.owner_share))
-        return self.slots[owner] < most
+        if len(self._owners) < 2:
+            self._owners.add(owner)
+        share = self._limits.owner_share or (1.0 if len(self._owners) < 2 else SHARED)
+        return self.slots[owner] < max(1, math.floor(self._limits.concurrent_runs * share))
 
     def _claims(self) -> bool:
         """May a journaled run be begun here?"""

@@ -42,7 +42,7 @@ from ninelives.core.events import (
     ToolFinished,
     Usage,
 )
-from ninelives.core.spec import Message, keeps_content
+from ninelives.core.spec import Message
 from ninelives.core.state import Called, RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
@@ -53,7 +53,7 @@ from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer
 from ninelives.journal.accounts.base import AuditEntry
-from ninelives.journal.answers import answer_to
+from ninelives.journal.answers import answer_entry_id, answer_to
 from ninelives.journal.base import Unlisten
 from ninelives.journal.earlier import Earlier
 from ninelives.journal.listing import SessionLister
@@ -102,6 +102,8 @@ class Worker:
         self._writer = writer
         self._earlier = earlier
         self._audit = parts.audit
+        self._keeping = False
+        """An entry of this run waits to be stored in the audit log."""
         self._guard = guard
         self._limits = parts.limits
         self._log = parts.log
@@ -193,6 +195,8 @@ class Worker:
             task.uncancel()
         if task.cancelling():  # somebody else wants us to end too
             raise asyncio.CancelledError
+        if self._keeping:  # it was stopped meanwhile
+            await self._audit.keep(())
         try:
             await self._settle(failure)
         except ClaimLost:
@@ -259,6 +263,8 @@ class Worker:
     async def _may_go_on(self, claimed: Claimed) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
         run, asks = self.run, waiting(self.run.staged)
+        if run.attempt > 1 and not claimed.clean:
+            await self._keep_again()
         if stopping(run.staged) or (claimed.overdue and not asks):
             self.cancel("left" if claimed.overdue else "cancel")
             return False
@@ -268,6 +274,7 @@ class Worker:
             run.advance(ClaimEvent.ASK)
             return False
         if claimed.answer is not None:
+            await self._keep_answer(claimed.answer)
             await self._writer.fact(run, claimed.answer)
         return True
 
@@ -284,7 +291,9 @@ class Worker:
             await self._stopped()
         after = await self._writer.fact(run, self._counted(event))
         if isinstance(event, ToolFinished):
-            self._note_execution(event)
+            self._keeping = True
+            await self._audit.keep([self._execution(event)])
+            self._keeping = False
         if after.ended:
             return after
         if isinstance(event, ToolFinished | SteerApplied):
@@ -299,28 +308,41 @@ class Worker:
         await self._stopped()
         return after
 
-    def _note_execution(self, event: ToolFinished) -> None:
-        """A tool was executed, or refused: one entry in the audit log, without arguments and output."""
+    def _execution(self, event: ToolFinished) -> AuditEntry:
+        """A tool was executed, or refused: one entry in the audit log, without arguments and output. The run goes on
+        when it is stored. Its name is left out where it may be the words of a model, for they are content."""
         facts = self.run.staged.facts
-        calls = (each.started.call for each in facts.items if isinstance(each, Called))
-        named = (call.name for call in calls if call.id == event.call_id)
-        result = "unknown" if event.outcome != "known" else "error" if event.is_error else "ok"
-        accepted = facts.accepted
-        entry = AuditEntry(
-            owner=accepted.owner,
-            key=accepted.key,
+        called = [each for each in facts.items if isinstance(each, Called) and each.started.call.id == event.call_id]
+        name = called[-1].started.call.name if called else ""
+        known = isinstance(self._agent, ToolKnower) and self._agent.has_tool(name)
+        return AuditEntry(
+            owner=facts.accepted.owner,
+            key=facts.accepted.key,
             action="tool.execute",
             object=self.run.run,
-            result=result,
-            detail=self._name_of_tool(next(named, "")),
+            result="unknown" if event.outcome != "known" else "error" if event.is_error else "ok",
+            detail=name if known else "",
+            id=f"{self.run.run} {called[-1].seq}" if called else "",
         )
-        self._audit.note(entry)
 
-    def _name_of_tool(self, called: str) -> str:
-        """The name for the audit log; empty where it may be the words of a model, for they are content."""
-        if isinstance(self._agent, ToolKnower):
-            return called if self._agent.has_tool(called) else ""
-        return called if keeps_content(self.run.staged.facts.accepted.spec.kept) else ""
+    async def _keep_again(self) -> None:
+        """The attempt before died, perhaps before the entries of its last calls were stored."""
+        results = self.run.staged.facts.results.values()
+        await self._audit.keep([self._execution(each) for each in results])
+
+    async def _keep_answer(self, answer: ApprovalGiven) -> None:
+        """A person's answer is in the audit log before it counts, also where the process that took it was killed."""
+        state = self.run.staged
+        entry = AuditEntry(
+            owner=state.facts.accepted.owner,
+            key=answer.by.removeprefix("key "),
+            action="run.answer",
+            object=self.run.run,
+            result="ok",
+            detail=answer.choice,
+            id=answer_entry_id(state),
+        )
+        await self._audit.keep([entry])
 
     async def _is_spent(self) -> bool:
         """Whether the run may not ask its model again. Calls that are due are made first."""

@@ -35,6 +35,12 @@ def answer_to(state: RunState, signals: Sequence[Signal], *, overdue: bool) -> A
     return ApprovalGiven(call_id=asked.call.id, choice="expired", by="clock") if overdue else None
 
 
+def answer_entry_id(state: RunState) -> str:
+    """The id of the entry for this answer in the audit log: whoever writes it, it is one entry."""
+    asked = state.facts.asked
+    return f"{state.facts.run} {asked.code}" if asked is not None else ""
+
+
 def not_pending() -> ClientError:
     """The one answer where there is nothing to approve."""
     return ClientError(

@@ -213,6 +213,7 @@ class CarriedAudit(Carried, frozen=True):
     result: str
     remote: str
     detail: str
+    id: str
 
 
 _NOUNS: dict[type[Carried], str] = {

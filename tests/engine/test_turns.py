@@ -61,6 +61,23 @@ async def test_an_owner_who_has_his_share_of_the_slots_leaves_the_rest_to_others
     house.holds["1"].set()
 
 
+async def test_a_single_owner_may_fill_all_slots_until_another_one_came(house: House) -> None:
+    house.books |= {f"hold{n}": HOLDS for n in range(9)} | {"b": [said("done")]}
+    house.holds["1"] = asyncio.Event()
+    engine = await house.engine(concurrent_runs=4)
+    for n in range(4):
+        await engine.submit(of("ann", f"hold{n}"))
+    await until(lambda: engine.stats()["active"] == 4, "ann has all")
+    house.holds["1"].set()
+    await until(lambda: engine.stats()["active"] == 0, "and is done")
+    house.holds["1"] = asyncio.Event()
+    await engine.submit(of("bob", "b"))
+    for n in range(4, 9):
+        await engine.submit(of("ann", f"hold{n}"))
+    await until(lambda: engine.stats()["active"] == 3 and engine.stats()["queued"] == 2, "one slot is left to others")
+    house.holds["1"].set()
+
+
 async def test_the_runs_of_an_owner_are_counted_over_all_processes(house: House) -> None:
     house.limits_of = limited(Limits(runs=2))  # type: ignore[method-assign]
     house.books |= {f"hold{n}": HOLDS for n in range(3)}

@@ -181,6 +181,8 @@ def test_revocation_ends_open_streams_waiting_requests_and_websockets(server: Se
         with wire(server, {"authorization": f"Bearer {made['key']}"}) as line:
             line.send(input=HANGS, store=True)
             line.next()
+            waiting = own.left_waiting(CHAT, {"messages": [{"role": "user", "content": HANGS}]})
+            wait_until(lambda: len(own.get("/v1/runs?status=running").json()["data"]) == 3, "all three work")
             begun = time.monotonic()
             client.delete(f"/api/keys/{made['id']}")
             stream.rest()
@@ -189,6 +191,9 @@ def test_revocation_ends_open_streams_waiting_requests_and_websockets(server: Se
                 while True:
                     line.next()
             assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+            with waiting, suppress(ConnectionResetError):
+                waiting.settimeout(END_S)
+                assert waiting.recv(4096) == b"", "a request that waits is cut without an answer"
             assert time.monotonic() - begun < END_S
     assert "key_ended" in server.log()
 

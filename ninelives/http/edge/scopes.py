@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ninelives.core.errors import ClientError, NinelivesError
 from ninelives.journal.accounts.base import AuditEntry
 
@@ -132,22 +134,34 @@ def guarded(
 
 
 async def _noted(request: Any, answer: Callable[[Any], Awaitable[Any]], action: str) -> Any:
+    """The answer, after the entry of what was done is stored."""
     try:
         done = await answer(request)
     except NinelivesError as error:
         note(request, action, error.code)
         raise
-    note(request, action, "ok")
+    await keep(request, action)
     return done
 
 
 def note(request: Any, action: str, result: str, detail: str = "", target: str = "") -> None:
-    """Write into the audit log what a request did. A route says more in `audit_target` and `audit_detail` of the state
-    of its request."""
+    """Write into the audit log what a request did, without waiting: it was refused, or it only looked."""
+    request.scope["state"]["audit"].note(_entry(request, action, result, detail, target))
+
+
+async def keep(request: Any, action: str, detail: str = "", target: str = "") -> None:
+    """The same for what was done, and wait until it is stored. A route says more in `audit_target`, `audit_detail` and
+    `audit_id` of the state of its request."""
+    state = request.scope["state"]
+    entry = replace(_entry(request, action, "ok", detail, target), id=state.get("audit_id", ""))
+    await state["audit"].keep([entry])
+
+
+def _entry(request: Any, action: str, result: str, detail: str, target: str) -> AuditEntry:
     scope = request.scope
     state = scope["state"]
     key = state["key"]
-    entry = AuditEntry(
+    return AuditEntry(
         owner=key.owner,
         key=key.id,
         action=action,
@@ -156,4 +170,3 @@ def note(request: Any, action: str, result: str, detail: str = "", target: str =
         remote=state.get("remote", ""),
         detail=detail or state.get("audit_detail", ""),
     )
-    state["audit"].note(entry)

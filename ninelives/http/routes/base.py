@@ -29,9 +29,9 @@ from ninelives.http.answering import Answering, Body, RouteParts
 from ninelives.http.body import parse_json, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
-from ninelives.http.edge.scopes import APPROVE, guarded, note, permits
+from ninelives.http.edge.scopes import APPROVE, guarded, keep, note, permits
 from ninelives.http.references import check_results
-from ninelives.journal.answers import not_pending
+from ninelives.journal.answers import answer_entry_id, not_pending
 from ninelives.journal.base import Logger
 from ninelives.journal.values import Query, RunRow
 
@@ -248,7 +248,8 @@ class RunRoutes(DialectRoutes):
         except NinelivesError as error:
             note(request, "run.answer", error.code, reply.choice, state.facts.run)
             raise
-        note(request, "run.answer", "ok", reply.choice, state.facts.run)
+        request.state.audit_id = answer_entry_id(state)
+        await keep(request, "run.answer", reply.choice, state.facts.run)
         ticket = Ticket(state.facts.run, state.facts.accepted.resolved.session or "", rest=True)
         projection, body = self.continuation(reply, state, wire_id(self.dialect.name, engine.new_id()))
         how = self.how.varied(projection=projection, body=body, answered=reply.code)

@@ -34,7 +34,7 @@ from ninelives.http.describe.operations import (
 from ninelives.http.describe.shapes import ListPage
 from ninelives.http.finding import RunFinder
 from ninelives.http.routes.base import RunRoutes
-from ninelives.journal.answers import not_pending
+from ninelives.journal.answers import answer_entry_id, not_pending
 from ninelives.journal.base import Logger
 from ninelives.journal.steering import Steer, steer_id_of
 from ninelives.journal.values import RunRow
@@ -141,7 +141,7 @@ class RunsRoutes(RunRoutes):
         asked = state.facts.asked
         if asked is None or not given.fits(asked):
             raise not_pending()
-        request.state.audit_detail = choice
+        request.state.audit_detail, request.state.audit_id = choice, answer_entry_id(state)
         await self.parts.engine.approve(row.owner, state, choice, f"key {request.state.key.id}")
         shown = shapes.Approved("hermes.run.approval_response", wire_id("runs", row.run), asked.call.id, choice, 1)
         return answering.answer(shown, session=row.session)

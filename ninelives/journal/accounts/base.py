@@ -147,6 +147,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     """When, in milliseconds."""
     n: int = 0
     """Its number, given by the store."""
+    id: str = ""
+    """An entry whose id is there already is not written again. Empty: it has none."""
 
 
 class AuditQuery(Struct, frozen=True, kw_only=True):
@@ -170,7 +172,7 @@ class AuditLog(Protocol):
     """What was done, in order. Entries are added and forgotten by age or number, never changed."""
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
-        """Add entries. Their numbers go up."""
+        """Add entries, in their order. One that was added before (by its id) is left out."""
         ...
 
     async def page(self, query: AuditQuery) -> list[AuditEntry]:

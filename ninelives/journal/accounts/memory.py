@@ -78,7 +78,11 @@ class MemoryAudit:
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         """See AuditLog.add."""
+        known = {entry.id for entry in self._entries if entry.id}
         for entry in entries:
+            if entry.id in known:
+                continue
+            known |= {entry.id} - {""}
             self._last += 1
             self._entries.append(replace(entry, n=self._last))
 

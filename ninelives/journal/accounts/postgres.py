@@ -75,10 +75,10 @@ class PostgresAudit:
         self._connections = connections
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
-        """See AuditLog.add. Without retries: a statement whose answer was lost may have been committed."""
+        """See AuditLog.add."""
         if not entries:
             return
-        rows = [(e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail) for e in entries]
+        rows = [(e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id) for e in entries]
         columns = [list(column) for column in zip(*rows, strict=True)]
         await self._connections.once(lambda connection: connection.execute(SQL["add_audit"], *columns))
 

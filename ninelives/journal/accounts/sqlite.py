@@ -81,7 +81,7 @@ class SqliteAudit:
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         """See AuditLog.add."""
-        rows = [(e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail) for e in entries]
+        rows = [(e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id) for e in entries]
         await self._database.write(lambda db: db.executemany(SQL["add_audit"], rows).fetchall())
 
     async def page(self, query: AuditQuery) -> list[AuditEntry]:

@@ -1,13 +1,19 @@
 """The way into the audit log. Owns: entries of this process until they are stored, and how long the log is kept.
-Entries go to the store in batches, so that nobody waits for them. A process that is killed loses those of the last
-moment. Refuses to know: what is worth an entry."""
+Refuses to know: what is worth an entry.
+
+Theory of operation. Entries go to the store in batches. Whoever did something that must not be missing waits for its
+entry (`keep`): the answer to a request, and the next step of a run, come after it. A process that is killed before that
+has told nobody. What a run did is in its journal, so the next attempt keeps the same entries again. They have the same
+ids, and the store writes each of them once."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 from msgspec import Struct
@@ -23,6 +29,8 @@ TRIM_S = 600.0
 MOST = 10_000
 """More entries than this are not kept while the store is away."""
 AT_ONCE = 500
+KEEP_S = 10.0
+"""The longest wait for an entry. It is stored later, when the store is back."""
 
 
 class Trail(Protocol):
@@ -32,12 +40,19 @@ class Trail(Protocol):
         """Somebody did something. The entry has no content of a request or an answer; its time is now."""
         ...
 
+    async def keep(self, entries: Sequence[AuditEntry]) -> None:
+        """The same, and wait until they are stored, but not for longer than KEEP_S."""
+        ...
+
 
 class NoTrail:
     """The Trail of a process without an audit log."""
 
     def note(self, entry: AuditEntry) -> None:
         """See Trail.note."""
+
+    async def keep(self, entries: Sequence[AuditEntry]) -> None:
+        """See Trail.keep."""
 
 
 class AuditKeep(Struct, frozen=True):
@@ -56,7 +71,11 @@ class AuditTrail:
         self._log = log
         self._keep = keep
         self._waiting: deque[AuditEntry] = deque()
-        self._due = asyncio.Event()
+        self._stored = 0
+        """How many entries of this process are stored."""
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits until so many are."""
+        self._due, self._urgent = asyncio.Event(), asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     def note(self, entry: AuditEntry) -> None:
@@ -64,9 +83,20 @@ class AuditTrail:
         if len(self._waiting) >= MOST:
             self._log.error("audit_not_written", **asdict(entry))
             return
-        short = {"object": entry.object[:256], "detail": entry.detail[:256]}
+        short = {"object": entry.object[:256], "detail": entry.detail[:256], "id": entry.id or os.urandom(16).hex()}
         self._waiting.append(replace(entry, at=self._now_ms(), **short))
         self._due.set()
+
+    async def keep(self, entries: Sequence[AuditEntry]) -> None:
+        """See Trail.keep."""
+        for entry in entries:
+            self.note(entry)
+        if not self._waiting:
+            return
+        stored = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._stored + len(self._waiting), stored))
+        self._urgent.set()
+        await asyncio.wait([stored], timeout=KEEP_S)
 
     async def start(self) -> None:
         """Begin to store entries."""
@@ -87,23 +117,34 @@ class AuditTrail:
                 async with asyncio.timeout(TRIM_S):
                     await self._due.wait()
             self._due.clear()
-            await asyncio.sleep(FLUSH_S)
-            await self.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._urgent.wait()
+            self._urgent.clear()
+            if not await self.flush():
+                await asyncio.sleep(FLUSH_S)
             if loop.time() - trimmed_at > TRIM_S:
                 trimmed_at = loop.time()
                 await self._trim()
 
-    async def flush(self) -> None:
-        """Store the entries that wait. What cannot be stored now is tried again."""
+    async def flush(self) -> bool:
+        """Store the entries that wait. What cannot be stored now stays, and is tried again. False: some stay."""
         while self._waiting:
-            some = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+            some = list(islice(self._waiting, AT_ONCE))
             try:
                 await self._audit.add(some)
             except StoreUnavailable as error:
                 self._log.warning("audit_not_stored", reason=str(error), entries=len(some))
-                self._waiting.extendleft(reversed(some))
                 self._due.set()
-                return
+                return False
+            for _ in some:
+                self._waiting.popleft()
+            self._stored += len(some)
+            for place, waiter in self._waiters:
+                if place <= self._stored and not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = [(place, waiter) for place, waiter in self._waiters if place > self._stored]
+        return True
 
     async def _trim(self) -> None:
         before = self._now_ms() - int(self._keep.days * 86_400_000) if self._keep.days else 0

@@ -125,6 +125,13 @@ class AuditContract:
         assert shown[0].n > shown[1].n > 0
         assert await audit.page(AuditQuery(newest=False)) == shown[::-1]
 
+    async def test_an_entry_that_is_added_again_is_there_once(self, backend: Backend) -> None:
+        audit = backend.store.audit
+        await audit.add([entry(1, id="a"), entry(2), entry(3, id="c")])
+        await audit.add([entry(1, id="a"), entry(2), entry(4, id="d"), entry(4, id="d"), entry(3, id="c")])
+        shown = await audit.page(AuditQuery(newest=False))
+        assert [each.at for each in shown] == [1, 2, 3, 2, 4], "those without an id are not compared"
+
     async def test_pages_of_the_audit_log_meet_in_both_orders(self, backend: Backend) -> None:
         audit = backend.store.audit
         await audit.add([entry(n) for n in range(7)])

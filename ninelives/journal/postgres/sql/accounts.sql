@@ -44,9 +44,12 @@ SELECT count(*) FROM api_keys;
 UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at) FROM unnest($1::text[], $2::bigint[]) u(id, at) WHERE k.id = u.id;
 
 -- name: add_audit
--- Entries of the audit log.
-INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail)
-SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[]);
+-- Entries of the audit log, but those that are there already. Their numbers go up in the order of the lists.
+INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail, id)
+SELECT at, owner, key, action, object, result, remote, detail, id FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[],
+  $5::text[], $6::text[], $7::text[], $8::text[], $9::text[]) WITH ORDINALITY
+  AS e (at, owner, key, action, object, result, remote, detail, id, place) ORDER BY place
+ON CONFLICT DO NOTHING;
 
 -- name: audit_down
 -- A page of the audit log, the newest first. Empty texts match everything.

@@ -90,7 +90,7 @@ SELECT id, digest, owner, name, scopes, profile, models, limits, acts_for, expir
 
 -- name: audit
 -- The audit log.
-SELECT at, owner, key, action, object, result, remote, detail FROM audit_log ORDER BY n;
+SELECT at, owner, key, action, object, result, remote, detail, id FROM audit_log ORDER BY n;
 
 -- name: put_secret
 -- Replaces the secret. A database without runs has never used its own.

@@ -43,8 +43,9 @@ SELECT count(*) FROM api_keys;
 UPDATE api_keys SET last_used_at = MAX(last_used_at, ?2) WHERE id = ?1;
 
 -- name: add_audit
--- An entry of the audit log.
-INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- An entry of the audit log, unless it is there already.
+INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
 
 -- name: audit_down
 -- A page of the audit log, the newest first. Empty texts match everything.

@@ -44,7 +44,7 @@ SELECT id, digest, owner, name, scopes, profile, models, limits, acts_for, expir
 
 -- name: audit
 -- The audit log.
-SELECT at, owner, key, action, object, result, remote, detail FROM audit_log ORDER BY n;
+SELECT at, owner, key, action, object, result, remote, detail, id FROM audit_log ORDER BY n;
 
 -- name: put_run
 -- A run from another store; its log follows.
@@ -104,4 +104,4 @@ INSERT INTO api_keys (id, digest, owner, name, scopes, profile, models, limits, 
 
 -- name: put_audit
 -- An entry of the audit log.
-INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);

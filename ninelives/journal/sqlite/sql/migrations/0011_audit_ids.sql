@@ -1,0 +1,3 @@
+-- Each entry of the audit log has an id of its own, so that one that is sent twice is written once.
+ALTER TABLE audit_log ADD COLUMN id TEXT NOT NULL DEFAULT '';
+CREATE UNIQUE INDEX audit_log_by_id ON audit_log (id) WHERE id != '';
