@@ -375,7 +375,7 @@ class OpenAIModel:
         """Send a request, in pieces. Returns the connection once the head of the answer is there."""
         connection = await self._connect(by - self._clock())
         try:
-            self._connections().begin(connection, call)
+            self._connections().begin(connection, call, sum(map(len, request)))
         except OSError as error:
             connection.hang_up()
             raise _unreachable(_host(self._upstream.url), error, again=True) from error

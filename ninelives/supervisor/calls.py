@@ -67,17 +67,24 @@ class SocketEnd:
         self._ending = self._closed = False
         self._loop.add_reader(self._fd, self._read)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read once. False where there is nothing now."""
         try:
             data = self._sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             data = b""
         if data:
             self._got(data)
         else:
             self.abort()
+        return True
+
+    def drain(self) -> None:
+        """Read all that is there, and the end."""
+        while not self._closed and self._read():
+            continue
 
     def write(self, data: bytes) -> None:
         """Write now, or when the socket takes it."""
@@ -152,16 +159,18 @@ class Relay:
         self.number = number
         """The pid of its server, and what that server calls it."""
         self.call = ""
+        self.due = 0
+        """How much of the request is to come yet."""
         self.kept: list[bytes] = []
         self.size = 0
         self.server: SocketEnd | None = None
         self.upstream: asyncio.Transport | SocketEnd | None = None
         self.ended = False
 
-    def begin(self, call: str) -> None:
-        """The next bytes of the upstream are the answer of this call."""
+    def begin(self, call: str, size: int) -> None:
+        """The next bytes of the upstream are the answer of this call, whose request has `size` bytes."""
         self.forget()
-        self.call = call
+        self.call, self.due = call, size
 
     def forget(self) -> None:
         """Keep nothing of the answer."""
@@ -180,6 +189,7 @@ class Relay:
     def asked(self, data: bytes) -> None:
         """Bytes of the server. What it said on its line before them counts first: it named the call there."""
         self._calls.listen()
+        self.due -= len(data)
         if self.upstream is not None:
             self.upstream.write(data)
 
@@ -208,7 +218,7 @@ class Relay:
         if side is not self.server:
             return
         self.server = None
-        if self.call:
+        if self.call and self.due <= 0:
             self.hold(False)
             asyncio.get_running_loop().call_later(UNCLAIMED_S, self._unclaimed, self.number)
         else:
@@ -249,7 +259,13 @@ class Calls:
         self._tls: Any = None  # ssl.SSLContext: imported where it is used
 
     def held(self) -> list[str]:
-        """The calls whose answers are kept."""
+        """The calls whose answers are kept. Their server is gone: one whose request did not come as a whole was not
+        asked, and is closed."""
+        for relay in [each for each in self.relays.values() if each.call and each.due > 0]:
+            if relay.server is not None:
+                relay.server.drain()
+            if relay.due > 0:
+                relay.close()
         return [relay.call for relay in self.relays.values() if relay.call]
 
     def grew(self, relay: Relay, size: int) -> None:
@@ -271,7 +287,7 @@ class Calls:
         if "dial" in message or "again" in message:
             self._spawn(pid, message, socket.socket(fileno=fds[0]))
         elif "begin" in message:
-            self._begin((pid, message["begin"]), message["call"])
+            self._begin((pid, message["begin"]), message["call"], message["size"])
         elif "drop" in message:
             relay = self.relays.get((pid, message["drop"]))
             if relay is not None:
@@ -280,11 +296,11 @@ class Calls:
             for relay in [each for each in self.relays.values() if each.call == message["settle"]]:
                 relay.close() if relay.server is None else relay.forget()
 
-    def _begin(self, number: tuple[int, int], call: str) -> None:
+    def _begin(self, number: tuple[int, int], call: str, size: int) -> None:
         for other in [each for each in self.relays.values() if call and each.call == call]:
             self._let_go(other)  # the call is made anew: the first answer is void
         if number in self.relays:
-            self.relays[number].begin(call)
+            self.relays[number].begin(call, size)
 
     def _spawn(self, pid: int, message: dict[str, Any], sock: socket.socket) -> None:
         work = self._dial(pid, message["dial"], sock) if "dial" in message else self._again(pid, message["again"], sock)

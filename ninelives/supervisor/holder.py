@@ -38,9 +38,9 @@ class SupervisedConnections:
         self._held.discard(call)
         return await self._asked("again", {"call": call})
 
-    def begin(self, number: int, call: str) -> None:
-        """The next request on this connection is this call. Raises OSError."""
-        self._send({"begin": number, "call": call})
+    def begin(self, number: int, call: str, size: int) -> None:
+        """The next request on this connection, of `size` bytes, is this call. Raises OSError."""
+        self._send({"begin": number, "call": call, "size": size})
 
     def drop(self, number: int) -> None:
         """The connection is closed, and what was asked on it is not wanted."""

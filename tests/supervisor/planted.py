@@ -47,13 +47,32 @@ def wrong_client_base() -> None:
         connection.written = lambda fd: kept.written(fd) - 1  # type: ignore[attr-defined]
 
 
+class Altered:
+    """A projection that writes two spaces in place of one."""
+
+    def __init__(self, right: Any) -> None:
+        self._right = right
+        self.name, self.view0, self.over = right.name, right.view0, right.over
+
+    def step(self, view: Any, entry: Any) -> Any:
+        after, frames = self._right.step(view, entry)
+        return after, [frame.replace(b"data: ", b"data:  ") for frame in frames]
+
+    def live(self, view: Any) -> Any:
+        after, frames = self._right.live(view)
+        return after, [frame.replace(b"data: ", b"data:  ") for frame in frames]
+
+
 def wrong_version() -> None:
     """The next server renders frames in another way."""
-    from ninelives.dialects import sse
+    from ninelives.http import answering
 
-    if not is_first():
-        sse.data_frame = lambda body: b"data:  " + sse.encode(body) + b"\n\n"
-        sse.named_frame = lambda name, body: b"".join((b"event: ", name, b"\ndata:  ", body, b"\n\n"))
+    right = answering.stream_on
+
+    def stream_on(parts: Any, owner: str, ticket: Any, how: Any, after: int) -> Any:
+        return right(parts, owner, ticket, how.varied(projection=Altered(how.projection)), after)
+
+    answering.stream_on = stream_on
 
 
 def lost_end() -> None:

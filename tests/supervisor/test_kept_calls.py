@@ -79,14 +79,23 @@ def test_a_request_goes_out_after_its_call_was_named() -> None:
             told.append(data)
 
     def listen() -> None:
-        calls.obey(1, {"begin": 7, "call": "run:0"}, [])
+        calls.obey(1, {"begin": 7, "call": "run:0", "size": 4}, [])
         told.append(relay.call)
 
     calls = Calls(listen)
     relay = calls.relays[1, 7] = Relay(calls, (1, 7))
     relay.upstream = Wire()  # type: ignore[assignment]
     relay.asked(b"POST")
-    assert told == ["run:0", b"POST"]
+    assert told == ["run:0", b"POST"] and calls.held() == ["run:0"]
+
+
+def test_a_call_whose_request_did_not_come_as_a_whole_is_not_held() -> None:
+    """It was not asked: the next server asks, and does not wait for an answer that never comes."""
+    calls = Calls(lambda: None)
+    relay = calls.relays[1, 7] = Relay(calls, (1, 7))
+    calls.obey(1, {"begin": 7, "call": "run:0", "size": 9}, [])
+    relay.asked(b"POST")
+    assert calls.held() == [] and not calls.relays
 
 
 @pytest.mark.parametrize("kills", [1, 2])

@@ -357,4 +357,4 @@ def test_the_supervisor_is_small() -> None:
     assert len(modules) < 180, len(modules)
     own = [name.rpartition(".")[2] for name in modules if name.startswith("ninelives.supervisor.")]
     assert sorted(own) == ["__main__", "calls", "clients", "line", "plan", "process"]
-    assert sum(len((PACKAGE / f"{name}.py").read_text().splitlines()) for name in own) <= 910
+    assert sum(len((PACKAGE / f"{name}.py").read_text().splitlines()) for name in own) <= 930

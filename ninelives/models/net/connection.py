@@ -323,10 +323,10 @@ class Pool:
             connection.hang_up()
         return await self._dial(min(limit_s, self._connect_s))
 
-    def begin(self, connection: UpstreamConnection, call: str) -> None:
-        """The next request on the connection is this call. Raises OSError."""
+    def begin(self, connection: UpstreamConnection, call: str, size: int) -> None:
+        """The next request on the connection, of `size` bytes, is this call. Raises OSError."""
         if self._holder is not None:
-            self._holder.begin(self._numbers[connection], call)
+            self._holder.begin(self._numbers[connection], call, size)
 
     async def again(self, call: str) -> UpstreamConnection:
         """A connection on which the answer of a held call comes from its beginning. Raises OSError."""

@@ -15,8 +15,9 @@ class ConnectionHolder(Protocol):
         """A connected socket, and the number of the connection. `tls_name` is empty without TLS. Raises OSError."""
         ...
 
-    def begin(self, number: int, call: str) -> None:
-        """The next request on this connection is this call. An empty name is not kept. Raises OSError."""
+    def begin(self, number: int, call: str, size: int) -> None:
+        """The next request on this connection, of `size` bytes, is this call. An empty name is not kept. Raises
+        OSError."""
         ...
 
     async def again(self, call: str) -> tuple[socket.socket, int]:
