@@ -16,6 +16,7 @@ from ninelives.journal.values import SignalKind
 class ClaimPhase(Enum):
     """Where a claim stands."""
 
+    __hash__ = object.__hash__  # Enum's own is a call of Python, and these are looked up a dozen times in a run
     OPENED = "opened"
     """This process opened the run and holds it. Its worker has not begun."""
     CLAIMED = "claimed"
@@ -37,6 +38,7 @@ class ClaimPhase(Enum):
 class ClaimEvent(Enum):
     """What can happen to a claim."""
 
+    __hash__ = object.__hash__
     DRIVE = "drive"
     """Its worker begins."""
     ANSWERED = "answered"

@@ -35,6 +35,7 @@ from ninelives.core.events import (
     CancelRequested,
     Delta,
     MessageCompleted,
+    RunAccepted,
     RunCancelled,
     RunFailed,
     RunInterrupted,
@@ -345,12 +346,10 @@ class Worker:
         await self._audit.keep([entry])
 
     async def _is_spent(self) -> bool:
-        """Whether the run may not ask its model again. Calls that are due are made first."""
-        return not self.run.staged.facts.due and await self._over_budget(self.run.staged)
-
-    async def _over_budget(self, state: RunState) -> bool:
-        """End the run if it may not ask its model again. What it did stands (C10)."""
-        self._limit = await self._guard.exhausted(state.facts)
+        """Whether the run may not ask its model again: it ends then, and what it did stands (C10). Calls that are due
+        are made first."""
+        facts = self.run.staged.facts
+        self._limit = "" if facts.due else await self._guard.exhausted(facts)
         if self._limit:
             self._interrupted = "budget"
             self.run.advance(ClaimEvent.INTERRUPT)
@@ -469,7 +468,7 @@ class Workers:
     ) -> None:
         self._parts = parts
         self.accounts = Accounts(parts)
-        self.guard = LimitGuard(parts, self.accounts)
+        self.guard = LimitGuard(parts, self.accounts, self.driven)
         self._readers = readers
         self.writers = writers
         self.lease = lease
@@ -501,7 +500,6 @@ class Workers:
         writer = self.writers[run.in_memory]
         worker = Worker(run, agent, writer, self.earlier, parts, self.guard)
         self.by_run[name] = worker
-        self.guard.begin(run.staged.facts.accepted)
         if not run.in_memory:
             self._listening[name] = parts.notifier.listen(f"signal:{name}", lambda: self.signalled(name))
         if self._draining:
@@ -535,7 +533,6 @@ class Workers:
     def _let_go(self, worker: Worker) -> None:
         run = worker.run
         del self.by_run[run.run]
-        self.guard.end(run.staged.facts.accepted)
         if (unlisten := self._listening.pop(run.run, None)) is not None:
             unlisten()
         worker.over.set()
@@ -621,6 +618,10 @@ class Workers:
             worker.leave()
 
     # all runs
+
+    def driven(self) -> list[RunAccepted]:
+        """The runs that are driven here."""
+        return [worker.run.accepted for worker in self.by_run.values()]
 
     def held(self) -> int:
         """How many journaled runs are driven here."""

@@ -16,6 +16,11 @@ from ninelives.journal.earlier import Earlier
 from tests.engine.test_flush import desk, turns
 
 
+def guard(at: Any) -> LimitGuard:
+    """Nobody has limits."""
+    return LimitGuard(at.parts, Accounts(at.parts), list)
+
+
 class Speaks:
     """An agent whose first word comes when it is told to."""
 
@@ -33,7 +38,7 @@ class Speaks:
 async def test_A9_a_first_word_that_comes_together_with_the_order_to_let_go_is_not_said() -> None:
     async with desk(0.0) as at:
         live, agent = await at.live("a"), Speaks()
-        worker = Worker(live, agent, at.writer, Earlier(at.store), at.parts, LimitGuard(at.parts, Accounts(at.parts)))  # type: ignore[arg-type]
+        worker = Worker(live, agent, at.writer, Earlier(at.store), at.parts, guard(at))  # type: ignore[arg-type]
         driving = asyncio.create_task(worker.drive(OPENED))
         await turns()
         agent.go.set()
@@ -61,7 +66,7 @@ class Ends:
 async def test_a_last_message_and_the_end_of_its_run_are_one_commit() -> None:
     async with desk(0.0) as at:
         live = await at.live("a")
-        worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.parts, LimitGuard(at.parts, Accounts(at.parts)))  # type: ignore[arg-type]
+        worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.parts, guard(at))  # type: ignore[arg-type]
         await worker.drive(OPENED)
         assert live.committed.ended
         assert at.store.appends == [1]
@@ -71,7 +76,7 @@ async def test_a_last_message_and_the_end_of_its_run_are_one_commit() -> None:
 async def test_A9_a_run_that_is_to_be_parked_is_not_ended_in_one_go() -> None:
     async with desk(0.0) as at:
         live = await at.live("a")
-        worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.parts, LimitGuard(at.parts, Accounts(at.parts)))  # type: ignore[arg-type]
+        worker = Worker(live, Ends(), at.writer, Earlier(at.store), at.parts, guard(at))  # type: ignore[arg-type]
         live.advance(ClaimEvent.DRAIN)
         await worker.drive(OPENED)
         assert not live.committed.ended

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ninelives.core.events import RunAccepted, Usage
 from ninelives.engine.base import EngineParts
@@ -25,6 +25,21 @@ MOST = 10_000
 """More different counts than this are not kept while the store is away."""
 Place = tuple[str, str, str, int]
 """Owner, model, key and minute."""
+
+
+class Counted(Struct):
+    """What was spent in one place. The fields of Spending that are not in Place."""
+
+    at: int
+    runs: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int = 0
+
+
+COUNTS = Counted.__struct_fields__[1:]
 
 
 class Since(Struct):
@@ -43,7 +58,7 @@ class Accounts:
         self._price_of = parts.price_of
         self.now_ms = parts.now_ms
         self._log = parts.log
-        self._counts: dict[Place, Spending] = {}
+        self._counts: dict[Place, Counted] = {}
         """What the store does not have yet."""
         self._due = asyncio.Event()
         self._read: dict[Subject, tuple[Totals, float]] = {}
@@ -53,41 +68,38 @@ class Accounts:
 
     def begin(self, owner: str, model: str, key: str) -> None:
         """A run was started."""
-        self._add(owner, model, key, runs=1)
+        if (counted := self._counted(owner, model, key)) is not None:
+            counted.runs += 1
 
     def spend(self, accepted: RunAccepted, usage: Usage) -> Usage:
         """A model call of a run is over. Returns its usage with the cost, by the upstream's bill or the price table."""
-        model = accepted.spec.model
+        owner, model, key = accepted.owner, accepted.spec.model, accepted.key
         if not usage.cost and (price := self._price_of(model)) is not None:
             usage = replace(usage, cost=price.of(usage))
-        self._add(
-            accepted.owner,
-            model,
-            accepted.key,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            cost=usage.cost,
-        )
+        if (counted := self._counted(owner, model, key)) is not None:
+            counted.input_tokens += usage.input_tokens
+            counted.output_tokens += usage.output_tokens
+            counted.cached_tokens += usage.cached_tokens
+            counted.reasoning_tokens += usage.reasoning_tokens
+            counted.cost += usage.cost
+            for subject in subjects_of(owner, key, model) if self._since else ():
+                if (since := self._since.get(subject)) is not None:
+                    since.tokens += usage.input_tokens + usage.output_tokens
+                    since.cost += usage.cost
         return usage
 
-    def _add(self, owner: str, model: str, key: str, **counts: int) -> None:
+    def _counted(self, owner: str, model: str, key: str) -> Counted | None:
+        """Where something is counted now; None where there is no room."""
         at = self.now_ms()
         place = owner, model, key, at // MINUTE_MS
-        known = self._counts.get(place)
-        if known is None:
+        counted = self._counts.get(place)
+        if counted is None:
             if len(self._counts) >= MOST:
-                self._log.error("usage_not_counted", owner=owner, **counts)
-                return
-            known = Spending(owner=owner, model=model, key=key, at=at)
-        self._counts[place] = replace(known, **{name: getattr(known, name) + n for name, n in counts.items()})
-        tokens = counts.get("input_tokens", 0) + counts.get("output_tokens", 0)
-        for subject in subjects_of(owner, key, model) if self._since else ():
-            if (since := self._since.get(subject)) is not None:
-                since.tokens += tokens
-                since.cost += counts.get("cost", 0)
-        self._due.set()
+                self._log.error("usage_not_counted", owner=owner, model=model)
+                return None
+            counted = self._counts[place] = Counted(at)
+            self._due.set()
+        return counted
 
     def reserve(self, subject: Subject) -> None:
         """A run of this subject is about to be opened: it counts from now on."""
@@ -129,18 +141,16 @@ class Accounts:
         counts, self._counts = self._counts, {}
         if not counts:
             return
+        spent = [Spending(owner=o, model=m, key=k, **asdict(counted)) for (o, m, k, _), counted in counts.items()]
         try:
-            await self._ledger.add(list(counts.values()))
+            await self._ledger.add(spent)
         except StoreUnavailable as error:
             self._log.warning("usage_not_stored", reason=str(error))
-            for place, spent in counts.items():
-                self._counts[place] = _sum(self._counts[place], spent) if place in self._counts else spent
+            for place, counted in counts.items():
+                later = self._counts.setdefault(place, Counted(counted.at))
+                for name in COUNTS:
+                    setattr(later, name, getattr(later, name) + getattr(counted, name))
             self._due.set()
-
-
-def _sum(one: Spending, two: Spending) -> Spending:
-    names = ("runs", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost")
-    return replace(one, **{name: getattr(one, name) + getattr(two, name) for name in names})
 
 
 def subjects_of(owner: str, key: str, model: str) -> tuple[Subject, Subject, Subject]:

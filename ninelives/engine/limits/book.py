@@ -26,9 +26,13 @@ class LimitBook:
 
     def of(self, owner: str, key: str, profile: str) -> Limited:
         """Whom and what a run counts for, where that has limits."""
+        own, of_key = self._owners.get(owner, self._default), self._of_key(key)
+        of_profile = self._profiles.get(profile, NO_LIMITS)
+        if own is of_key is of_profile is NO_LIMITS:
+            return ()
         found: tuple[tuple[Subject, Limits], ...] = (
-            (("owner", owner), self._owners.get(owner, self._default)),
-            (("key", key), self._of_key(key)),
-            (("model", profile), self._profiles.get(profile, NO_LIMITS)),
+            (("owner", owner), own),
+            (("key", key), of_key),
+            (("model", profile), of_profile),
         )
         return tuple([each for each in found if each[1] != NO_LIMITS])

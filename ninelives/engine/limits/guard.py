@@ -9,7 +9,7 @@ model call, so a run can pass it by one call. What the run did until then stands
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -41,14 +41,15 @@ FREE = Pass()
 class LimitGuard:
     """The limits of one process."""
 
-    def __init__(self, parts: EngineParts, accounts: Accounts) -> None:
+    def __init__(self, parts: EngineParts, accounts: Accounts, driven: Callable[[], Iterable[RunAccepted]]) -> None:
+        """`driven` gives the runs that are driven here."""
         self._limits_of = parts.limits_of
         self._peers = parts.durable.peers
         self._now_ms = parts.now_ms
         self.accounts = accounts
         self._opening: Counter[Subject] = Counter()
         """Runs that are on their way into the store."""
-        self._driven: Counter[Subject] = Counter()
+        self._driven = driven
 
     async def enter(self, order: Order) -> Pass:
         """The permission to start a run. Raises ClientError (429) where a limit is reached."""
@@ -70,18 +71,9 @@ class LimitGuard:
 
     async def _active(self, subject: Subject) -> int:
         """The open runs of an owner, wherever they are; of a key or a profile, those that are driven here."""
-        return await self._peers.active(subject[1]) if subject[0] == "owner" else self._driven[subject]
-
-    def begin(self, accepted: RunAccepted) -> None:
-        """A run is driven here."""
-        self._driven.update(subjects_of(accepted.owner, accepted.key, accepted.spec.model))
-
-    def end(self, accepted: RunAccepted) -> None:
-        """It is not any more."""
-        for subject in subjects_of(accepted.owner, accepted.key, accepted.spec.model):
-            self._driven[subject] -= 1
-            if not self._driven[subject]:
-                del self._driven[subject]
+        if subject[0] == "owner":
+            return await self._peers.active(subject[1])
+        return sum(subject in subjects_of(run.owner, run.key, run.spec.model) for run in self._driven())
 
     def leave(self, given: Pass) -> None:
         """The run is in the store, or will not be."""
