@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Literal
 
 from msgspec import Struct, field
@@ -170,9 +170,11 @@ class LoopAgent:
                     if type(event) in DELTAS:
                         yield event
                         continue
-                    with self._settling(state, event):
+                    try:
                         end = self._end_at_once(state, event)
                         yield end or event
+                    finally:
+                        self._settle(state, event)
                     if end is not None:
                         return
                     state.add(event)
@@ -190,20 +192,16 @@ class LoopAgent:
         """See DraftKeeper.keeps_draft."""
         return self._keeper is not None and not state.facts.due and self._keeper.held(call_key(state))
 
-    @contextmanager
-    def _settling(self, state: LoopState, event: e.AnyEvent) -> Iterator[None]:
+    def _settle(self, state: LoopState, event: e.AnyEvent) -> None:
         """A message is committed when the generator goes on or is closed: its model call is not needed any more."""
-        try:
-            yield
-        finally:
-            if self._keeper is not None and isinstance(event, e.MessageCompleted):
-                self._keeper.settle(call_key(state.run_state))
+        if self._keeper is not None and isinstance(event, e.MessageCompleted):
+            self._keeper.settle(call_key(state.run_state))
 
     def _end_at_once(self, state: LoopState, said: e.AnyEvent) -> e.RunCompleted | e.RunInterrupted | None:
         """The end of the run, where this message is its last and was put before that end. Both are then one commit."""
         if not isinstance(said, e.MessageCompleted) or state.deltas is None or not state.deltas.has_room():
             return None
-        end = state.end_after(said, self._settings.max_rounds)
+        end = state.end_after(said)
         if end is not None:
             state.deltas.put_last(said)
         return end

@@ -156,11 +156,18 @@ class LoopState:
         waiting = self.steering.pending() if self.steering is not None else ()
         return waiting if waiting and end_of(self._after(waiting[0]).facts, max_rounds) is None else ()
 
-    def end_after(self, said: e.MessageCompleted, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
-        """How the run ends with this message; None where calls of it must be executed first."""
+    def end_after(self, said: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted | None:
+        """How the run ends with this message; None where calls of it must be executed first, or a steer is told."""
         if any(not call.client for call in said.calls) or (self.steering is not None and self.steering.pending()):
             return None
-        return end_of(self._after(said).facts, max_rounds)
+        return _end_by(said)
+
+
+def _end_by(last: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted:
+    """How a run ends with a message that nothing follows."""
+    if last.finish == "length":
+        return e.RunInterrupted("max_output_tokens")
+    return e.RunInterrupted("content_filter") if last.finish == "content_filter" else e.RunCompleted()
 
 
 def end_of(facts: Facts, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
@@ -168,13 +175,10 @@ def end_of(facts: Facts, max_rounds: int) -> e.RunCompleted | e.RunInterrupted |
     budget = facts.accepted.spec.max_output_tokens
     if facts.messages:
         last = facts.messages[-1]
-        if last.finish == "length":
-            return e.RunInterrupted("max_output_tokens")
-        if last.finish == "content_filter":
-            return e.RunInterrupted("content_filter")
         steered = bool(facts.steers) and facts.steers[-1].after == len(facts.messages)
-        if any(call.client for call in last.calls) or not (last.calls or steered):
-            return e.RunCompleted()
+        cut_off = last.finish in ("length", "content_filter")
+        if cut_off or any(call.client for call in last.calls) or not (last.calls or steered):
+            return _end_by(last)
     if budget is not None and facts.usage.output_tokens >= budget:
         return e.RunInterrupted("max_output_tokens")
     return e.RunInterrupted("max_messages") if len(facts.messages) >= max_rounds else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import compress, repeat
+from operator import is_not
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -57,12 +59,17 @@ def known_fields(request: msgspec.Struct, defaults: Mapping[str, object], profil
     is not copied."""
     known = {
         name: value
-        for name in request.__struct_fields__
-        if name not in NOT_IN_FINGERPRINT
-        and (value := getattr(request, name)) is not None
-        and value != defaults.get(name)
+        for name, value in sent_fields(request)
+        if name not in NOT_IN_FINGERPRINT and value != defaults.get(name)
     }
     return known if profile is None else {**known, "model": profile}
+
+
+def sent_fields(request: msgspec.Struct) -> list[tuple[str, object]]:
+    """The fields of a request that are not null, in their order."""
+    values = msgspec.structs.astuple(request)
+    sent = list(map(is_not, values, repeat(None)))  # in C: a request has fifty fields, and most are not sent
+    return list(zip(compress(request.__struct_fields__, sent), compress(values, sent), strict=True))
 
 
 def required(value: T | None, name: str) -> T:

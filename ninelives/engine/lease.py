@@ -78,7 +78,7 @@ class Lease:
     def check(self) -> None:
         """Notice whether it is over, before something is relied upon. Not by the clock of the loop: that may stand
         still within one turn of the loop (uvloop's does), and a process that was stopped there would not see it."""
-        if self.over or self._fresh_from is None:
+        if self.over or self._fresh_from is None or self._length_s == math.inf:
             return
         spent_s = self._clock() / 1000 - self._fresh_from
         if spent_s >= self._length_s:

@@ -60,8 +60,9 @@ class Readers:
         """Its worker is done: readers that are behind go on from the journal."""
         if self.lives.get(live.run) is live:
             del self.lives[live.run]
-        if live.committed.ended:
-            self.kept.note(live.committed)
+        state = live.committed
+        if state.ended:
+            self.kept.note(state)
         else:
             live.dismiss()
         self.notifier.ring([live.run])
@@ -160,8 +161,9 @@ class Readers:
                 continue
             if live.owner != owner:
                 return None
-            if live.committed.ended or _asks_anew(live.committed, answered):
-                return live.committed
+            state = live.committed
+            if state.ended or _asks_anew(state, answered):
+                return state
             over, seen = live.until_over(), -1
             self._waiters.add(over)
             try:

@@ -314,7 +314,7 @@ class ClaimedRun:
 
     async def until_committed(self, seq: int) -> None:
         """Wait until the run is committed up to `seq`. Only its worker may. ClaimLost: it never will be."""
-        while self.committed.seq < seq:
+        while self._committed[0].seq + self._committed[1] < seq:
             if self.gone:
                 raise ClaimLost(self.run)
             self._waiter = asyncio.get_running_loop().create_future()

@@ -531,7 +531,7 @@ class Workers:
             self._let_go(worker)
 
     def _let_go(self, worker: Worker) -> None:
-        run = worker.run
+        run, state = worker.run, worker.run.committed
         del self.by_run[run.run]
         if (unlisten := self._listening.pop(run.run, None)) is not None:
             unlisten()
@@ -541,17 +541,17 @@ class Workers:
             self.rests[run.run] = asyncio.get_running_loop().time() + SHORT_S
         if not self.by_run:
             self._quiet.set()
-        if run.phase is ClaimPhase.RELEASED and not run.committed.ended:
+        if run.phase is ClaimPhase.RELEASED and not state.ended:
             self.parked[run.run] = True
             if len(self.parked) > PARKED:
                 del self.parked[next(iter(self.parked))]
         if run.phase is ClaimPhase.LAPSED:
-            self.writers[run.in_memory].give_back(run.run, run.attempt, run.committed)
+            self.writers[run.in_memory].give_back(run.run, run.attempt, state)
         self._readers.remove(run)
-        if run.committed.ended:
-            self._lister.ended(run.committed)
-            if run.committed.facts.accepted.resolved.previous is not None:
-                self.earlier.ended(run.committed)
+        if state.ended:
+            self._lister.ended(state)
+            if state.facts.accepted.resolved.previous is not None:
+                self.earlier.ended(state)
 
     def _with_signals(self, worker: Worker, claimed: Claimed, signals: Sequence[Signal]) -> Claimed:
         """What was said while nobody held the run."""

@@ -47,7 +47,7 @@ def test_C10_the_token_budget_is_over_the_whole_run() -> None:
     loop = LoopState(Turn(pen.start(A).finish(A).state, ()), "")
     assert loop.options()["max_tokens"] == 7 and end_of(loop.facts, 50) is None
     more = e.MessageCompleted("", (B,), e.Usage(1, 7), finish="tool_calls")
-    assert loop.end_after(more, 50) is None, "its call comes first"
+    assert loop.end_after(more) is None, "its call comes first"
     for event in (more, e.ToolStarted(call=B), e.ToolFinished(call_id=B.id, output="")):
         loop.add(event)
     assert end_of(loop.facts, 50) == e.RunInterrupted("max_output_tokens")

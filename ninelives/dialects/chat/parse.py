@@ -20,7 +20,7 @@ from ninelives.dialects.chat.conversation import PlainText, SentMessages, read_m
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import PROJECTION
 
-_UPSTREAM = [
+_UPSTREAM = {
     "temperature",
     "top_p",
     "frequency_penalty",
@@ -41,7 +41,7 @@ _UPSTREAM = [
     "web_search_options",
     "parallel_tool_calls",
     "user",
-]
+}
 _DEFAULTS: dict[str, object] = {
     "store": False,
     "n": 1,
@@ -195,7 +195,7 @@ def _fingerprint(
 
 
 def _sampling(request: ChatRequest) -> dict[str, object]:
-    options = {name: value for name in _UPSTREAM if (value := getattr(request, name)) is not None}
+    options = {name: value for name, value in f.sent_fields(request) if name in _UPSTREAM}
     if "audio" in (request.modalities or ()):
         options["modalities"] = ["text"]
     return options
