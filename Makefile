@@ -11,7 +11,8 @@ CONSTRAINTS ?= -c constraints.txt
 PYTHONS ?= $(PYTHON)
 LOWEST_PYTHON ?= $(PYTHON)
 LOWEST := .venv-lowest
-JOBS ?= 2
+# More workers than cores: most tests wait for processes.
+JOBS ?= 4
 WEBUI := .venv-openwebui
 OPENWEBUI ?= open-webui==0.12.4
 PLAYWRIGHT ?= playwright==1.65.0
