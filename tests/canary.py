@@ -29,7 +29,7 @@ def leaks(folder: Path) -> list[str]:
 def _texts(folder: Path) -> Iterator[tuple[str, bytes]]:
     homes = {path.parent for name in DATABASES for path in folder.rglob(name)}
     files = {path for pattern in LOGS for path in folder.rglob(pattern)}
-    files |= {path for home in homes for path in home.rglob("*") if path.name != "key"}
+    files |= {path for home in homes for path in home.rglob("*") if path.name != "key" and path.suffix != ".toml"}
     for path in sorted(files):
         try:
             if path.is_file() and not path.is_symlink() and path.stat().st_size < MOST_BYTES:
