@@ -15,8 +15,16 @@ MOST_NOTED = 1_000
 """So many runs are remembered as noted. Then the next look at one of them is noted again."""
 
 
+def sees_all(request: Request) -> bool:
+    """Whether the caller sees the runs of all owners: an admin key that acts for nobody. In `/p/NAME/...` it acts for
+    the owner of that profile, and a key of a front end acts for the people behind it."""
+    state = request.scope["state"]
+    key: ApiKey = state["key"]
+    return key.admin and key.acts_for == "no" and state["profile"] is None
+
+
 class RunFinder:
-    """Runs by their id. A key finds the runs of its owner, an admin key those of all."""
+    """Runs by their id. A key finds the runs of its owner, an admin key those of all (sees_all)."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -29,7 +37,7 @@ class RunFinder:
         state = request.scope["state"]
         key: ApiKey = state["key"]
         row = await self._engine.find(key.owner, run)
-        if row is not None or not key.admin:
+        if row is not None or not sees_all(request):
             return row
         owner = await self._engine.durable.owner_of(run)
         row = await self._engine.find(owner, run) if owner is not None else None

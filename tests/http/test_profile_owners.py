@@ -74,7 +74,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         model, _ = await choose_model(loaded.settings, {})
         built = await assemble(loaded, ADMIN, Log(lambda: "", None), model)
         await built.start()
-        yield World(built, up, "lucas")
+        yield World(built, up, "lucas", ADMIN)
         await built.stop()
 
 
@@ -242,7 +242,7 @@ async def test_an_admin_key_keeps_the_profiles_apart_for_which_it_acts(
     asks = tool("write_file", path=f"to-be-asked-{len(one)}.txt", content=word)
     run = (await said(house, who, one + RUNS, {**asks, **as_lucas}))["run_id"]
     await _waits(house, run)
-    for answering, path in (("eva", ""), ("admin", "/p/eva"), ("admin", "")):
+    for answering, path in (("eva", ""), ("admin", "/p/eva")):
         answer = await house.call(answering, "POST", f"{path}{RUNS}/{run}/approval", {"choice": "approve"})
         assert answer.status == 404, (answering, path)
     assert (await house.call("lucas", "POST", f"{RUNS}/{run}/approval", {"choice": "reject"})).status == 200

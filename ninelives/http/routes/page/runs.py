@@ -24,9 +24,8 @@ from ninelives.dialects.inspector.words import MOST_CHARS, RunSearch, search_of
 from ninelives.http import answering, query
 from ninelives.http.answering import RouteParts
 from ninelives.http.describe.operations import AFTER, Endpoint, Operation, Param
-from ninelives.http.finding import RunFinder
+from ninelives.http.finding import RunFinder, sees_all
 from ninelives.http.routes.base import Routes
-from ninelives.http.routes.hermes import is_admin
 from ninelives.http.routes.page.timelines import SLICE, Timelines
 from ninelives.journal.values import Query, RunRow
 
@@ -106,7 +105,7 @@ class PageRunRoutes(Routes):
             wanted = replace(wanted, after=rows[-1].run) if rows else wanted
         last = f"run_{wanted.after}" if more and wanted.after else None
         return answering.answer(
-            shapes.RunLines(object="list", data=found, next=last, now=self._now(), everybody=is_admin(request))
+            shapes.RunLines(object="list", data=found, next=last, now=self._now(), everybody=sees_all(request))
         )
 
     async def timeline(self, request: Request) -> Response:
@@ -250,7 +249,7 @@ def _query(request: Request, search: RunSearch, limit: int) -> Query:
     """What the store is asked. An admin key sees the runs of all owners."""
     after, owner = request.query_params.get("after"), search.owners[0] if len(search.owners) == 1 else None
     return Query(
-        owner=owner if is_admin(request) else answering.owner_of(request),
+        owner=owner if sees_all(request) else answering.owner_of(request),
         but=HIDDEN,
         statuses=search.statuses,
         after=run_of_any(after) if after else None,
