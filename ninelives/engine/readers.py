@@ -184,7 +184,7 @@ class Readers:
                 row = await self.store_of(run).find(owner, run)
                 if row is None or row.last_seq > seen:
                     state = await self.look(owner, run)
-                    seen = row.last_seq if row is not None else seen
+                    seen = state.seq if state is not None else seen  # a commit may be on its way: the row is ahead
                     if state is None or state.ended or _asks_anew(state, answered):
                         return True, seen, state
             except StoreUnavailable as error:
