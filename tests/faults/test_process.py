@@ -200,7 +200,8 @@ async def test_P9_a_half_open_client_is_noticed_within_two_keepalives(tmp_path: 
         netns("link", "set", f"{name}a", "up")
         for args in (("addr", "add", "10.213.7.2/30", "dev", f"{name}b"), ("link", "set", f"{name}b", "up")):
             netns("-n", name, *args)
-        environ = {"NINELIVES_SERVER_HOST": "10.213.7.1", "NINELIVES_LIMITS_KEEPALIVE_S": "1"}
+        environ = {"NINELIVES_SERVER_HOST": "10.213.7.1", "NINELIVES_SERVER_ALLOW_REMOTE": "true"}
+        environ["NINELIVES_LIMITS_KEEPALIVE_S"] = "1"
         async with Rig(tmp_path, 1) as rig:
             await rig.server.kill()
             rig.environ = environ

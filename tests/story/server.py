@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,14 @@ CANARY_BYTES = 64 * 1024 * 1024
 """Larger files are not searched for keys."""
 _KEYS = re.compile(KEY.encode() + rb"|nl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}")
 """The admin key of these servers, and every stored key."""
+
+
+def signal_process(pid: int, number: signal.Signals) -> None:
+    """A signal to a process of ours, which may be gone."""
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        signal.pidfd_send_signal(pidfd, number)
+        os.close(pidfd)
 
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float = 60.0, every: float = 0.01) -> Any:

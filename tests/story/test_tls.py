@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from ninelives.http.edge.tls import Certificate
-from tests.story.server import KEY, ROOT, _said, _start, wait_until
+from tests.story.server import KEY, ROOT, _said, _start, signal_process, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -169,7 +169,7 @@ def test_under_the_supervisor_a_killed_server_and_sighup_keep_tls(tmp_path: Path
         port = int(_said(process, r"listening on https://127[.]0[.]0[.]1:([0-9]+)"))
         trust = ssl.create_default_context(cafile=str(files[0]))
         first = (tmp_path / "data/lock").read_text()
-        os.kill(int(first), signal.SIGKILL)
+        signal_process(int(first), signal.SIGKILL)
         wait_until(
             lambda: health(port, trust) == 200 and (tmp_path / "data/lock").read_text() not in ("", first), "a server"
         )

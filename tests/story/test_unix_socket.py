@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import stat
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.story.server import KEY, ROOT, _said, _start, wait_until
+from tests.story.server import KEY, ROOT, _said, _start, signal_process, wait_until
 from tests.story.test_tls import environment
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -69,7 +68,7 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
         again = run("serve", "--uds", str(where), "--data-dir", str(tmp_path / "other"))
         assert again.returncode == 1 and "Address already in use" in again.stderr and "--uds" in again.stderr
         first = (tmp_path / "data/lock").read_text()
-        os.kill(int(first), signal.SIGKILL)
+        signal_process(int(first), signal.SIGKILL)
         wait_until(lambda: (tmp_path / "data/lock").read_text() not in ("", first), "the next server")
         assert ask(where, "/health")[0] == 200
     finally:

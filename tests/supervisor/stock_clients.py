@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.story.server import KEY, ROOT, Server, Upstream, start_supervised, start_upstream, wait_until
-from tests.supervisor.test_supervisor import children, send, server_pid, status
+from tests.story.server import KEY, ROOT, Server, Upstream, signal_process, start_supervised, start_upstream, wait_until
+from tests.supervisor.test_supervisor import children, server_pid, status
 
 Json = dict[str, Any]
 TOKENS = 40
@@ -233,13 +233,13 @@ class StockStorm:
         verdict, old = self.verdict, server_pid(self._server)
         verdict.in_flight += bool(self._active)
         began = time.monotonic()
-        send(old, signal.SIGKILL)
+        signal_process(old, signal.SIGKILL)
         verdict.kills += 1
         if chance.random() < 0.15:  # again, while the next server starts or goes on with the answers
             time.sleep(chance.uniform(0.0, 0.2))
             for each in children(self._server.process.pid):
                 if each != old:
-                    send(each, signal.SIGKILL)
+                    signal_process(each, signal.SIGKILL)
                     verdict.kills += 1
                     verdict.in_flight += bool(self._active)
                     break

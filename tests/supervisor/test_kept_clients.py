@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.story.server import KEY, Server, Upstream, start_supervised, start_upstream, wait_until
-from tests.supervisor.test_supervisor import children, command, has_spare, kill_server, send, server_pid
+from tests.story.server import KEY, Server, Upstream, signal_process, start_supervised, start_upstream, wait_until
+from tests.supervisor.test_supervisor import children, command, has_spare, kill_server, server_pid
 
 pytestmark = pytest.mark.xdist_group("processes")
 SETTINGS = {"NINELIVES_SERVER_KEEP_CALLS": "true", "NINELIVES_SERVER_KEEP_CLIENTS": "true"}
@@ -148,7 +148,7 @@ def test_a_second_kill_while_the_next_server_takes_over_changes_nothing(server: 
         caller.sees(b"tok5 ")
     spare = next(each for each in children(server.process.pid) if each != server_pid(server))
     kill_server(server)
-    send(spare, signal.SIGKILL)
+    signal_process(spare, signal.SIGKILL)
     for caller in callers:
         assert text_of(caller.whole()) == words(100)
         caller.leave()
@@ -161,7 +161,7 @@ def test_b6_a_client_that_left_while_there_was_no_server_has_left(server: Server
     caller = Caller(server, "/v1/chat/completions", chat("kept-left.", 3000) | {"store": False})
     caller.sees(b"tok5 ")
     before = upstream.stats()["closed_early"]
-    send(server_pid(server), signal.SIGKILL)
+    signal_process(server_pid(server), signal.SIGKILL)
     caller.leave()
     wait_until(lambda: upstream.stats()["closed_early"] > before, "the model call to be dropped", 60)
 

@@ -22,7 +22,17 @@ from threading import Thread
 import pytest
 
 from ninelives.supervisor.line import ControlLine
-from tests.story.server import KEY, ROOT, Server, Upstream, start_server, start_supervised, start_upstream, wait_until
+from tests.story.server import (
+    KEY,
+    ROOT,
+    Server,
+    Upstream,
+    signal_process,
+    start_server,
+    start_supervised,
+    start_upstream,
+    wait_until,
+)
 
 pytestmark = pytest.mark.xdist_group("processes")
 PACKAGE = ROOT / "ninelives/supervisor"
@@ -48,14 +58,6 @@ def server_pid(server: Server) -> int:
     return found
 
 
-def send(pid: int, number: signal.Signals) -> None:
-    """A signal to a process of ours, which may be gone."""
-    with suppress(ProcessLookupError):
-        pidfd = os.pidfd_open(pid)
-        signal.pidfd_send_signal(pidfd, number)
-        os.close(pidfd)
-
-
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -67,7 +69,7 @@ def kill_server(server: Server) -> int:
     """kill -9 $(cat $DATA/lock), and wait for the next server. Returns its pid."""
     old = server_pid(server)
     assert int((server.data / "lock").read_text()) == old
-    send(old, signal.SIGKILL)
+    signal_process(old, signal.SIGKILL)
     wait_until(lambda: not lives(old), "the server to die")
     return server_pid(server)
 
@@ -242,7 +244,7 @@ def test_when_memory_is_short_the_supervisor_goes_last_and_a_tool_first(server: 
 def test_sigterm_to_the_server_process_stops_both(tmp_path: Path, upstream: Upstream) -> None:
     """`kill $(cat $DATA/lock)` stopped a server before there was a supervisor."""
     made = start_supervised(tmp_path, upstream.url)
-    send(server_pid(made), signal.SIGTERM)
+    signal_process(server_pid(made), signal.SIGTERM)
     assert made.process.child.wait(30) == 0
     assert not (made.data / "supervisor").exists()
 
