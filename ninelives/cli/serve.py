@@ -91,6 +91,8 @@ def run(
     from ninelives.app.serve import Foreground
 
     on_ready = click.launch if open_page else None
+    # Cached bytecode counts as current if size and second agree, so a change right after a start would be missed.
+    sys.dont_write_bytecode = reload or sys.dont_write_bytecode
     foreground = Foreground(loaded, click.echo, serves=serves, on_ready=on_ready, reload=reload)
     try:
         if under is not None or (serves and loaded.settings.server.supervisor and sys.platform == "linux"):

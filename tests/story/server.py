@@ -145,6 +145,7 @@ class Stream:
         if not data:
             self.ended = "whole"
             return False
+        assert _KEYS.search(data) is None, "the stream shows a key"
         self._tail.append(data)
         if b"\n\n" in b"".join(self._tail[-2:])[-len(data) - 1 :]:
             *whole, rest = b"".join(self._tail).split(b"\n\n")

@@ -329,6 +329,7 @@ def test_a_terminal_stops_it_once_with_ctrl_c_and_when_it_closes(tmp_path: Path,
     (tmp_path / "sitecustomize.py").write_text(LATE if "before" in how else "")
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
         words = [sys.executable, "-m", "ninelives", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
         os.execve(sys.executable, words, env)
     said = b""
