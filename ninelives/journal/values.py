@@ -220,6 +220,10 @@ class RunRow(Struct, frozen=True, kw_only=True):
     """See core.spec.Kept."""
 
 
+OPEN_STATUSES = frozenset({"queued", "running", "waiting_for_approval", "stopping"})
+"""The statuses of runs that have not ended."""
+
+
 class Query(Struct, frozen=True, kw_only=True):
     """Which runs to list, newest first unless `ascending`. `after` is the last run of the page before."""
 
@@ -235,6 +239,15 @@ class Query(Struct, frozen=True, kw_only=True):
     after: str | None = None
     limit: int = 20
     ascending: bool = False
+
+    @property
+    def plan(self) -> str:
+        """The name of the statement that lists these runs. Open runs are few, and have an index."""
+        if self.ascending and self.owner is not None:
+            return "rows_up"
+        if self.statuses and OPEN_STATUSES.issuperset(self.statuses):
+            return "rows_open"
+        return "rows_of_all" if self.owner is None else "rows_down"
 
 
 class StoreUnavailable(Exception):

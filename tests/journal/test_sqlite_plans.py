@@ -43,3 +43,9 @@ def test_runs_to_forget_are_found_by_index() -> None:
 def test_a_start_finds_the_waiting_callers_by_index() -> None:
     (step,) = plan("waited_for")
     assert "runs_waited_for" in step
+
+
+def test_runs_that_have_not_ended_are_listed_by_the_index_of_open_runs() -> None:
+    steps = plan("rows_open", "owner", None, ",waiting_for_approval,", None, None, 50, None, 0)
+    assert steps[0].startswith("SCAN runs USING INDEX runs_open"), steps
+    assert not [step for step in steps if "TEMP B-TREE" in step], "they are in order already"

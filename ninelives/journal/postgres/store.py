@@ -260,10 +260,9 @@ class PostgresStore:
 
     async def rows(self, query: Query) -> list[RunRow]:
         """See Catalog.rows."""
-        name, statuses = "rows_up" if query.ascending else "rows_down", list(query.statuses)
-        name = "rows_of_all" if query.owner is None else name
-        values = (query.owner, query.dialect, statuses, query.key, query.after, query.limit, query.but, query.stored)
-        return [RunRow(**row) for row in await self._connections.fetch(SQL[name], *values)]
+        page = (query.key, query.after, query.limit, query.but, query.stored)
+        values = (query.owner, query.dialect, list(query.statuses), *page)
+        return [RunRow(**row) for row in await self._connections.fetch(SQL[query.plan], *values)]
 
     async def resolve(self, asked: admission.Asked) -> Resolved:
         """See Catalog.resolve."""

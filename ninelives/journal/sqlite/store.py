@@ -163,8 +163,7 @@ class SqliteStore:
         statuses = f",{','.join(query.statuses)}," if query.statuses else ""
         page = (query.key, query.after, query.limit, query.but, int(query.stored))
         values = (query.owner, query.dialect, statuses, *page)
-        name = "rows_of_all" if query.owner is None else "rows_up" if query.ascending else "rows_down"
-        return await self.database.query(lambda db: list(run_rows.rows_of(db, name, values)))
+        return await self.database.query(lambda db: list(run_rows.rows_of(db, query.plan, values)))
 
     async def resolve(self, asked: admission.Asked) -> Resolved:
         """See Catalog.resolve."""

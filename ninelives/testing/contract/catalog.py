@@ -98,6 +98,22 @@ class CatalogContract:
         after = Query(owner="ann", statuses=("completed",), limit=2, after="r6")
         assert names(await backend.store.rows(after)) == ["r3", "r0"]
 
+    async def test_runs_that_have_not_ended_are_listed_for_one_owner_or_for_all(self, backend: Backend) -> None:
+        ann, bob = Author(backend), Author(backend, "bob")
+        for n in range(4):
+            await ann.open(f"a{n}", held=n % 2 == 0, dialect="runs" if n < 2 else "responses")
+            await ann.finished(f"done{n}")
+        await bob.open("b0")
+        rows, active = backend.store.rows, ("queued", "running")
+        assert names(await rows(Query(owner="ann", statuses=active))) == ["a3", "a2", "a1", "a0"]
+        assert names(await rows(Query(owner="ann", statuses=active, ascending=True))) == ["a0", "a1", "a2", "a3"]
+        assert names(await rows(Query(owner=None, statuses=active))) == ["b0", "a3", "a2", "a1", "a0"]
+        assert names(await rows(Query(owner="ann", statuses=("queued",)))) == ["a3", "a1"]
+        assert names(await rows(Query(owner="ann", statuses=active, but="runs"))) == ["a3", "a2"]
+        for owner in ("ann", None):
+            assert names(await rows(Query(owner=owner, statuses=active, after="done2", limit=2))) == ["a2", "a1"]
+        assert names(await rows(Query(owner="bob", statuses=active, after="a3"))) == []
+
     # turns
 
     async def test_a_chain_gives_its_turns_oldest_first(self, backend: Backend) -> None:

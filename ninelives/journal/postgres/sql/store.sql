@@ -276,6 +276,16 @@ WHERE $1::text IS NULL AND hidden = 0 AND ($2::text IS NULL OR dialect = $2) AND
   AND ($4::text IS NULL OR idem = $4) AND ($5::text IS NULL OR n < (SELECT n FROM runs WHERE id = $5))
 ORDER BY n DESC LIMIT $6;
 
+-- name: rows_open
+-- A page of runs that have not ended, of one owner or of all, newest first. By the index of open runs: there are few.
+SELECT owner, id AS run, dialect, model, status, ended, created_at, updated_at, session, conversation, previous,
+  idem AS key, metadata, last_seq, kept FROM runs
+WHERE NOT ended AND hidden = 0 AND ($1::text IS NULL OR owner = $1) AND ($2::text IS NULL OR dialect = $2)
+  AND ($7::text IS NULL OR dialect != $7) AND status = ANY ($3::text[]) AND (NOT $8::boolean OR kept = 'stored')
+  AND ($4::text IS NULL OR idem = $4)
+  AND ($5::text IS NULL OR n < (SELECT n FROM runs WHERE id = $5 AND ($1::text IS NULL OR owner = $1)))
+ORDER BY n DESC LIMIT $6;
+
 -- name: owner_of
 -- Whose run this is.
 SELECT owner FROM runs WHERE id = $1 AND hidden = 0;

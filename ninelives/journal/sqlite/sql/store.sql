@@ -197,6 +197,16 @@ WHERE ?1 IS NULL AND hidden = 0 AND (?2 IS NULL OR dialect = ?2) AND (?7 IS NULL
   AND (?4 IS NULL OR idem = ?4) AND (?5 IS NULL OR n < (SELECT n FROM runs WHERE id = ?5))
 ORDER BY n DESC LIMIT ?6;
 
+-- name: rows_open
+-- A page of runs that have not ended, of one owner or of all, newest first. By the index of open runs: there are few.
+SELECT owner, id, dialect, model, status, ended, created_at, updated_at, session, conversation, previous, idem,
+  metadata, last_seq, kept FROM runs INDEXED BY runs_open
+WHERE ended = 0 AND hidden = 0 AND (?1 IS NULL OR owner = ?1) AND (?2 IS NULL OR dialect = ?2)
+  AND (?7 IS NULL OR dialect != ?7) AND instr(?3, ',' || status || ',') AND (?8 = 0 OR kept = 'stored')
+  AND (?4 IS NULL OR idem = ?4)
+  AND (?5 IS NULL OR n < (SELECT n FROM runs WHERE id = ?5 AND (?1 IS NULL OR owner = ?1)))
+ORDER BY n DESC LIMIT ?6;
+
 -- name: owner_of
 -- Whose run this is.
 SELECT owner FROM runs WHERE id = ? AND hidden = 0;
