@@ -214,6 +214,19 @@ async def test_a_profile_can_have_an_installed_model(package: Any, tmp_path: Pat
         assert await said(app, "bird") == "parrot: green retries 2 False"
 
 
+async def test_demo_is_the_demo_model_whatever_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    (tmp_path / "ninelives.toml").write_text("[profiles.other]\nmodel_url = 'demo:'\n")
+    base = {"server.data_dir": str(tmp_path / "data"), "server.key": KEY, **FREE, "model.url": "demo:"}
+    app = create_app(Settings.load(base, config=tmp_path / "ninelives.toml", env={"HOME": str(tmp_path)}))
+    async with app.running() as server:
+        assert "demo model" in server.model
+        for name in ("hermes-agent", "other"):
+            assert "scripted demo model" in await said(app, name)
+
+
 @pytest.mark.parametrize(
     ("value", "url", "says"),
     [

@@ -209,14 +209,18 @@ def upstream_of(settings: Settings, url: str, name: str, api_key: str) -> Upstre
     )
 
 
+DEMO_URL = "demo:"
+"""The model.url that means the demo model, also where a local model could be found."""
+
+
 async def choose_model(
     settings: Settings, env: Mapping[str, str], connections: ConnectionHolder | None = None
 ) -> tuple[Model, str]:
     """The model of the default profile, and one phrase that describes it. Where only a URL is set, it is the first
     model that is listed there. Raises ConfigError."""
     m = settings.model
-    if not m.url:
-        found = await find_model(env)
+    if not m.url or m.url == DEMO_URL:
+        found = await find_model(env) if not m.url else None
         if found is None:
             return ScriptedModel(), "the built-in scripted demo model"
         return OpenAIModel(found.upstream, connections), f"{found.upstream.name} at {found.upstream.url} ({found.by})"
@@ -229,7 +233,9 @@ async def choose_model(
 
 
 def model_at(upstream: Upstream, connections: ConnectionHolder | None) -> Model:
-    """The model that a URL names: OpenAI-compatible HTTP, or an installed extension. Raises ConfigError."""
+    """The model that a URL names: OpenAI-compatible HTTP, an installed extension, or the demo. Raises ConfigError."""
+    if upstream.url == DEMO_URL:
+        return ScriptedModel()
     return installed_model(upstream) if model_scheme(upstream.url) else OpenAIModel(upstream, connections)
 
 

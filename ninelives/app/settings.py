@@ -169,7 +169,7 @@ class StoreSettings(Section, frozen=True):
 
 
 class ModelSettings(Section, frozen=True):
-    url: Annotated[Url, _doc("OpenAI-compatible upstream, or NAME: of an installed model.", extra=_URL)] = ""
+    url: Annotated[Url, _doc("OpenAI-compatible upstream, NAME: of an installed model, or demo:.", extra=_URL)] = ""
     name: Annotated[str, _doc("Model to ask for upstream; empty is the first that it lists.")] = ""
     api_key: Annotated[str | None, _doc("Key of the upstream.", extra=_SECRET)] = None
     connect_s: Annotated[Seconds, _doc("Longest wait for a connection to the upstream.")] = 10.0

@@ -14,7 +14,7 @@ from ninelives.core.spec import Message
 from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
 from ninelives.models.scene import PACE_S, SHOWN_CHARS, slow_step, text_of
 
-WHO = "I am the built-in scripted demo model of Ninelives, not a language model: no model is configured yet."
+WHO = "I am the built-in scripted demo model of Ninelives, not a language model."
 HOW = (
     "To talk to a real model, start Ninelives with --model-url URL (or set NINELIVES_MODEL_URL), where URL is any "
     "OpenAI-compatible endpoint, for example http://127.0.0.1:11434/v1 for Ollama. To see a run survive, tell me to "

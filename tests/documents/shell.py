@@ -44,6 +44,7 @@ class Reader:
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         path = f"{home / 'bin'}:{os.environ['PATH']}"
         self.env |= {"HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.env["NINELIVES_MODEL_URL"] = "demo:"  # a model on this machine would answer in other words
         self._port, self._server = "0", None
         self.serve()
 
