@@ -46,22 +46,25 @@ def ls(url: str | None, key: str | None, as_json: bool, wanted: str | None, limi
         click.echo("no runs")
         return
     wide = max(len("RUN"), *(len(run["run_id"]) for run in answer["data"]))
-    click.echo(f"{'RUN':{wide}}  {'STATUS':{_STATUS}}  {'AGE':>4}  {'TIME':>4}  {'TOKENS':>7}  QUESTION -> ANSWER")
-    room = max(40, get_terminal_size((160, 24)).columns - wide - _STATUS - 26)
+    click.echo(f"{'RUN':{wide}}  {'STATUS':{_STATUS}}  CRASHES   AGE  TIME   TOKENS  QUESTION -> ANSWER")
+    room = max(40, get_terminal_size((160, 24)).columns - wide - _STATUS - 35)
     for run in answer["data"]:
         status = click.style(f"{_shown_status(run):{_STATUS}}", fg=_COLOURS.get(run["status"]))
-        counts = f"{age_of(run['created_at']):>4}  {_time_of(run):>4}  {run['usage']['total_tokens']:>7}"
+        age, tokens = age_of(run["created_at"]), run["usage"]["total_tokens"]
+        counts = f"{run.get('recoveries') or '':>7}  {age:>4}  {_time_of(run):>4}  {tokens:>7}"
         said = harmless(_one_line(run)[:room])
         click.echo(f"{run['run_id']:{wide}}  {status}  {counts}  {said}")
 
 
-_STATUS = len("completed x9")
+_STATUS = len("incomplete")
 
 
 def _shown_status(run: Answer) -> str:
-    """The status, and how often the run was taken up again."""
-    status = {"waiting_for_approval": "waiting"}.get(run["status"], run["status"])
-    return f"{status} x{run['attempt']}" if run.get("attempt", 1) > 1 else str(status)
+    return str({"waiting_for_approval": "waiting"}.get(run["status"], run["status"]))
+
+
+def _survived(crashes: int) -> str:
+    return f"{crashes or 'no'} {'crash' if crashes == 1 else 'crashes'} survived"
 
 
 def _time_of(run: Answer) -> str:
@@ -198,7 +201,7 @@ def receipt(run: str | None, url: str | None, key: str | None, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(answer))
         return
-    echo_text(f"{answer['run_id']}  {answer['status']}  {answer['recoveries']} recoveries")
+    echo_text(f"{answer['run_id']}  {answer['status']}  {_survived(answer['recoveries'])}")
     for step in answer["steps"]:
         repeated = f", started {step['starts']} times" if step["starts"] > 1 else ""
         echo_text(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")

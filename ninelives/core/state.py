@@ -96,6 +96,8 @@ class Facts(Struct, frozen=True):
     attempt: int = 0
     attempt_seq: int = -1
     """Where the attempt began."""
+    recoveries: int = 0
+    """How often the run went on after a crash. A restart and an answered question do not count."""
     strikes: int = 0
     fresh: bool = False
     """True once this attempt wrote MessageCompleted, ToolFinished, ApprovalRequested or ApprovalGiven. Its death is no
@@ -323,20 +325,17 @@ def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tupl
 
 
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
-    facts = state.facts
+    recoveries = state.facts.recoveries + (not event.clean and state.facts.attempt > 0)
+    facts = replace(state.facts, attempt=entry.attempt, attempt_seq=entry.seq, recoveries=recoveries)
     strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
-    grew = event.keeps and state.drafting and state.seq > facts.attempt_seq  # text that stays is progress
+    grew = event.keeps and state.drafting and state.seq > state.facts.attempt_seq  # text that stays is progress
     strikes = 0 if facts.fresh or grew else facts.strikes + strike
     if event.keeps:
-        facts = replace(
-            facts, attempt=entry.attempt, attempt_seq=entry.seq, strikes=strikes, fresh=False, updated_at=entry.at
-        )
+        facts = replace(facts, strikes=strikes, fresh=False, updated_at=entry.at)
         return replace(state, facts=facts, phase=state.phase if state.drafting else cell, seq=entry.seq)
     cut = state.drafting or (not event.clean and state.phase is Phase.READY)
     facts = replace(
         facts,
-        attempt=entry.attempt,
-        attempt_seq=entry.seq,
         strikes=strikes,
         fresh=False,
         items=facts.items + _pieces(state, "dropped", kept=False) if state.drafting else facts.items,

@@ -25,7 +25,6 @@ class Receipt:
         self._steps: dict[str, Story] = {}
         self._approvals: list[Story] = []
         self._steers: list[Story] = []
-        self._recoveries = 0
         self._saved = e.Usage()
         self._dropped = 0
         self._forked: e.ForkedFrom | None = None
@@ -64,7 +63,6 @@ class Receipt:
             if started.keeps:
                 story["kept_model_call"] = True
             if not started.clean:  # a parked run goes on for nothing: only a crash would have cost these tokens again
-                self._recoveries += 1
                 self._saved = self._saved.plus(facts.usage)
         self._attempts.append(story)
 
@@ -102,7 +100,7 @@ class Receipt:
             run_id=wire_id("runs", facts.run),
             status=STATUS[state.phase],
             attempts=self._attempts,
-            recoveries=self._recoveries,
+            recoveries=facts.recoveries,
             steps=steps,
             repeated=repeated,
             unknown_outcomes=unknown,

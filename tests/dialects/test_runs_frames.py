@@ -228,6 +228,7 @@ def test_the_object_of_a_run_has_the_fields_of_hermes() -> None:
         "usage_estimated": False,
         "cost": 0.0,
         "attempt": 1,
+        "recoveries": 0,
         "error": None,
     }
 

@@ -32,7 +32,7 @@ SAID = {
         "demo model of Ninelives",
         "The server is away. Waiting; nothing is lost.",
         "Both tools have finished.",
-        "1 recoveries",
+        "1 crash survived",
         "accepted",
     ],
     "docs/front-ends/terminal.md": ["completed"],

@@ -42,7 +42,7 @@ def waiting(server: Server) -> str:
 def test_runs_ls_has_a_header_age_time_tokens_question_and_answer(server: Server) -> None:
     assert server.client.post("/v1/responses", {"input": "how many? [[text=forty two]]"}).status == 200
     header, first = ninelives(server, "runs", "ls").stdout.splitlines()[:2]
-    assert header.split() == ["RUN", "STATUS", "AGE", "TIME", "TOKENS", "QUESTION", "->", "ANSWER"]
+    assert header.split() == ["RUN", "STATUS", "CRASHES", "AGE", "TIME", "TOKENS", "QUESTION", "->", "ANSWER"]
     assert re.fullmatch(r"run_\w+  completed +\d+s +\d+s +\d+  how many\? .* -> forty two", first)
 
 
@@ -57,6 +57,9 @@ def test_runs_show_names_what_is_asked_and_approvals_answers_it(server: Server) 
     assert refused.returncode == 1 and "a.txt" in refused.stderr, "without --yes it asks, and nobody answers here"
     assert ninelives(server, "approvals", "approve", "--yes").stdout == f"{run}: once\n"
     wait_until(lambda: server.client.get(f"/v1/runs/{run}").json()["status"] == "completed", "the end")
+    listed = next(line for line in ninelives(server, "runs", "ls").stdout.splitlines() if run in line)
+    assert re.match(r"run_\w+  completed {10,}\d+s ", listed), "an answered question is no crash"
+    assert "no crashes survived" in ninelives(server, "runs", "receipt", run).stdout
     assert ninelives(server, "approvals", "approve", run).stderr == f"Error: {run} does not wait for a person.\n"
     assert "0 runs wait for a person" in ninelives(server, "approvals", "deny").stderr
 

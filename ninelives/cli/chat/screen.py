@@ -234,10 +234,7 @@ class ChatScreen:
         self._note(f"{seconds:.1f} s · {tokens} tokens{self._crashes(run)} · {self._run_id}")
 
     def _crashes(self, run: Answer) -> str:
-        """Words about crashes. A run that waited for a person has several attempts too."""
-        if run.get("attempt", 1) < 2:
-            return ""
-        count = self._connect().get(f"/v1/runs/{self._run_id}/receipt")["recoveries"]
+        count = run.get("recoveries", 0)
         return f" · ⚡ {count} {'crash' if count == 1 else 'crashes'} survived" if count else ""
 
     # the screen

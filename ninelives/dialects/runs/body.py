@@ -61,6 +61,7 @@ def body(state: RunState) -> RunObject:
         usage_estimated=facts.usage.estimated,
         cost=money(facts.usage.cost),
         attempt=facts.attempt,
+        recoveries=facts.recoveries,
         error=failure_text(failed) if failed else _limit_text(facts.end),
         ignored_tools=facts.accepted.spec.ignored_tools or UNSET,
         approval=open_question(facts.asked) if facts.asked else UNSET,

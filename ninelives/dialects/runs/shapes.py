@@ -60,6 +60,8 @@ class RunObject(Struct, frozen=True):
     cost: Annotated[float, Meta(ge=0)]
     """By the upstream's own bill or the prices of the configuration; 0 where there are none."""
     attempt: Count
+    recoveries: Count
+    """How often it went on after a crash. A restart and an answered question do not count."""
     error: str | None
     ignored_tools: tuple[str, ...] | UnsetType = UNSET
     """Types of tools that the request named and that were left out, if there are any."""
