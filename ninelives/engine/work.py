@@ -366,6 +366,7 @@ class WorkFinder:
         run.advance(ClaimEvent.FAIL)
         try:
             await writer.fact(run, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded"))
+            self._workers.accounts.fail(run.staged.facts.accepted)
         except ClaimLost:
             self._log.warning("claim_lost", run=run.run)
 

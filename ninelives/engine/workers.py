@@ -452,6 +452,7 @@ class Worker:
     async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
         failed = RunFailed(code=code, message=self._mask(message), reason=reason, status=status)
         await self._writer.fact(self.run, failed)
+        self._guard.accounts.fail(self.run.staged.facts.accepted)
 
 
 class Workers:

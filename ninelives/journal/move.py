@@ -181,6 +181,7 @@ class CarriedUsage(Carried, frozen=True):
     cached_tokens: int
     reasoning_tokens: int
     cost: int
+    errors: int
 
 
 class CarriedApiKey(Carried, frozen=True):

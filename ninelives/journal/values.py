@@ -442,6 +442,8 @@ class Spending(Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     cost: int = 0
     """See core.events.Usage.cost."""
+    errors: int = 0
+    """How many runs failed."""
 
     @property
     def tokens(self) -> int:
@@ -474,12 +476,13 @@ def columns_of(spent: Spending) -> tuple[int, ...]:
         spent.cached_tokens,
         spent.reasoning_tokens,
         spent.cost,
+        spent.errors,
     )
 
 
 def spending_of(owner: str, day: int, model: str, *counts: int) -> Spending:
     """A row of Ledger.days, with its counts in the order of the tables."""
-    runs, asked, answered, cached, reasoning, cost = counts
+    runs, asked, answered, cached, reasoning, cost, errors = counts
     return Spending(
         owner=owner,
         model=model,
@@ -490,6 +493,7 @@ def spending_of(owner: str, day: int, model: str, *counts: int) -> Spending:
         cached_tokens=cached,
         reasoning_tokens=reasoning,
         cost=cost,
+        errors=errors,
     )
 
 

@@ -85,9 +85,9 @@ function usageTable(days) {
   const most = Math.max(1, ...byDay.values());
   const bars = el("div", { class: "days", role: "img", "aria-label": `Tokens by day: ${[...byDay].map(([day, tokens]) => `${day} ${tokens}`).join(", ")}` },
     [...byDay].reverse().map(([day, tokens]) => { const bar = el("span", { title: `${day}: ${number(tokens)} tokens` }); bar.style.height = `${Math.max(2, (tokens / most) * 100)}%`; return bar; }));
-  return el("div", {}, el("dl", { class: "numbers" }, [["runs", number(sum("runs"))], ["tokens in", number(sum("input_tokens"))], ["tokens out", number(sum("output_tokens"))], ["cost", sum("cost") ? money(sum("cost")) : "no price is set"]]
+  return el("div", {}, el("dl", { class: "numbers" }, [["runs", number(sum("runs"))], ["failed", number(sum("errors"))], ["tokens in", number(sum("input_tokens"))], ["tokens out", number(sum("output_tokens"))], ["cost", sum("cost") ? money(sum("cost")) : "no price is set"]]
     .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))), byDay.size > 1 ? bars : null,
-  table(["day", "owner", "model", "#runs", "#tokens in", "#tokens out", "#cost"], days.slice(0, 100).map((day) => [day.day, day.owner, day.model, number(day.runs), number(day.input_tokens), number(day.output_tokens), day.cost ? money(day.cost) : "–"]), "Usage"));
+  table(["day", "owner", "model", "#runs", "#failed", "#tokens in", "#tokens out", "#cost"], days.slice(0, 100).map((day) => [day.day, day.owner, day.model, number(day.runs), day.errors ? el("a", { class: "bad", href: `#/runs?q=${encodeURIComponent(`status:failed model:${day.model}`)}` }, number(day.errors)) : "0", number(day.input_tokens), number(day.output_tokens), day.cost ? money(day.cost) : "–"]), "Usage"));
 }
 
 function keysOf(keys, signal) {

@@ -70,6 +70,18 @@ def test_c11_the_upstreams_own_bill_wins_over_the_price_table(priced: tuple[Serv
     assert bobs["cost"] == bobs["usage"]["input_tokens"], "a profile may have a price of its own"
 
 
+def test_failed_runs_are_counted_by_day_model_and_owner(priced: tuple[Server, Path]) -> None:
+    def failed(name: str) -> int:
+        return sum(each["errors"] for each in priced[0].client.get(f"/api/usage?owner={name}").json()["data"])
+
+    before = failed("ann"), failed("bob")
+    ann = of(priced[0], ANN)
+    ann.post("/v1/responses", {"input": "[[status=400]]"})
+    ann.post("/v1/chat/completions", chat.ask("[[status=400]]", store=False))
+    ran(ann, "hello")
+    assert (failed("ann"), failed("bob")) == (before[0] + 2, before[1])
+
+
 def test_usage_is_told_by_day_model_and_owner_to_its_owner_and_to_admin_keys(
     priced: tuple[Server, Path], upstream: Upstream
 ) -> None:

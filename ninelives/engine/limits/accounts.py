@@ -37,6 +37,7 @@ class Counted(Struct):
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     cost: int = 0
+    errors: int = 0
 
 
 COUNTS = Counted.__struct_fields__[1:]
@@ -70,6 +71,11 @@ class Accounts:
         """A run was started."""
         if (counted := self._counted(owner, model, key)) is not None:
             counted.runs += 1
+
+    def fail(self, accepted: RunAccepted) -> None:
+        """A run has failed."""
+        if (counted := self._counted(accepted.owner, accepted.spec.model, accepted.key)) is not None:
+            counted.errors += 1
 
     def spend(self, accepted: RunAccepted, usage: Usage) -> Usage:
         """A model call of a run is over. Returns its usage with the cost, by the upstream's bill or the price table."""

@@ -47,6 +47,8 @@ class UsageDay(Struct, frozen=True):
     model: str
     runs: Count
     """Runs that were started."""
+    errors: Count
+    """Runs that failed. A run can fail on a later day than it was started."""
     input_tokens: Count
     output_tokens: Count
     cached_tokens: Count

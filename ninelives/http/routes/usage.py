@@ -56,6 +56,7 @@ def _shown(spent: Spending) -> shapes.UsageDay:
         owner=spent.owner,
         model=spent.model,
         runs=spent.runs,
+        errors=spent.errors,
         input_tokens=spent.input_tokens,
         output_tokens=spent.output_tokens,
         cached_tokens=spent.cached_tokens,
@@ -66,8 +67,8 @@ def _shown(spent: Spending) -> shapes.UsageDay:
 
 LIST = Operation(
     summary="What was spent",
-    doc="Runs, tokens and cost by day (UTC), owner and model, the newest day first. A key sees the usage of its owner; "
-    "an admin key sees that of all owners, or of the one that it names. Deleting runs does not change it.",
+    doc="Runs, failed runs, tokens and cost by day (UTC), owner and model, the newest day first. A key sees the usage "
+    "of its owner, and an admin key that of all owners or of the one that it names. Deleting runs does not change it.",
     params=(
         Param(
             "days",

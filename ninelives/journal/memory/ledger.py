@@ -54,7 +54,7 @@ class MemoryLedger:
         today, first = now // DAY_MS, month_start(now)
         month = [(at[0], counts) for at, counts in self._days.items() if at[place] == name and at[0] >= first]
         sums: Counter[str] = Counter()
-        for day, (_, asked, answered, _, _, cost) in month:
+        for day, (_, asked, answered, _, _, cost, _) in month:
             sums.update(month_tokens=asked + answered, month_cost=cost)
             if day == today:
                 sums.update(day_tokens=asked + answered, day_cost=cost)

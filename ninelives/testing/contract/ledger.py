@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ninelives.journal.values import DAY_MS, MINUTE_MS, Spending, Totals
 from ninelives.testing.author import Author, Backend
 
@@ -18,13 +20,13 @@ class LedgerContract:
         await ledger.add(
             [
                 Spending(owner="ann", model="m", key="k2", at=noon + 1, runs=1, output_tokens=3, cached_tokens=2),
+                Spending(owner="ann", model="m", key="k2", at=noon + 2, errors=1),
                 Spending(owner="ann", model="n", at=noon - DAY_MS, runs=1, reasoning_tokens=4),
                 Spending(owner="bob", model="m", at=noon, runs=2),
             ]
         )
-        ann = Spending(
-            owner="ann", model="m", at=JANUARY, runs=2, input_tokens=5, output_tokens=3, cached_tokens=2, cost=7
-        )
+        ann = replace(Spending(owner="ann", model="m", at=JANUARY, runs=2, errors=1), input_tokens=5, cost=7)
+        ann = replace(ann, output_tokens=3, cached_tokens=2)
         older = Spending(owner="ann", model="n", at=JANUARY - DAY_MS, runs=1, reasoning_tokens=4)
         assert await ledger.days("ann", 0, JANUARY + DAY_MS) == [ann, older]
         assert await ledger.days("ann", JANUARY, JANUARY + DAY_MS) == [ann]

@@ -80,7 +80,7 @@ SELECT owner, id, session, tool, arguments, at, given_by FROM call_grants ORDER 
 
 -- name: usage
 -- What was spent, by day.
-SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost
+SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost, errors
 FROM usage_days ORDER BY owner, day, model, key;
 
 -- name: api_keys

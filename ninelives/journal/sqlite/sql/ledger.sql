@@ -1,9 +1,10 @@
 -- name: add_day
 -- Adds to what was spent on a day.
-INSERT INTO usage_days (owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+INSERT INTO usage_days (owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost,
+  errors) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT DO UPDATE SET runs = runs + ?5, input_tokens = input_tokens + ?6, output_tokens = output_tokens + ?7,
-  cached_tokens = cached_tokens + ?8, reasoning_tokens = reasoning_tokens + ?9, cost = cost + ?10;
+  cached_tokens = cached_tokens + ?8, reasoning_tokens = reasoning_tokens + ?9, cost = cost + ?10,
+  errors = errors + ?11;
 
 -- name: add_minute
 -- Adds to what was spent in a minute.
@@ -16,7 +17,8 @@ DELETE FROM usage_minutes WHERE minute < ?1;
 
 -- name: days
 -- What was spent by day, owner and model.
-SELECT owner, day, model, SUM(runs), SUM(input_tokens), SUM(output_tokens), SUM(cached_tokens), SUM(reasoning_tokens), SUM(cost)
+SELECT owner, day, model, SUM(runs), SUM(input_tokens), SUM(output_tokens), SUM(cached_tokens), SUM(reasoning_tokens), SUM(cost),
+  SUM(errors)
 FROM usage_days WHERE (?1 IS NULL OR owner = ?1) AND day >= ?2 AND day < ?3
 GROUP BY day, owner, model ORDER BY day DESC, owner, model;
 

@@ -89,12 +89,12 @@ INSERT INTO call_grants (owner, id, session, tool, arguments, at, given_by) VALU
 
 -- name: put_usage
 -- What was spent on a day.
-INSERT INTO usage_days (owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO usage_days (owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost,
+  errors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: usage
 -- What was spent, by day.
-SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost
+SELECT owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost, errors
 FROM usage_days ORDER BY owner, day, model, key;
 
 -- name: put_api_key
