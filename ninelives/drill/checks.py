@@ -69,6 +69,8 @@ class Evidence:
     """Counted tools that are declared read or idempotent."""
     late: list[str] = field(default_factory=list)
     """Calls that ran although their result was committed."""
+    refused: str = ""
+    """The code of the error in place of the replay of a chat, which failed before it had said anything."""
 
 
 def frames_of(data: bytes) -> list[bytes]:
@@ -107,8 +109,15 @@ def _received(e: Evidence) -> Found:
         replay = frames_of(e.replay[told.dialect])
         seen = frames_of(told.data)
         if told.dialect == "chat":
-            seen = list(_settled_chat(seen, replay, _dropped(e)))
+            settled = _settled_chat(seen, replay, _dropped(e))
+            seen = [frame for frame in settled if not e.refused or _error_code(frame) != e.refused]
         yield from _prefix(told, seen, tail_of(told.dialect, replay, told.after))
+
+
+def _error_code(frame: bytes) -> str | None:
+    """The code of a frame with an error."""
+    code: str | None = payload(frame).get("error", {}).get("code")
+    return code
 
 
 def _prefix(told: Told, seen: list[bytes], replay: list[bytes]) -> Found:
@@ -136,7 +145,7 @@ def _settled_chat(frames: list[bytes], replay: list[bytes], dropped: list[tuple[
     kept = {position("chat", frame) for frame in replay}
     for frame in frames:
         body = payload(frame)
-        if body.get("error", {}).get("code") == "stream_restarted":
+        if _error_code(frame) == "stream_restarted":
             return
         if not frame.endswith(b"\n\n"):
             return  # an incomplete frame has no number that says whether its draft was dropped

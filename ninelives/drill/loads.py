@@ -201,13 +201,27 @@ class Unreadable(AssertionError):
     """A run that has ended cannot be read."""
 
 
+class Refused(Unreadable):
+    """The stream was answered with an error instead. Chat Completions does so for a run that failed before it had said
+    anything, so that the failure has its status (B2)."""
+
+    def __init__(self, text: str, code: str, message: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.message = message
+
+
 async def stream(port: int, dialect: str, shown: str, after: int = -1) -> bytes:
     """A whole stream of a run that has ended."""
     path = STREAMS[dialect].format(shown) + (AFTER[dialect].format(after) if after >= 0 else "")
     exchange = await get(port, path)
-    if exchange.status != 200 or not exchange.whole:
-        raise Unreadable(f"{path} returned {exchange.status} and ends with {exchange.data[-300:]!r}")
-    return exchange.data
+    if exchange.status == 200 and exchange.whole:
+        return exchange.data
+    text = f"{path} returned {exchange.status} and ends with {exchange.data[-300:]!r}"
+    if exchange.status > 200 and exchange.whole and dialect == "chat":
+        error = exchange.json()["error"]
+        raise Refused(text, error["code"], error["message"])
+    raise Unreadable(text)
 
 
 async def cancel_all(tasks: list[asyncio.Task[None]]) -> None:

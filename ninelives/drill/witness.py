@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ninelives.drill.checks import Evidence, Told, calls_of, frames_of, payload, position
-from ninelives.drill.loads import EFFECTS, Load, draw, stream
+from ninelives.drill.loads import EFFECTS, Load, Refused, draw, stream
 from ninelives.drill.processes import Launch, Server, launch_clean
 from ninelives.drill.wire import all_done
 
@@ -56,7 +57,7 @@ class Witness:
         found.counted, found.repeatable = self._setup.counted, self._setup.repeatable
         for dialect in sorted({load.dialect, "runs"}):
             name = load.id if dialect == load.dialect else "run_" + core(load.id)
-            found.replay[dialect] = await stream(port, dialect, name)
+            found.replay[dialect] = await _replay(found, stream(port, dialect, name), shown)
             places = [position(dialect, frame) for frame in frames_of(found.replay[dialect])]
             ks = sorted({place for place in places if place is not None})
             if load.waited and dialect == "chat":
@@ -103,6 +104,24 @@ class Witness:
             if event.get("event") == "tool.completed"
         }
         return [call for call, at in self.traces() if at > finished.get(call, at)]
+
+
+async def _replay(found: Evidence, reading: Awaitable[bytes], shown: Mapping[str, Any]) -> bytes:
+    """A replay. It is empty for a chat that failed before it had said anything."""
+    try:
+        return await reading
+    except Refused as refused:
+        if not _is_its_end(refused, shown):
+            raise
+        found.refused = refused.code
+        return b""
+
+
+def _is_its_end(refused: Refused, shown: Mapping[str, Any]) -> bool:
+    """Whether the error is how the run ended, as GET /v1/runs/{id} shows it."""
+    if shown["status"] == "cancelled":
+        return refused.code == "run_cancelled"
+    return shown["status"] == "failed" and refused.message in shown["error"]
 
 
 def run_path(load: Load) -> str:

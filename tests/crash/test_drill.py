@@ -15,11 +15,14 @@ import pytest
 
 from ninelives.app.settings import load
 from ninelives.drill.boundaries import die_everywhere, scenario
-from ninelives.drill.checks import Finding
-from ninelives.drill.loads import PROBES
+from ninelives.drill.checks import CLOSED, Evidence, Finding, Told, judge
+from ninelives.drill.loads import PROBES, Load
 from ninelives.drill.own import Impossible, Own, Wish, named_call, own_server
+from ninelives.drill.processes import Launch
 from ninelives.drill.report import Facts, page, table
 from ninelives.drill.rig import Rig, Tally
+from ninelives.drill.wire import KEY, until_shown
+from ninelives.drill.witness import Setup
 from ninelives.testing.fake_upstream import FakeUpstream
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -156,6 +159,46 @@ async def test_P1_to_P5_hold_before_and_after_the_writes_of_a_run(home: Path, mo
     assert told == ["before write 1", "after write 1", "before write 2", "after write 2"]
     assert rig.tally.kills == rig.tally.boundaries == 4 and not rig.tally.found, rig.tally
     assert rig.tally.runs == 3, "before its first write there is no run; after it there always is"
+
+
+SILENT = """
+import asyncio
+
+async def agent(question):
+    await asyncio.sleep(600)
+    return "late"
+"""
+
+
+async def test_P1_a_chat_that_failed_before_it_said_anything_has_lost_nothing(tmp_path: Path) -> None:
+    """Its replay is its error, with the status of that (B2). An agent with one parameter cannot go on after a crash."""
+    (tmp_path / "silent.py").write_text(SILENT)
+    environ = {**ENVIRON, "PYTHONPATH": str(ROOT), "API_SERVER_KEY": KEY, "NINELIVES_MODEL_URL": "demo:"}
+    launch = Launch(("--host", "127.0.0.1", "silent.py:agent"), environ, tmp_path)
+    load = Load("load-1", "chat", "Go")
+    async with Rig(tmp_path / "rig", 1, Setup(launch, scripted=False, counted=frozenset())) as rig:
+        rig.loads.append(load)
+        client = asyncio.create_task(load.begin(rig.server.port))
+        await until_shown(rig.server.port, f"/v1/runs?idempotency_key={load.tag}", lambda body: bool(body["data"]))
+        await rig.server.kill()
+        await client
+        await rig.recover_and_judge()
+    assert rig.tally.found == [] and rig.tally.runs == 1
+
+
+def test_P1_a_frame_of_a_chat_whose_replay_is_an_error_was_lost_unless_it_is_that_error() -> None:
+    said = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"}}],"sequence_number":3}\n\n'
+    error = b'data: {"error":{"message":"m","type":"server_error","param":null,"code":"agent_failed"}}\n\n'
+    runs = b'data: {"event":"run.failed","seq":4}\n\n' + CLOSED
+
+    def findings(*told: bytes) -> list[str]:
+        replay = {"chat": b"", "runs": runs}
+        found = Evidence("r", "chat", "failed", "", [Told("chat", -1, b"".join(told))], replay, refused="agent_failed")
+        return [finding.kind for finding in judge(found)]
+
+    assert findings(error) == [] == findings()
+    assert findings(said) == ["lost"] == findings(said, error)
+    assert findings(error.replace(b"agent_failed", b"overloaded")) == ["lost"]
 
 
 def test_a_rule_that_asks_before_the_probes_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
