@@ -325,25 +325,31 @@ def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tupl
 
 
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
-    recoveries = state.facts.recoveries + (not event.clean and state.facts.attempt > 0)
-    facts = replace(state.facts, attempt=entry.attempt, attempt_seq=entry.seq, recoveries=recoveries)
-    strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
-    grew = event.keeps and state.drafting and state.seq > state.facts.attempt_seq  # text that stays is progress
-    strikes = 0 if facts.fresh or grew else facts.strikes + strike
+    facts = _taken_up(state, entry, event)
     if event.keeps:
-        facts = replace(facts, strikes=strikes, fresh=False, updated_at=entry.at)
         return replace(state, facts=facts, phase=state.phase if state.drafting else cell, seq=entry.seq)
-    cut = state.drafting or (not event.clean and state.phase is Phase.READY)
-    facts = replace(
+    if state.drafting or (not event.clean and state.phase is Phase.READY):
+        facts = replace(facts, usage_incomplete=True)
+    if state.drafting:
+        items = facts.items + _pieces(state, "dropped", kept=False)
+        facts = replace(facts, items=items, dropped=(*facts.dropped, (_draft_start(state), state.seq)))
+    return RunState(facts, cell, entry.seq)
+
+
+def _taken_up(state: RunState, entry: e.Entry, event: e.AttemptStarted) -> Facts:
+    """The facts at the begin of an attempt, which counts what the end of the one before means."""
+    facts = state.facts
+    strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
+    grew = event.keeps and state.drafting and state.seq > facts.attempt_seq  # text that stays is progress
+    return replace(
         facts,
-        strikes=strikes,
+        attempt=entry.attempt,
+        attempt_seq=entry.seq,
+        recoveries=facts.recoveries + (not event.clean and facts.attempt > 0),
+        strikes=0 if facts.fresh or grew else facts.strikes + strike,
         fresh=False,
-        items=facts.items + _pieces(state, "dropped", kept=False) if state.drafting else facts.items,
-        usage_incomplete=facts.usage_incomplete or cut,
-        dropped=(*facts.dropped, (_draft_start(state), state.seq)) if state.drafting else facts.dropped,
         updated_at=entry.at,
     )
-    return RunState(facts, cell, entry.seq)
 
 
 def _started(state: RunState, entry: e.Entry, event: e.ToolStarted, cell: Phase) -> RunState:
