@@ -18,6 +18,7 @@ EFFECTS = "effects"
 """The file in the workspace to which each terminal call appends its id."""
 TAG = re.compile(r"\b(load-[0-9a-z-]+)\b")
 FRAME_END = b"\n\n"
+SNAPSHOT = b"event: response.snapshot\n"
 OnFrame = Callable[[], None]
 STREAMS = {
     "responses": "/v1/responses/{}?stream=true",
@@ -118,14 +119,7 @@ class Load:
 
     async def ask_again(self, port: int) -> None:
         """Repeat the request with its idempotency key. The answer is a snapshot and the rest, or the whole (C5)."""
-        exchange = Exchange(port, "POST", *self._request(), Idempotency_Key=self.tag)
-        await exchange.run(self.seconds)
-        first = payload(frames_of(exchange.data)[0]) if exchange.data else {}
-        if first.get("type") == "response.snapshot":
-            rest = exchange.data.split(b"\n\n", 1)[1]
-            self.told.append(Told(self.dialect, first["sequence_number"], rest))
-        elif exchange.status == 200:
-            self.told.append(Told(self.dialect, -1, exchange.data))
+        await self._record(Exchange(port, "POST", *self._request(), Idempotency_Key=self.tag), -1)
 
     async def _record(self, exchange: Exchange, after: int) -> None:
         try:
@@ -135,9 +129,12 @@ class Load:
                 self.learn(exchange, after)
 
     def learn(self, exchange: Exchange, after: int = -1) -> None:
-        """Keep what was received, and the id in it."""
-        self.told.append(Told(self.dialect, after, exchange.data))
-        first = payload(frames_of(exchange.data)[0]) if exchange.data else {}
+        """Keep what was received, and the id in it. What follows a snapshot is the rest of a stream (C5)."""
+        frames = frames_of(exchange.data)
+        first = payload(frames[0]) if frames else {}
+        if frames and frames[0].startswith(SNAPSHOT):
+            after, frames = first.get("sequence_number", -1), frames[1:]
+        self.told.append(Told(self.dialect, after, b"".join(frames)))
         shown = first.get("response", first).get("id")
         if not self.id and isinstance(shown, str):
             self.id = shown
