@@ -25,7 +25,8 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 # Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: one-call stock-clients steers serve test check bench bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
+.PHONY: one-call stock-clients steers serve test check check-style check-types check-rooms check-docs compile-tests bench \
+	bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
 	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
 	test-agents bench-agents balancers
 
@@ -46,11 +47,23 @@ $(STAMP): $(SERVER)
 serve: $(SERVER)
 	@$(BIN)/ninelives serve $(ARGS)
 
-check: $(STAMP)
+check: check-style check-types check-rooms check-docs
+
+check-style: $(STAMP)
 	$(BIN)/ruff check ninelives lab tests
+
+check-types: $(STAMP)
 	$(BIN)/mypy
+
+check-rooms: $(STAMP)
 	$(BIN)/lint-imports
+
+check-docs: $(STAMP)
 	$(BIN)/python -m lab.docs --check docs
+
+# Compiles the tests once. Without it every worker of a clean checkout compiles all of them.
+compile-tests: $(STAMP)
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null
 
 # The sandbox tests need bubblewrap and the search tests ripgrep: installed where it can be, skipped loudly where not.
 sandbox:
@@ -64,7 +77,8 @@ sandbox:
 	    printf '\n!!! ripgrep is missing: SOME SEARCH TESTS ARE SKIPPED (apt-get install ripgrep)\n\n' >&2; }
 
 # A test that fails beside others is run again alone, and must pass then: a busy machine can break the first run.
-test: check sandbox
+test: sandbox $(STAMP)
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 check compile-tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs || { \
 	  printf '\n!!! SOME TESTS FAILED (above): each of them runs again, alone\n\n' >&2; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -rs; }

@@ -10,6 +10,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -110,13 +111,16 @@ def layers() -> list[list[str]]:
     return [[name.strip().removeprefix(f"{PACKAGE}.") for name in layer.split("|")] for layer in found]
 
 
-def _imported(path: Path) -> Iterator[str]:
+@cache
+def _imported(path: Path) -> list[str]:
     """The dotted names that a file imports from the package."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
+    return found
 
 
 def room_imports(rooms: list[str]) -> dict[str, set[str]]:

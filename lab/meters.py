@@ -25,6 +25,8 @@ OWN_NAMES = ("testing", "drill")
 CODE = r"[A-GPR]\d{1,2}"
 ELSEWHERE = re.compile(r"house rule|(?<!docs/)\b(?:house|requirements|promises)\.md|\bfacts/\w+\.md")
 """Documents that a reader of the repository cannot open."""
+COMMENT = re.compile(r"#.*(?:[A-GPR]\d|house|\.md)")
+"""A line that may have a citation in its comment. To tokenize all files takes seconds."""
 
 
 class Source(NamedTuple):
@@ -33,6 +35,8 @@ class Source(NamedTuple):
     name: str
     text: str
     tree: ast.Module
+    nodes: tuple[ast.AST, ...]
+    """All nodes of the tree, walked once for all meters."""
 
 
 @cache
@@ -51,14 +55,19 @@ def tests(root: Path = ROOT) -> list[Source]:
 
 def read_source(path: Path, root: Path) -> Source:
     """A module, parsed."""
-    text = path.read_text("utf-8")
-    return Source(str(path.relative_to(root)), text, ast.parse(text))
+    return parse_source(str(path.relative_to(root)), path.read_text("utf-8"))
+
+
+def parse_source(name: str, text: str) -> Source:
+    """A module of which the text is at hand."""
+    tree = ast.parse(text)
+    return Source(name, text, tree, tuple(ast.walk(tree)))
 
 
 def functions(sources: list[Source]) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function and method, with its place."""
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield f"{source.name}:{node.lineno} {node.name}", node
 
@@ -87,7 +96,7 @@ def silent_excepts(sources: list[Source]) -> list[str]:
     return [
         f"{source.name}:{node.lineno}"
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.ExceptHandler) and all(isinstance(each, ast.Pass | ast.Continue) for each in node.body)
     ]
 
@@ -97,7 +106,7 @@ def repeated_classes(sources: list[Source]) -> dict[str, list[str]]:
     places: dict[str, set[str]] = defaultdict(set)
     for source in sources:
         if Path(source.name).parts[1] not in OWN_NAMES:
-            for node in ast.walk(source.tree):
+            for node in source.nodes:
                 if isinstance(node, ast.ClassDef):
                     places[node.name].add(source.name)
     return {name: sorted(where) for name, where in places.items() if len(where) > 1}
@@ -114,7 +123,7 @@ def callback_slots(sources: list[Source]) -> list[str]:
     found = []
     for source in sources:
         empty = _functions_that_do_nothing(source.tree)
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Assign | ast.AnnAssign) and _is_slot(node, empty):
                 found.append(f"{source.name}:{node.lineno} {ast.unparse(_target(node))}")
     return found
@@ -123,7 +132,7 @@ def callback_slots(sources: list[Source]) -> list[str]:
 def set_from_outside(sources: list[Source], room: str) -> list[str]:
     """Assignments to an attribute of another object, in the files of one room."""
     found = []
-    nodes = [(source, node) for source in sources if source.name.startswith(room) for node in ast.walk(source.tree)]
+    nodes = [(source, node) for source in sources if source.name.startswith(room) for node in source.nodes]
     for source, node in nodes:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
@@ -140,7 +149,7 @@ def shared_branches(sources: list[Source], room: str) -> list[str]:
         f"{source.name}:{node.lineno}"
         for source in sources
         if source.name.startswith(room)
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.If | ast.IfExp) and re.search(r"\b_?shared\b", ast.unparse(node.test))
     ]
 
@@ -173,9 +182,11 @@ def _functions_that_do_nothing(tree: ast.Module) -> set[str]:
 @cache
 def prose(source: Source) -> str:
     """The comments and docstrings of a module."""
-    tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)
-    parts = [token.string for token in tokens if token.type == tokenize.COMMENT]
-    for node in ast.walk(source.tree):
+    parts = []
+    if COMMENT.search(source.text):
+        tokens = tokenize.generate_tokens(io.StringIO(source.text).readline)
+        parts = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    for node in source.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             parts.append(node.value.value)
     return "\n".join(parts)

@@ -72,9 +72,8 @@ def deep(a, b):
 
 @pytest.fixture
 def planted(tmp_path: object) -> meters.Source:
-    import ast
 
-    return meters.Source("ninelives/core/planted.py", PLANTED, ast.parse(PLANTED))
+    return meters.parse_source("ninelives/core/planted.py", PLANTED)
 
 
 def test_the_meters_find_what_is_planted(planted: meters.Source) -> None:
@@ -97,9 +96,8 @@ def test_the_meters_find_what_is_planted(planted: meters.Source) -> None:
     ['"""As written (house\nrule 6.7)."""', 'def f():\n    """By house\n    rule 6.7."""', "# By house\n# rule 6.7"],
 )
 def test_a_citation_over_a_line_break_is_found(text: str) -> None:
-    import ast
 
-    source = meters.Source("ninelives/core/planted.py", text, ast.parse(text))
+    source = meters.parse_source("ninelives/core/planted.py", text)
     assert meters.absent_citations([source]) == ["ninelives/core/planted.py: house rule"]
 
 

@@ -20,7 +20,7 @@ def names_in_the_code() -> set[str]:
     """Every class, function, method, field and option that ninelives/ defines."""
     names: set[str] = set()
     for source in meters.package():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(node.name)
             elif isinstance(node, ast.AnnAssign | ast.Assign):

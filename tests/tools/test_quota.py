@@ -122,7 +122,8 @@ async def test_a_folder_that_cannot_be_read_hides_nothing(tmp_path: Path, monkey
     assert "cannot be read" in await place.quota.refusal()
 
 
-GROWS, WAITS = "head -c 4000000 /dev/zero > f; touch short; sleep 50", "touch short; sleep 50"
+WATCHED = "until [ -e watched ]; do sleep 0.05; done"
+GROWS, WAITS = f"{WATCHED}; head -c 4000000 /dev/zero > f; touch short; sleep 50", "touch short; sleep 50"
 
 
 @pytest.mark.parametrize(("command", "grace_s"), [(GROWS, 1e6), (WAITS, 0.2)], ids=["grows", "waits"])
@@ -131,8 +132,16 @@ async def test_when_the_disk_is_short_commands_are_ended(
 ) -> None:
     """At once if their workspace grew. Others a little later: they may hold files without a name."""
     place = bounded_place(tmp_path, QuotaLimits(reserve_bytes=1_000))
+    assert isinstance(place.quota, WorkspaceQuota)
+    quotas = place.quota.quotas
     monkeypatch.setattr(quota, "GRACE_S", grace_s)
-    monkeypatch.setattr(quota, "free_bytes", lambda folder: 10 if (place.workspace / "short").exists() else 1 << 40)
+
+    def free_bytes(folder: Path) -> int:
+        if not quotas.is_changed(place.workspace):  # its size before the command is known
+            (place.workspace / "watched").touch()
+        return 10 if (place.workspace / "short").exists() else 1 << 40
+
+    monkeypatch.setattr(quota, "free_bytes", free_bytes)
     output = await do(shop, place, "terminal", command=command)
     assert output.is_error
     assert "[ended: the disk of the server has 10 bytes free, and tools leave 1000 bytes" in output.text
