@@ -12,7 +12,7 @@ PYTHONS ?= $(PYTHON)
 LOWEST_PYTHON ?= $(PYTHON)
 LOWEST := .venv-lowest
 # More workers than cores: most tests wait for processes.
-JOBS ?= 4
+JOBS ?= 6
 WEBUI := .venv-openwebui
 OPENWEBUI ?= open-webui==0.12.4
 PLAYWRIGHT ?= playwright==1.65.0
