@@ -1,6 +1,7 @@
 """Bugs on purpose, of processes that share a store. Owns: a zombie that may write, a run that is driven twice, a signal
 that no beat asks for, a run that stays with the process that lost it, a claim that is driven though the lease was over
-when it was answered, work that nobody looks for. Refuses to know: how they are caught."""
+when it was answered, work that nobody looks for, a run that goes on without its caller. Refuses to know: how they are
+caught."""
 
 from __future__ import annotations
 
@@ -53,6 +54,14 @@ class GivesRunsTwice(SharedMemory):
         return False
 
 
+class WaitsForNoCaller(SharedMemory):
+    """A run with store: false is claimed although the process of its caller is known to be dead."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._waiting._misses_caller = lambda name, now: False  # type: ignore[method-assign]
+
+
 class KeepsWhatIsNotDriven(Writer):
     """A claim that lapsed here is never given back."""
 
@@ -73,6 +82,7 @@ PLANTED = {
         _store(LetsZombiesWrite), kinds("claim", "numbers", "references", "end", "told"), 300
     ),
     "a run is driven twice": Planted(_store(GivesRunsTwice), kinds("claim"), 20),
+    "a run goes on without its caller": Planted(_store(WaitsForNoCaller), kinds("claim"), 1000),
     "a lapsed claim is kept": Planted(
         _nothing, kinds("stuck"), 300, ("ninelives.engine.engine.Writer", KeepsWhatIsNotDriven)
     ),
@@ -86,5 +96,8 @@ PLANTED = {
         _nothing, kinds("stuck", "client"), 20, ("ninelives.engine.work.WorkFinder._look", _blind)
     ),
 }
-KNOWN: dict[str, tuple[int, ...]] = {"a claim is driven after the lease": (159,)}
+KNOWN: dict[str, tuple[int, ...]] = {
+    "a claim is driven after the lease": (159,),
+    "a run goes on without its caller": (563,),
+}
 """Seeds that are tried first: it takes a rare order of events."""

@@ -43,7 +43,6 @@ class Home(Protocol):
     """A process."""
 
     dead: bool
-    leaving: bool
 
 
 class Rendering:
@@ -82,8 +81,8 @@ class Track:
     cancel_at: float | None = None
     cancel_home: Home | None = None
     """The process whose memory alone holds the wish to stop."""
-    caller: Home | None = None
-    """The process at which its caller waits."""
+    abandoned: bool = False
+    """It was claimed when the store knew that the process of its caller is dead, and nobody has asked for it since."""
     home: Home | None = None
     """The process that a run which is not stored lives and dies with."""
 
@@ -322,10 +321,11 @@ class Watch:
             self.wrong("rerun", track.run, f"the write {call} is carried out {self.deeds[call]} times")
 
     def misses_caller(self, track: Track) -> bool:
-        """Does it wait for its caller, whose server died? One that a person was asked about goes on with the answer."""
+        """Does it wait for its caller, whose server died? A death is no leave: a run that another process drives then
+        goes on, and so does one that is claimed before anybody can know of the death. One that a person was asked about
+        goes on with the answer."""
         asked = any(isinstance(entry.event, e.ApprovalRequested) for entry in track.entries)
-        gone = track.caller is not None and track.caller.dead and not track.caller.leaving
-        return track.kept == "delivery" and gone and not asked
+        return track.kept == "delivery" and track.abandoned and not asked
 
     def asking(self, text: str) -> list[Track]:
         """The runs whose last word of a user this is."""

@@ -119,6 +119,8 @@ class World:
             self.store = MemoryStore(lambda: loop.now + self.lapsed, now_ms=self.steady_ms)
         self._holders: dict[str, tuple[Life, float]] = {}
         """Who has claimed a run, and when."""
+        self._callers: dict[str, Life] = {}
+        """The process at which the caller of a run waits."""
         self._frozen: list[tuple[Life, asyncio.Handle]] = []
         loop.stands_still = self._stands_still
         self.model = SimModel(self)
@@ -182,7 +184,7 @@ class World:
         """Who holds what, told by the calls alone: nobody takes from one who has it."""
         name, args, _ = call
         if name == "open" and (isinstance(result, Opened) or result.again) and result.run in self.watch.tracks:
-            self.watch.tracks[result.run].caller = life
+            self._waits_at(result.run, life)
         match name:
             case "beat":
                 life.beats()
@@ -193,15 +195,27 @@ class World:
                 if self.plan.replicas > 1 and held is not None and held.holds(since):
                     self.watch.wrong("claim", result.run, f"life {life.n} took it from life {held.n}, which holds it")
                 self._holders[result.run] = life, self.loop.now
+                self.watch.tracks[result.run].abandoned = self._known_dead(self._callers.get(result.run))
             case "append":
                 for part, verdict in zip(args[0], result, strict=True):
                     if part.opening is not None and verdict is Verdict.WRITTEN:
                         self._holders[part.run] = life, self.loop.now
-                        self.watch.tracks[part.run].caller = life
+                        self._waits_at(part.run, life)
                     over = part.mark is not None and (part.mark.parked or part.mark.ended)
                     if verdict is Verdict.WRITTEN and over:
                         self._holders.pop(part.run, None)
                 self.watch.counts["refused_slices"] += sum(verdict is Verdict.FENCED for verdict in result)
+
+    def _waits_at(self, run: str, life: Life) -> None:
+        self._callers[run] = life
+        self.watch.tracks[run].abandoned = False
+
+    def _known_dead(self, life: Life | None) -> bool:
+        """Does the store know that this process is dead? Among peers it sees that only when the lease is over; alone it
+        is the one that starts after it."""
+        if life is None or not life.dead or life.leaving:
+            return False
+        return self.plan.replicas == 1 or life.beaten + self.plan.limits.lease_s <= self.loop.now
 
     def astray(self, life: Life, track: Track) -> bool:
         """Does a process act for a run that is not its own? Where there are leases, one without has none of those
