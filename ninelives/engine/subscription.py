@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from ninelives.core.errors import Damaged
+from ninelives.core.errors import Damaged, WentBack
 from ninelives.core.events import AttemptStarted, Entry, Terminal
 from ninelives.core.rope import BIG, BigFrame, Frame, packed
 from ninelives.engine.base import (
@@ -424,8 +424,22 @@ class Subscription:
             self._ahead = not self._projection.reached(self._view, self._seq)
         return self._ahead
 
+    def _check_loss(self, entries: Sequence[Entry]) -> None:
+        """Raise WentBack where the reader was shown more than was left when the database lost events. Others may have
+        these numbers now."""
+        for n, entry in enumerate(entries):
+            if not isinstance(entry.event, AttemptStarted) or not entry.event.lost:
+                continue
+            view, seq = self._view, entry.seq - 1
+            if n:
+                view, _, _ = render(self._projection, view, entries[:n])
+            if isinstance(self._projection, Resumable) and not self._projection.reached(view, seq):
+                raise WentBack(self.run, entry.seq)
+
     def _step(self, entries: Sequence[Entry]) -> None:
         """Fold and render some entries."""
+        if self._ahead:
+            self._check_loss(entries)
         self._view, frames, last = render(self._projection, self._view, entries)
         self._seq, self._attempt = last.seq, last.attempt
         over = isinstance(last.event, Terminal)

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ninelives.core.errors import ClientError, Damaged, NewerEvent, NinelivesError, ServerError
+from ninelives.core.errors import ClientError, Damaged, NewerEvent, NinelivesError, ServerError, WentBack
 from ninelives.http.api_style import OPENAI, ApiStyle, style_of
 
 Headers = list[tuple[bytes, bytes]]
@@ -45,10 +45,17 @@ def newer() -> ServerError:
     return ServerError("store_newer", words, retry_after=5)
 
 
+def went_back(error: WentBack) -> ServerError:
+    """The database has lost what this caller was shown. The same request would fail again."""
+    return ServerError("events_lost", f"{error}.", status=409)
+
+
 def unexpected(error: Exception, request_id: str) -> ServerError:
     """The error for an exception that no route handles."""
     if isinstance(error, NewerEvent):
         return newer()
+    if isinstance(error, WentBack):
+        return went_back(error)
     return damaged() if isinstance(error, Damaged) else internal_error(request_id)
 
 

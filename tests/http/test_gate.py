@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from ninelives.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError
+from ninelives.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError, WentBack
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.edge.tracing import traced
@@ -89,6 +89,7 @@ FAILURES: dict[str, Exception] = {
     "key": KeyError("x"),
     "damage": Damaged("a gap"),
     "newer": NewerEvent("an event of kind x"),
+    "back": WentBack("r1", 7),
     "client": ClientError("model_not_found", "no such model", status=404, param="model"),
     "conflict": ClientError("idempotency_key_conflict", "other body", status=409),
     "busy": ClientError("too_many_runs", "wait", status=429),
@@ -496,6 +497,7 @@ async def test_beyond_loopback_any_host_is_answered(host: str) -> None:
         ("bug", 500, "internal_error", "server_error", None),
         ("damage", 500, "store_damaged", "server_error", None),
         ("newer", 503, "store_newer", "server_error", None),
+        ("back", 409, "events_lost", "server_error", None),
         ("key", 500, "internal_error", "server_error", None),
     ],
 )
