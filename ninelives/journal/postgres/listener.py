@@ -35,8 +35,8 @@ PAYLOAD_BYTES = 7_000
 """PostgreSQL limits a NOTIFY payload to less than 8,000 bytes."""
 START_S = 10.0
 STOP_S = 1.0
-WATCH_S = 0.5
-AGAIN_S = 0.35
+WATCH_S = 0.25
+AGAIN_S = 0.2
 """How soon a lock that is free is looked at again. A process that only lost its connection has so long to take its lock
 again, or to say that it has none."""
 SWEEP_S = 2.0
