@@ -103,8 +103,8 @@ class WentBack(Damaged):
 
     def __init__(self, run: str, seq: int) -> None:
         super().__init__(
-            f"run {run}: events from {seq} on were lost with a database server, so this stream cannot go on. The run goes "
-            "on from its last event that was kept: read it again from its beginning"
+            f"run {run}: events from {seq} on were lost with a database server, so this stream cannot go on. The run "
+            "goes on from its last event that was kept: read it again from its beginning"
         )
 
 
