@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import ssl
+import subprocess
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import asyncpg
@@ -18,6 +22,7 @@ from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import connections
 from ninelives.journal.postgres.connections import Wiring, translate
 from ninelives.journal.postgres.log import packed
+from ninelives.journal.postgres.move import refuse_moved
 from ninelives.journal.postgres.rows import SQL as ROWS
 from ninelives.journal.postgres.schema import upgrade
 from ninelives.journal.postgres.store import Identity, PostgresStore
@@ -615,13 +620,50 @@ async def test_a_role_that_does_not_wait_for_its_commits_is_refused(place: Place
     await drop(place, "fast")
 
 
-def test_a_certificate_that_does_not_fit_is_told_as_such() -> None:
+SIGNED = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=one -addext"
+
+
+@asynccontextmanager
+async def secured(folder: Path) -> AsyncIterator[tuple[int, Path]]:
+    """The port of a database as far as its TLS goes, and its certificate, which is for another host."""
+    key, file = folder / "key", folder / "certificate"
+    made = ["openssl", *SIGNED.split(), "subjectAltName=DNS:one.example", "-keyout", str(key), "-out", str(file)]
+    await asyncio.to_thread(subprocess.run, made, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readexactly(8)  # "do you speak TLS?"
+            writer.write(b"S")
+            await writer.start_tls(context)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], file
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="NOT TESTED: openssl is not installed")
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("&sslrootcert={file}", "Hostname mismatch.*Check the host name in the URL, sslmode and sslrootcert"),
+        ("&sslrootcert={file}.gone", "sslrootcert in the URL: there is no file .*certificate.gone"),
+        ("", "root certificate file .* does not exist"),
+    ],
+)
+async def test_a_certificate_that_does_not_fit_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str, words: str
+) -> None:
     """It was told as a URL that is none, because the error is also a ValueError."""
-    error = ssl.SSLCertVerificationError(1, "certificate verify failed: Hostname mismatch")
-    error.verify_message = "Hostname mismatch, certificate is not valid for 'db'."
-    known = translate(error)
-    assert isinstance(known, StoreUnavailable) and not known.passing
-    assert "Hostname mismatch" in str(known) and "sslrootcert" in str(known)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with secured(tmp_path) as (port, file):
+        url = f"postgresql://me@localhost:{port}/db?sslmode=verify-full{query.format(file=file)}"
+        for work in (lambda: refuse_moved(url), lambda: upgrade(url, Wiring()), lambda: pg.opened(url)):
+            with pytest.raises(StoreUnavailable, match=words) as found:
+                await work()
+            assert not found.value.passing, "waiting would not help"
 
 
 async def test_ten_thousand_waiting_runs_are_not_read_to_find_the_next_ones(place: Place) -> None:

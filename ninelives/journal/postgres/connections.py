@@ -16,7 +16,9 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 from msgspec import Struct
@@ -45,6 +47,8 @@ BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin
 BY_ANY_JOIN = {"enable_hashjoin": "on", "enable_mergejoin": "on"}
 """Queries may join many rows, but scan no table that has an index for them."""
 
+FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+"""Parameters of a URL that name files."""
 _TRANSIENT = (
     OSError,
     asyncpg.InterfaceError,
@@ -98,7 +102,7 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, TimeoutError):
         return StoreUnavailable("the database does not answer", passing=True, away=True)
     if isinstance(error, ssl.SSLError):  # also a ValueError and an OSError
-        why = getattr(error, "verify_message", "") or error.reason or str(error)
+        why = (getattr(error, "verify_message", "") or error.reason or str(error)).rstrip(".")
         return StoreUnavailable(
             f"the certificate of the database is not accepted: {why}. Check the host name in the URL, sslmode and "
             "sslrootcert",
@@ -114,6 +118,34 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, asyncpg.exceptions.DataCorruptedError | asyncpg.exceptions.IndexCorruptedError):
         return Damaged(f"the database is damaged: {error}")
     return error
+
+
+async def connect_to(url: str, options: dict[str, Any]) -> Connection:
+    """One connection. Raises StoreUnavailable where there is none, also for a URL that is none."""
+    try:
+        await asyncio.to_thread(_check_files, url)
+        return await asyncpg.connect(url, **options)
+    except Exception as error:
+        known = _url_refused(error) if isinstance(error, ValueError) else translate(error)
+        if known is error:
+            raise
+        raise known from None
+
+
+def _check_files(url: str) -> None:
+    for name, value in parse_qsl(urlsplit(url).query):
+        if name in FILES and not Path(value).expanduser().is_file():
+            raise StoreUnavailable(f"{name} in the URL: there is no file {value}", passing=False)
+
+
+def _url_refused(error: ValueError) -> BaseException:
+    """Why a URL cannot be used."""
+    if isinstance(error, ssl.SSLError):
+        return translate(error)
+    reason = str(error).partition("\n")[0]
+    if "certificate file" not in reason:  # its text may contain parts of a password
+        reason = "this is not the URL of a database. In a password, write @ / : # ? as %40 %2F %3A %23 %3F"
+    return StoreUnavailable(reason, passing=False)
 
 
 class NotAsked(StoreUnavailable):

@@ -22,7 +22,7 @@ from ninelives.core.errors import Damaged
 from ninelives.journal import move as c
 from ninelives.journal import queries
 from ninelives.journal.move import Carried, HalfMoved, InUse
-from ninelives.journal.postgres.connections import Connection, Wiring, options_of, translate
+from ninelives.journal.postgres.connections import Connection, Wiring, connect_to, options_of, translate
 from ninelives.journal.postgres.log import packed, unpacked
 from ninelives.journal.postgres.peers import SQL as PEERS
 from ninelives.journal.postgres.schema import SQL as SCHEMA
@@ -76,16 +76,9 @@ def translated_errors() -> Iterator[None]:
 
 async def connect(url: str) -> Connection:
     """Open a connection without timeouts. Raises StoreUnavailable."""
-    try:
-        connection = await asyncpg.connect(url, **options_of(Wiring(), NAME))
+    connection = await connect_to(url, options_of(Wiring(), NAME))
+    with translated_errors():
         await connection.execute(SQL["quiet"])
-    except ValueError:  # its text may contain parts of a password
-        raise StoreUnavailable(
-            "this is not the URL of a database. In a password, write @ / : # ? as %40 %2F %3A %23 %3F",
-            passing=False,
-        ) from None
-    except Exception as error:
-        raise translate(error) from error
     return connection
 
 

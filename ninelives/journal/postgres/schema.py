@@ -7,11 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import asyncpg
-
 from ninelives.journal import queries
 from ninelives.journal.format import WRITTEN, refuse_newer_format
-from ninelives.journal.postgres.connections import CONNECT_S, Connection, Wiring, options_of, translate
+from ninelives.journal.postgres.connections import CONNECT_S, Connection, Wiring, connect_to, options_of, translate
 from ninelives.journal.values import NewerStore, StoreUnavailable
 
 SQL = queries.load("postgres", "schema")
@@ -45,7 +43,7 @@ async def upgrade(url: str, wiring: Wiring) -> tuple[int, int]:
 @asynccontextmanager
 async def _connected(url: str, wiring: Wiring, name: str) -> AsyncIterator[Connection]:
     try:
-        connection = await asyncpg.connect(wiring.direct_url or url, **options_of(wiring, name))
+        connection = await connect_to(wiring.direct_url or url, options_of(wiring, name))
         try:
             yield connection
         finally:
