@@ -249,7 +249,7 @@ sim: $(STAMP)
 
 # The tests with a real server that are too long for `make test`.
 test-long: $(STAMP) sandbox
-	$(BIN)/python -m pytest -rs -m long tests/story tests/hostile --ignore tests/story/test_docker_kills.py $(ARGS)
+	$(BIN)/python -m pytest -rs -m long tests/story tests/hostile tests/agents --ignore tests/story/test_docker_kills.py $(ARGS)
 
 # 100 runs that are steered at random moments while their servers are killed, on SQLite and on PostgreSQL: 2 to 4 min.
 steers: $(STAMP)

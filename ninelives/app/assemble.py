@@ -202,6 +202,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         clients=Rows((*settings.tables.clients, *TABLE)),
         websocket_s=settings.limits.websocket_s,
         websockets=settings.limits.websockets,
+        elsewhere=settings.server.elsewhere,
     )
     about = _about(settings, parts, made, stored_keys, metrics, log.secrets.mask)
     try:

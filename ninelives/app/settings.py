@@ -65,6 +65,7 @@ _SHARE = {"allowed": "auto, or a number more than 0 and at most 1"}
 _AUTO = {"unit": "bytes", "allowed": "auto, or a whole number of bytes, at least 0 and at most 1125899906842624"}
 Text = Annotated[str, Meta(min_length=1, extra={"allowed": "text that is not empty"})]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|[a-z][a-z0-9+.-]*://[^/\s,@*]+)\Z")]
+Server = Annotated[str, Meta(pattern=r"\Ahttps?://[^/\s,@*?#]+/?\Z")]
 Host = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9._-]+|[0-9A-Fa-f:.]+)\Z")]
 Proxy = Annotated[str, Meta(pattern=r"\A(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)\Z")]
 WebHost = Annotated[str, Meta(pattern=r"\A(\*|(\*\.)?[^\s/:@*,]+|[0-9A-Fa-f:.]+)\Z")]
@@ -73,6 +74,7 @@ HttpUrl = Annotated[str, Meta(pattern=r"\A(https?://[^\s?#]+)?\Z")]
 StoreUrl = Annotated[str, Meta(pattern=r"\A(sqlite|postgres(ql)?://\S+)?\Z")]
 _ORIGINS = {"allowed": "* or exact origins such as https://chat.example.org, without a path or a final slash"}
 _HOSTS = {"allowed": "host names or addresses without scheme and port, such as box.lan"}
+_SERVERS = {"allowed": "addresses of servers such as http://10.0.0.5:8642, also private ones"}
 _PROXIES = {"allowed": "addresses, networks such as 10.0.0.0/8, and unix for the Unix socket"}
 _WEB_HOSTS = {"allowed": "host names such as docs.python.org, *.example.org for all hosts below one, or * for any"}
 _URL = {"allowed": "a URL that begins with http:// or https://, or NAME: for an installed model"}
@@ -120,6 +122,7 @@ class ServerSettings(Section, frozen=True):
     cors_origins: Annotated[tuple[Origin, ...], _doc("Web pages that may call, by origin.", extra=_ORIGINS)] = ()
     data_dir: Annotated[Text, _doc("Directory of the store, the key and workspaces.")] = "~/.local/share/ninelives"
     allowed_hosts: Annotated[tuple[Host, ...], _doc("Names of a loopback server besides loopback.", extra=_HOSTS)] = ()
+    elsewhere: Annotated[tuple[Server, ...], _doc("Other servers that the web page shows.", extra=_SERVERS)] = ()
     model_name: Annotated[Text, _doc("Model id of the default profile.")] = "hermes-agent"
     unknown_model: Annotated[
         Literal["default", "error"], _doc("Unknown model: the default profile answers, or 404.")

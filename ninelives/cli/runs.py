@@ -63,8 +63,11 @@ def _shown_status(run: Answer) -> str:
     return str({"waiting_for_approval": "waiting"}.get(run["status"], run["status"]))
 
 
-def _survived(crashes: int) -> str:
-    return f"{crashes or 'no'} {'crash' if crashes == 1 else 'crashes'} survived"
+def _crashes(receipt: Answer) -> str:
+    """How many crashes there were. A run that failed has not survived them."""
+    count = receipt["recoveries"]
+    survived = " survived" if count and receipt["status"] == "completed" else ""
+    return f"{count or 'no'} {'crash' if count == 1 else 'crashes'}{survived}"
 
 
 def _time_of(run: Answer) -> str:
@@ -139,6 +142,8 @@ def _print_event(event: Answer) -> None:
             echo_text("\nThe server was killed in this message. It begins again.")
         case "approval.request":
             echo_text(f"\nA person must approve {event['tool']}: ninelives approvals approve {event['run_id']}")
+        case "approval.responded":
+            echo_text(f"Answered: {event['choice']}.")
         case name:
             echo_text(f"\n{name} {event.get('error') or event.get('reason') or ''}".rstrip())
 
@@ -201,14 +206,14 @@ def receipt(run: str | None, url: str | None, key: str | None, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(answer))
         return
-    echo_text(f"{answer['run_id']}  {answer['status']}  {_survived(answer['recoveries'])}")
+    echo_text(f"{answer['run_id']}  {answer['status']}  {_crashes(answer)}")
     for step in answer["steps"]:
         repeated = f", started {step['starts']} times" if step["starts"] > 1 else ""
         echo_text(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
     for approval in answer["approvals"]:
         echo_text(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
     spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
-    more = " (a model call was cut off: the upstream may have counted more)" if answer["usage_incomplete"] else ""
+    more = " (a model call may have been cut off: the upstream counted more then)" if answer["usage_incomplete"] else ""
     about = "about " if answer["usage_estimated"] else ""
     echo_text(f"  tokens: {about}{spent} spent{more}, {saved} saved by recovery")
     if answer["error"]:

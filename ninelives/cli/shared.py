@@ -55,8 +55,17 @@ def settings_from(config: str | None, quiet: bool = False, /, **flags: object) -
     except ConfigError as error:
         raise click.ClickException(printable(str(error))) from error
     if loaded.ignored and not quiet:
-        click.echo(f"ninelives: {printable(loaded.ignored)}", err=True)
+        _warn_once(f"ninelives: {printable(loaded.ignored)}")
     return loaded
+
+
+def _warn_once(text: str) -> None:
+    """A warning on stderr, once per command: a command may read the settings several times."""
+    context = click.get_current_context(silent=True)
+    told: set[str] = context.find_root().meta.setdefault("ninelives.told", set()) if context else set()
+    if text not in told:
+        told.add(text)
+        click.echo(text, err=True)
 
 
 def config_option(command: Any) -> Any:

@@ -75,9 +75,11 @@ class RouteParts(Struct, frozen=True):
     """Further profiles, by name."""
     clients: tuple[Client, ...] = TABLE
     websocket_s: float = 3600.0
+    """How long a websocket may stay open."""
     websockets: int = 64
     """How many websockets a key may have open."""
-    """How long a websocket may stay open."""
+    elsewhere: tuple[str, ...] = ()
+    """Other servers whose health admins may look at, also at private addresses."""
 
 
 class Answering(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from ninelives.http.routes.base import RunRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes
+from ninelives.http.routes.page.elsewhere import ElsewhereRoutes
 from ninelives.http.routes.page.markdown import MarkdownRoutes
 from ninelives.http.routes.page.runs import PageRunRoutes
 from ninelives.http.routes.page.status import ExitRoutes
@@ -61,6 +62,7 @@ def build_app(about: About, keyring: Keyring, rules: Rules, new_id: Callable[[],
             *AuditRoutes(parts).routes(),
             *page.routes(),
             *ExitRoutes(parts, page.timelines, about.killed_at).routes(),
+            *ElsewhereRoutes(parts).routes(),
             *MarkdownRoutes(parts).routes(),
             *WebRoutes().routes(),
             *DocsRoutes({row.dialect.tag: row.dialect.about for row in served}).routes(),

@@ -1,5 +1,5 @@
-// The state of the server. Owns: its parts in words, what the last bad exit did, what was spent, and for admins keys and
-// the audit log. Refuses to know: runs.
+// The state of the server. Owns: its parts in words, what the last bad exit did, what was spent, and for admins keys, the
+// audit log and servers elsewhere. Refuses to know: runs.
 
 import { del, get, pause, post } from "./api.js";
 import { ago, bones, copier, el, empty, failure, lasted, many, money, number, shortId, when } from "./dom.js";
@@ -61,7 +61,8 @@ class StatusView extends HTMLElement {
     if (keys && !signal.aborted) place.append(keysOf(keys.data, signal));
     const audit = keys ? await get("/api/audit?limit=50", { signal }).catch(() => null) : null;
     if (audit && !signal.aborted) place.append(auditOf(audit.data));
-    place.append(elsewhere());
+    const named = keys ? await get("/api/elsewhere", { signal }).catch(() => null) : null;
+    if (named && !signal.aborted) place.append(elsewhereOf(named.data, signal));
   }
 }
 customElements.define("status-view", StatusView);
@@ -122,13 +123,34 @@ const auditOf = (entries) => el("section", {}, el("h2", {}, "Audit"), entries.le
 // What an entry is about: a run is shown by its last signs, and opened with a click.
 const targetOf = (target) => (/^(run_)?[0-9a-z]{26,}$/.test(target) ? el("a", { href: `#/runs/run_${target.replace(/^run_/, "")}`, title: target }, `run …${target.slice(-6)}`) : target);
 
-// The policy of this page lets it talk to its own server only, so another one opens in a tab of its own.
-function elsewhere() {
-  const where = el("input", { type: "url", placeholder: "address of another server", "aria-label": "Address of another server", required: true });
-  const form = el("form", { class: "tools" }, where, el("button", { type: "submit" }, "Open its status"));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    if (/^https?:/.test(where.value)) window.open(`${where.value.replace(/\/+$/, "")}/#/status`, "_blank", "noopener,noreferrer");
-  });
-  return el("section", {}, el("h2", {}, "Another server"), form);
+// Servers elsewhere, for admins. The policy of this page lets it talk to its own server only, so that one asks them.
+function elsewhereOf(named, signal) {
+  const where = el("input", { type: "url", placeholder: "https://agents.example.org", "aria-label": "Address of another server", required: true });
+  const form = el("form", { class: "tools" }, where, el("button", { type: "submit" }, "Look"));
+  const cards = el("div", { class: "parts", role: "status" });
+  const look = async (url) => {
+    const card = el("div", { class: "card part" }, el("h3", {}, url), ...bones(1));
+    cards.prepend(card);
+    try {
+      const found = await get(`/api/elsewhere/health?url=${encodeURIComponent(url)}`, { signal });
+      card.replaceChildren(el("h3", {}, url), ...healthOf(found));
+    } catch (error) {
+      if (!signal.aborted) card.replaceChildren(el("h3", {}, url), el("p", {}, el("span", { class: "lamp bad" }, "✕ not reached")), el("p", { class: "soft" }, error.message));
+    }
+  };
+  form.addEventListener("submit", (event) => { event.preventDefault(); look(where.value.trim()); where.value = ""; });
+  [...named].reverse().forEach(look);
+  return el("section", {}, el("h2", {}, "Servers elsewhere"), form, cards);
+}
+
+function healthOf({ url, health }) {
+  const well = ["ok", "healthy"].includes(health.status);
+  const rows = [["version", [health.server, health.version].filter(Boolean).join(" ")], ["up for", health.uptime_s === null ? "" : lasted(health.uptime_s)],
+    ["store", health.store ? `${health.store.kind}${health.store.writable === false ? `, not writable ${health.store.trouble ?? ""}` : ""}` : ""],
+    ["model", health.upstream ? `${health.upstream.model} ${health.upstream.reachable === false ? "does not answer" : "answers"}` : ""],
+    ["runs", health.runs ? `${number(health.runs.active)} active, ${number(health.runs.queued)} queued` : ""],
+    ["went on after a crash", health.recovery ? number(health.recovery.taken_over) : ""]];
+  return [el("p", {}, el("span", { class: `lamp ${well ? "good" : "bad"}` }, `${well ? "✓" : "✕"} ${health.status}`)),
+    el("dl", {}, rows.filter((row) => row[1]).map(([key, value]) => [el("dt", {}, key), el("dd", {}, value)])),
+    el("p", {}, el("a", { href: `${url}/#/status`, target: "_blank", rel: "noopener noreferrer" }, "Open its page"))];
 }

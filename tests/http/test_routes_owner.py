@@ -118,6 +118,8 @@ TABLE: dict[tuple[str, str], list[Probe]] = {
     ("GET", "/api/model/options"): [Probe("/api/model/options")],
     ("GET", "/api/status"): [],  # counts of the whole server, as in /health/detailed
     ("GET", "/v1/approvals"): [Probe("/v1/approvals")],
+    ("GET", "/api/elsewhere"): [Probe("/api/elsewhere")],
+    ("GET", "/api/elsewhere/health"): [Probe("/api/elsewhere/health?url=http://127.0.0.1:9")],
     ("GET", "/api/usage"): [Probe("/api/usage"), Probe("/api/usage?owner={name}")],
     ("GET", KEYS_PATH): [Probe(KEYS_PATH)],
     ("POST", KEYS_PATH): [Probe(KEYS_PATH, {"name": "mine"})],

@@ -59,7 +59,7 @@ def test_runs_show_names_what_is_asked_and_approvals_answers_it(server: Server) 
     wait_until(lambda: server.client.get(f"/v1/runs/{run}").json()["status"] == "completed", "the end")
     listed = next(line for line in ninelives(server, "runs", "ls").stdout.splitlines() if run in line)
     assert re.match(r"run_\w+  completed {10,}\d+s ", listed), "an answered question is no crash"
-    assert "no crashes survived" in ninelives(server, "runs", "receipt", run).stdout
+    assert "completed  no crashes\n" in ninelives(server, "runs", "receipt", run).stdout
     assert ninelives(server, "approvals", "approve", run).stderr == f"Error: {run} does not wait for a person.\n"
     assert "0 runs wait for a person" in ninelives(server, "approvals", "deny").stderr
 

@@ -227,6 +227,60 @@ class LastExit(Struct, frozen=True, kw_only=True):
     runs: list[str]
 
 
+_Words = Annotated[str, Meta(max_length=200)]
+
+
+class StoreElsewhere(Struct, frozen=True):
+    """The store of another server."""
+
+    kind: _Words = ""
+    reachable: bool | None = None
+    writable: bool | None = None
+    trouble: _Words | None = None
+
+
+class ModelElsewhere(Struct, frozen=True):
+    """The model of another server."""
+
+    model: _Words = ""
+    reachable: bool | None = None
+
+
+class RunsElsewhere(Struct, frozen=True):
+    """The runs of another server."""
+
+    active: int = 0
+    queued: int = 0
+
+
+class RecoveryElsewhere(Struct, frozen=True):
+    """What another server went on with."""
+
+    taken_over: int = 0
+    restarted: int = 0
+    sealed: int = 0
+
+
+class HealthElsewhere(Struct, frozen=True):
+    """What another server says of itself, as far as it is shown. Another kind of server says less."""
+
+    status: _Words
+    server: _Words = ""
+    version: _Words = ""
+    uptime_s: float | None = None
+    store: StoreElsewhere | None = None
+    upstream: ModelElsewhere | None = None
+    runs: RunsElsewhere | None = None
+    recovery: RecoveryElsewhere | None = None
+
+
+class ServerElsewhere(Struct, frozen=True):
+    """A server elsewhere."""
+
+    url: str
+    health: HealthElsewhere
+
+
 class MarkdownTexts(Struct, frozen=True):
     """Texts to render."""
 

@@ -111,22 +111,29 @@ def web_tool(
 
 
 class Web:
-    """Fetches from public addresses."""
+    """Fetches from public addresses, or from any, where somebody named the server."""
 
-    def __init__(self, resolve: Resolve, allowed: frozenset[tuple[str, int]] = frozenset()) -> None:
+    def __init__(
+        self, resolve: Resolve, allowed: frozenset[tuple[str, int]] = frozenset(), *, any_address: bool = False
+    ) -> None:
         self._resolve = resolve
         self._allowed = allowed
+        self._any_address = any_address
 
     async def fetch(
-        self, address: str, seconds: float, may_visit: Callable[[str], bool] = lambda host: True
+        self,
+        address: str,
+        seconds: float,
+        may_visit: Callable[[str], bool] = lambda host: True,
+        redirects: int = MAX_REDIRECTS,
     ) -> WebPage:
-        """Fetch a page, with at most MAX_REDIRECTS redirects, to other hosts only if `may_visit` says so. Raises
+        """Fetch a page, with at most so many redirects, to other hosts only if `may_visit` says so. Raises
         ToolRefused with the reason if that fails."""
         import aiohttp
 
         try:
             async with asyncio.timeout(seconds) as clock:
-                return await self._follow(address, may_visit)
+                return await self._follow(address, may_visit, redirects)
         except aiohttp.ClientError as error:
             raise ToolRefused(f"{address[:200]} could not be fetched: {error or type(error).__name__}") from error
         except TimeoutError as error:
@@ -134,9 +141,9 @@ class Web:
                 raise
             raise ToolRefused(f"{address[:200]} could not be fetched within {seconds:g} s.") from error
 
-    async def _follow(self, address: str, may_visit: Callable[[str], bool]) -> WebPage:
+    async def _follow(self, address: str, may_visit: Callable[[str], bool], redirects: int) -> WebPage:
         url = first = _url(address)
-        for _ in range(MAX_REDIRECTS + 1):
+        for _ in range(redirects + 1):
             target = await self._target(url)
             async with self._session(target) as session, session.get(url, allow_redirects=False) as response:
                 if response.status not in (301, 302, 303, 307, 308) or "Location" not in response.headers:
@@ -145,7 +152,7 @@ class Web:
             if _host(url) != _host(first) and not may_visit(_host(url)):
                 words = f"{address[:200]} redirects to {str(url)[:URL_CHARS]}, which was not fetched"
                 raise ToolRefused(f"{words}: a person must approve that host. To ask, call web_fetch with that URL.")
-        raise ToolRefused(f"{address[:200]} could not be fetched: it redirects more than {MAX_REDIRECTS} times.")
+        raise ToolRefused(f"{address[:200]} could not be fetched: it redirects more than {redirects} times.")
 
     async def _target(self, url: URL) -> Target:
         """The addresses for the request. Raises ToolRefused if one of them is not public."""
@@ -156,7 +163,9 @@ class Web:
         except (OSError, ValueError) as error:
             raise ToolRefused(f"The host {host[:200]!r} was not found.") from error
         for address in addresses:
-            if (why := why_not(address)) and (str(address), port) not in self._allowed:
+            if self._any_address or (str(address), port) in self._allowed:
+                continue
+            if why := why_not(address):
                 raise ToolRefused(
                     f"{host[:200]} is not fetched: its address {address} is {why}. Only the public web can be fetched."
                 )
