@@ -79,10 +79,10 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[Scene]:
     if not os.environ.get("TEST_UI"):
         pytest.skip("the web page in a browser: run `make test-ui`")
-    made = Scene(tmp_path_factory.mktemp("scene"))
+    made = Scene(tmp_path_factory.mktemp("scene"), NINELIVES_SERVER_ELSEWHERE=server.url)
     yield made
     made.stop()
 
@@ -268,6 +268,20 @@ def test_the_status_tells_what_became_of_the_runs_of_a_killed_server(scene: Scen
     for name in ("Store", "Model", "Recovery", "Keys", "Audit"):
         tab.get_by_role("heading", name=name, exact=True).wait_for()
     picture(tab, "status-after-a-kill")
+
+
+def test_the_status_shows_servers_elsewhere_and_how_one_that_may_not_be_asked_is_named(
+    scene: Scene, server: Server, look: Opener
+) -> None:
+    tab = look("/#/status")
+    named = tab.locator(".part", has=tab.get_by_role("heading", name=server.url))
+    named.get_by_text("✓ ok").wait_for()
+    assert named.get_by_role("link", name="Open its page").get_attribute("href") == f"{server.url}/#/status"
+    tab.get_by_label("Address of another server").fill("http://127.0.0.1:9")
+    tab.keyboard.press("Enter")
+    tab.get_by_text("server.elsewhere = ['http://127.0.0.1:9']").wait_for()
+    tab.get_by_role("heading", name="Servers elsewhere").scroll_into_view_if_needed()
+    picture(tab, "status-elsewhere")
 
 
 def test_everything_is_reached_with_the_keyboard_only(scene: Scene, look: Opener) -> None:
