@@ -1,9 +1,10 @@
 """The code blocks of README.md and docs/. Owns: finding them, and what the words behind the language mean. Refuses to
 know: how a block is run.
 
-A block is ```LANGUAGE MARKS. The mark `not-run` is for what a test cannot do (install a system, run Docker, talk to a
-person): such a block is only read for mistakes, and docs/testing.md says why. The mark `serves` is for a command that
-runs a server: it is stopped once it listens."""
+A block is ```LANGUAGE MARKS. The mark `not-run` is for what a test cannot do (run Docker or systemd, work for an hour):
+such a block is only read for mistakes, and docs/testing.md says why. The mark `serves` is for a command that runs a
+server: it is stopped once it listens. `stopped` is run while the server of the page is stopped, and `chats` is typed
+into by a person."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MARKS = {"not-run", "serves"}
+MARKS = {"not-run", "serves", "stopped", "chats"}
 _BLOCK = re.compile(r"^ *```([^\n`]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 

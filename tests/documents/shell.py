@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from queue import Empty, Queue
 from threading import Thread
 
 from ninelives.tools.sandbox.reaper import end_group
+from tests.documents.stand_ins import put_stand_ins
 from tests.story.server import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +24,7 @@ curl() {{ command curl -sS --fail-with-body "$@" || {{ local code=$?; [ $code = 
 DATA=~/.local/share/ninelives
 URL=$(cat $DATA/address); KEY=$(cat $DATA/key); ADMIN_KEY=$KEY
 AUTH="Authorization: Bearer $KEY"; JSON="Content-Type: application/json"
+export OPENAI_BASE_URL=$URL/v1 OPENAI_API_KEY=$KEY
 set -e
 """
 
@@ -37,14 +38,14 @@ class Reader:
         self.folder = home / "work"
         (home / "bin").mkdir(parents=True)
         self.folder.mkdir()
-        program = home / "bin/ninelives"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ninelives "$@"\n')
-        program.chmod(0o755)
+        put_stand_ins(home / "bin")
         own = ("NINELIVES_", "API_SERVER_", "OPENAI_", "ANTHROPIC_")
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
         path = f"{home / 'bin'}:{os.environ['PATH']}"
         self.env |= {"HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         self.env["NINELIVES_MODEL_URL"] = "demo:"  # a model on this machine would answer in other words
+        self.places: dict[str, str] = {}
+        """What stands on a page -> what is meant here."""
         self._port, self._server = "0", None
         self.serve()
 
@@ -69,8 +70,10 @@ class Reader:
         self._server.wait(60)
 
     def as_here(self, text: str) -> str:
-        """A text of a page with the port of this server."""
-        return text.replace("127.0.0.1:8642", f"127.0.0.1:{self.port}")
+        """A text of a page with the places of this machine."""
+        for there, here in {"127.0.0.1:8642": f"127.0.0.1:{self._port}", **self.places}.items():
+            text = text.replace(there, here)
+        return text
 
 
 class Shell:
