@@ -18,9 +18,11 @@ hypothesis.settings.load_profile(os.environ.get("NINELIVES_EXAMPLES", "same"))
 """The same examples in every run; NINELIVES_EXAMPLES=new looks for others."""
 
 SLOW = (
-    *("crash/test_kill", "story/test_sent_again", "tools/test_mcp", "crash/test_every_append", "story/test_replicas"),
-    *("engine/test_peers", "cluster", "crash", "faults", "schema", "sim", "tools/test_process", "tools/test_sandbox"),
-    *("hostile", "story", "clients", "bench", "journal", "tools"),
+    *("documents", "engine/test_peers", "story/test_sent_again", "story/test_forgotten", "faults/test_disk"),
+    *("schema", "terminal", "supervisor/test_kept_calls", "story/test_replicas", "supervisor", "crash/test_kill"),
+    *("tools/test_mcp", "crash/test_every_append", "sim", "crash", "faults", "hostile", "story/test_slow_and_gone"),
+    *("house", "cluster", "engine/test_lapse", "tools/test_process", "tools/test_sandbox", "test_", "golden"),
+    *("story", "clients", "bench", "tools", "journal", "http"),
 )
 """Files and directories, the longest first."""
 
