@@ -326,6 +326,13 @@ def test_an_option_that_was_removed_is_refused_with_what_to_do(
     assert instead in refusal(text, env)
 
 
+def test_a_weight_of_all_owners_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "ninelives.toml"
+    config.write_text('[owners."*"]\nweight = 3\n')
+    with pytest.raises(ConfigError, match="Set it for one owner"):
+        load(config, {}, {})
+
+
 def test_an_unknown_flag_is_refused() -> None:
     assert "server.port" in refusal(flags={"server.prot": 1})
 

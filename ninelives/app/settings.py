@@ -570,6 +570,10 @@ def check_settings(settings: Settings, origins: Mapping[str, str]) -> None:
             f"server.worker is false (from {origins['server.worker']}), so no process would execute stored runs. "
             "This needs a store that workers share: --store postgresql://..."
         )
+    if "*" in settings.tables.owners and settings.tables.owners["*"].weight:
+        raise ConfigError(
+            'weight in [owners."*"] would change nothing: it is a share against others. Set it for one owner.'
+        )
 
 
 def _is_proxy(word: str) -> bool:

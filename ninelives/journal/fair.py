@@ -3,7 +3,10 @@
 Theory of operation. Every owner has a share of the slots by its weight. The owner with the fewest runs at work for its
 weight comes first, and of one owner the oldest run. So whoever floods the queue waits behind himself: each run that he
 has at work, or before this one, puts it one turn later. Where runs are short that is not enough: with one slot nobody
-has a run at work when it is free. So an owner who was served owes a turn to the others (Turns: stride scheduling)."""
+has a run at work when it is free. So an owner who was served owes a turn to the others (Turns: stride scheduling).
+
+Turns are compared by when they begin, not by when they end: the turns of an owner with a large weight end so early that
+others would never have one (start-time fair queueing)."""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Turns:
 
     def next_of(self, owner: str, held: int) -> float:
         """When the next run of an owner has its turn, who has so many at work."""
-        return (held + 1) / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
+        return held / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
 
 
 class Fairness(Struct, frozen=True):
@@ -80,7 +83,7 @@ def in_turn(waiting: Iterable[WaitingRun], held: Counter[str], fairness: Fairnes
     turns = [
         ((held[owner] + place) / weights.get(owner, 1) + debts.get(owner, 0.0), owner, run)
         for owner, line in lines.items()
-        for place, run in enumerate(line, 1)
+        for place, run in enumerate(line)
     ]
     turns.sort(key=lambda turn: turn[0])  # stable: of equal turns, the owner who has waited for longest comes first
     return [*first, *((owner, run) for _, owner, run in turns)][:limit]

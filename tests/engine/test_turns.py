@@ -48,6 +48,21 @@ async def test_whoever_floods_waits_behind_himself(house: House) -> None:
     assert sorted(turns) == sorted([*(f"a{n}" for n in range(6)), "b"])
 
 
+async def test_an_owner_with_three_times_the_weight_has_three_turns_for_one(house: House) -> None:
+    names = [f"{who}{n}" for who in ("ann", "bob") for n in range(8)]
+    house.books |= {"hold": HOLDS, **{name: [said("done")] for name in names}}
+    house.holds["1"] = asyncio.Event()
+    engine = await house.engine(concurrent_runs=1, weights={"ann": 3})
+    await engine.submit(of("eva", "hold"))
+    await until(lambda: house.deeds, "the tool")
+    for name in names:
+        await engine.submit(of(name[:3], name))
+    house.holds["1"].set()
+    await until(lambda: len(house.asked) == len(names) + 2, "all are done")
+    turns = [text[:3] for text in house.asked if text != "hold"]
+    assert turns[:8].count("ann") in (5, 6, 7), turns
+
+
 async def test_an_owner_who_has_his_share_of_the_slots_leaves_the_rest_to_others(house: House) -> None:
     house.books |= {f"hold{n}": HOLDS for n in range(4)} | {"b": [said("done")]}
     house.holds["1"] = asyncio.Event()

@@ -26,7 +26,7 @@ from tests.http.test_routes_owner import CHAT, KEYS, RESPONSES, RUNS, SESSIONS, 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ADMIN, LUCAS, EVA = "the-admin-key-0123456789", "lucas-key-0123456789abcdef", "eva-key-0123456789abcdefgh"
+ADMIN, LUCAS, EVA = "the-admin-key-0123456789abcdef", "lucas-key-0123456789abcdef", "eva-key-0123456789abcdefgh"
 CONFIG = f"""
 [profiles.coder]
 system_prompt = "You write code."
@@ -266,6 +266,18 @@ REFUSED = {
     f'[profiles.a]\nowner = "a"\nkey = "{ADMIN}"': "the same key as the admin",
     f'[profiles.a]\nowner = "a"\nkey = "{EVA}"\n[profiles.b]\nowner = "b"\nkey = "{EVA}"': "same key as [profiles.a]",
 }
+
+
+async def test_an_admin_key_sees_what_a_kill_did_to_the_runs_that_it_lists(house: World) -> None:
+    runs = {who: (await said(house, who, "/v1/runs", {"input": "hi"}))["run_id"] for who in ("lucas", "eva")}
+    house.built.engine._finder.survivors.extend((who, run.removeprefix("run_")) for who, run in runs.items())
+    for who, path, seen in (
+        ("admin", "", {"lucas", "eva"}),
+        ("admin", "/p/lucas", {"lucas"}),
+        ("eva", "", {"eva"}),
+    ):
+        told = (await house.call(who, "GET", f"{path}/api/exit")).json()
+        assert set(told["runs"]) == {runs[each] for each in seen} and told["went_on"] == len(seen)
 
 
 @pytest.mark.parametrize("text", REFUSED)

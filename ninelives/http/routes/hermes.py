@@ -182,9 +182,9 @@ def _completion(state: RunState, metadata: dict[str, str] | None) -> shapes.Sess
 
 
 def is_admin(request: Request) -> bool:
-    """Whether the caller may see what only an admin sees."""
+    """Whether the caller may see what only an admin sees of the server. Whose runs: sees_all."""
     key: ApiKey | None = request.state.key
-    return key is not None and "admin" in key.scopes
+    return key is not None and key.admin
 
 
 STATUS = Operation(

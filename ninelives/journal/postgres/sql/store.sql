@@ -342,7 +342,7 @@ WITH RECURSIVE owners (owner) AS (
 SELECT owner, id FROM (
   SELECT owner, id, n, 0::float8 AS turn, true AS first FROM wished
   UNION ALL
-  SELECT l.owner, l.id, l.n, (COALESCE(h.runs, 0) + l.place)::float8 / COALESCE(w.weight, 1) + COALESCE(d.debt, 0), false
+  SELECT l.owner, l.id, l.n, (COALESCE(h.runs, 0) + l.place - 1)::float8 / COALESCE(w.weight, 1) + COALESCE(d.debt, 0), false
   FROM line l LEFT JOIN held h ON h.owner = l.owner
     LEFT JOIN unnest($3::text[], $4::integer[]) AS w (owner, weight) ON w.owner = l.owner
     LEFT JOIN unnest($5::text[], $6::float8[]) AS d (owner, debt) ON d.owner = l.owner
