@@ -3,6 +3,7 @@ so a new route is closed until somebody decides. Refuses to know: how keys are s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
@@ -140,7 +141,8 @@ async def _noted(request: Any, answer: Callable[[Any], Awaitable[Any]], action: 
     except NinelivesError as error:
         note(request, action, error.code)
         raise
-    await keep(request, action)
+    if not request.scope["state"].get("audit_kept"):
+        await keep(request, action)
     return done
 
 
@@ -151,10 +153,15 @@ def note(request: Any, action: str, result: str, detail: str = "", target: str =
 
 async def keep(request: Any, action: str, detail: str = "", target: str = "") -> None:
     """The same for what was done, and wait until it is stored. A route says more in `audit_target`, `audit_detail` and
-    `audit_id` of the state of its request."""
+    `audit_id` of the state of its request. `audit_kept`: the route has stored the entry together with what it did."""
     state = request.scope["state"]
     entry = replace(_entry(request, action, "ok", detail, target), id=state.get("audit_id", ""))
     await state["audit"].keep([entry])
+
+
+def entry_of(request: Any, action: str, detail: str, target: str, at: int) -> AuditEntry:
+    """The entry of what a request does, for a route that stores it together with that."""
+    return replace(_entry(request, action, "ok", detail, target), at=at, id=os.urandom(16).hex())
 
 
 def _entry(request: Any, action: str, result: str, detail: str, target: str) -> AuditEntry:

@@ -95,13 +95,15 @@ def _encode(value: object) -> str:
 
 
 class Keys(Protocol):
-    """The stored keys of all owners."""
+    """The stored keys of all owners. A change and its entry in the audit log are written in one transaction: a process
+    that is killed has done both or none."""
 
-    async def add(self, row: KeyRow) -> bool:
-        """Store a new key. False if its id is taken. Keys that ended ENDED_MS before its creation are deleted."""
+    async def add(self, row: KeyRow, entry: AuditEntry | None = None, old: KeyRow | None = None) -> bool:
+        """Store a new key. False if its id is taken. `old` is another key, replaced by this row at the same time: False
+        and no new key if it was changed meanwhile. Keys that ended ENDED_MS before the creation are deleted."""
         ...
 
-    async def replace(self, row: KeyRow) -> bool:
+    async def replace(self, row: KeyRow, entry: AuditEntry | None = None) -> bool:
         """Change a key. False if there is none with this id and version: it was changed meanwhile. When it was last
         used, by whom and when it was made, and its digest do not change."""
         ...

@@ -12,21 +12,23 @@ from ninelives.journal.accounts.base import ENDED_MS, AuditEntry, AuditQuery, Ke
 class MemoryKeys:
     """See Keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: MemoryAudit) -> None:
+        self._audit = audit
         self._rows: dict[str, KeyRow] = {}
         self._version = 0
 
-    async def add(self, row: KeyRow) -> bool:
+    async def add(self, row: KeyRow, entry: AuditEntry | None = None, old: KeyRow | None = None) -> bool:
         """See Keys.add."""
-        if row.id in self._rows:
+        if row.id in self._rows or (old is not None and not await self.replace(old)):
             return False
         for old in [each for each in self._rows.values() if is_old(each, row.created_at)]:
             del self._rows[old.id]
         self._version += 1
         self._rows[row.id] = replace(row, version=self._version)
+        await self._audit.add([entry] if entry is not None else [])
         return True
 
-    async def replace(self, row: KeyRow) -> bool:
+    async def replace(self, row: KeyRow, entry: AuditEntry | None = None) -> bool:
         """See Keys.replace."""
         old = self._rows.get(row.id)
         if old is None or old.version != row.version:
@@ -34,6 +36,7 @@ class MemoryKeys:
         self._version += 1
         fixed = {name: getattr(old, name) for name in ("digest", "created_by", "created_at", "last_used_at")}
         self._rows[row.id] = replace(row, version=self._version, **fixed)
+        await self._audit.add([entry] if entry is not None else [])
         return True
 
     async def find(self, key: str) -> KeyRow | None:

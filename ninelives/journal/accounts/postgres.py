@@ -8,8 +8,8 @@ from typing import Any
 
 from ninelives.journal import queries
 from ninelives.journal.accounts.base import ENDED_MS, AuditEntry, AuditQuery, KeyRow, columns_of, row_of
-from ninelives.journal.accounts.sqlite import TRIM_AT_ONCE, audit_entry, audit_values
-from ninelives.journal.postgres.connections import WORK_S, Connections
+from ninelives.journal.accounts.sqlite import TRIM_AT_ONCE, audit_columns, audit_entry, audit_values
+from ninelives.journal.postgres.connections import WORK_S, Connection, Connections, in_transaction
 from ninelives.journal.postgres.listener import notify_payloads
 from ninelives.journal.postgres.rows import SQL as ROWS
 
@@ -25,21 +25,33 @@ class PostgresKeys:
         self._connections = connections
         self._holder = holder
 
-    async def add(self, row: KeyRow) -> bool:
+    async def add(self, row: KeyRow, entry: AuditEntry | None = None, old: KeyRow | None = None) -> bool:
         """See Keys.add."""
         await self._connections.execute(SQL["forget_ended"], row.created_at - ENDED_MS)
-        return await self._change("add", columns_of(row))
+        return await self._change([("add", columns_of(row)), *([_replaced(old)] if old is not None else [])], entry)
 
-    async def replace(self, row: KeyRow) -> bool:
+    async def replace(self, row: KeyRow, entry: AuditEntry | None = None) -> bool:
         """See Keys.replace."""
-        columns = columns_of(row)
-        return await self._change("replace", (columns[0], *columns[2:11], row.version))
+        return await self._change([_replaced(row)], entry)
 
-    async def _change(self, query: str, values: Sequence[Any]) -> bool:
-        if not await self._connections.fetch(SQL[query], *values):
+    async def _change(self, steps: Sequence[tuple[str, Sequence[Any]]], entry: AuditEntry | None) -> bool:
+        """All steps and the entry, or nothing. One step may run twice: the second time it finds what it did."""
+
+        async def change(connection: Connection) -> None:
+            for query, values in steps:
+                if not await connection.fetch(SQL[query], *values):
+                    raise _ChangedMeanwhile
+            await connection.execute(SQL["add_audit"], *_columns([entry] if entry is not None else []))
+            (payload,) = notify_payloads(self._holder, [TOPIC])
+            await connection.execute(ROWS["notify"], payload)
+
+        try:
+            if len(steps) > 1:
+                await self._connections.transact(change)
+            else:
+                await self._connections.ask(lambda connection: in_transaction(connection, change))
+        except _ChangedMeanwhile:
             return False
-        (payload,) = notify_payloads(self._holder, [TOPIC])
-        await self._connections.execute(ROWS["notify"], payload)
         return True
 
     async def find(self, key: str) -> KeyRow | None:
@@ -68,6 +80,20 @@ class PostgresKeys:
         return [row_of(tuple(row)[:-1], row["version"]) for row in rows]
 
 
+class _ChangedMeanwhile(Exception):
+    """Nothing is changed: the transaction is rolled back."""
+
+
+def _replaced(row: KeyRow) -> tuple[str, Sequence[Any]]:
+    columns = columns_of(row)
+    return "replace", (columns[0], *columns[2:11], row.version)
+
+
+def _columns(entries: Sequence[AuditEntry]) -> list[list[Any]]:
+    rows = [audit_columns(entry) for entry in entries]
+    return [[row[n] for row in rows] for n in range(9)]
+
+
 class PostgresAudit:
     """See AuditLog."""
 
@@ -78,8 +104,7 @@ class PostgresAudit:
         """See AuditLog.add."""
         if not entries:
             return
-        rows = [(e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id) for e in entries]
-        columns = [list(column) for column in zip(*rows, strict=True)]
+        columns = _columns(entries)
         await self._connections.once(lambda connection: connection.execute(SQL["add_audit"], *columns))
 
     async def page(self, query: AuditQuery) -> list[AuditEntry]:

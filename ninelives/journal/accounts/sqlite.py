@@ -21,22 +21,23 @@ class SqliteKeys:
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
-    async def add(self, row: KeyRow) -> bool:
+    async def add(self, row: KeyRow, entry: AuditEntry | None = None, old: KeyRow | None = None) -> bool:
         """See Keys.add."""
 
         def write(db: apsw.Connection) -> bool:
             db.execute(SQL["forget_ended"], (row.created_at - ENDED_MS,))
-            return bool(db.execute(SQL["add"], (*columns_of(row), _next_version(db))).fetchall())
+            if not db.execute(SQL["add"], (*columns_of(row), _next_version(db))).fetchall():
+                return False
+            if old is not None and not _replace(db, old):
+                db.execute(SQL["take_back"], (row.id,))
+                return False
+            return _noted(db, entry)
 
         return await self._database.write(write)
 
-    async def replace(self, row: KeyRow) -> bool:
+    async def replace(self, row: KeyRow, entry: AuditEntry | None = None) -> bool:
         """See Keys.replace."""
-
-        def write(db: apsw.Connection) -> bool:
-            return bool(db.execute(SQL["replace"], (*columns_of(row), row.version, _next_version(db))).fetchall())
-
-        return await self._database.write(write)
+        return await self._database.write(lambda db: _replace(db, row) and _noted(db, entry))
 
     async def find(self, key: str) -> KeyRow | None:
         """See Keys.find."""
@@ -68,6 +69,16 @@ class SqliteKeys:
         return [row_of(row[:-1], row[-1]) for row in await self._database.select(SQL[query], values)]
 
 
+def _replace(db: apsw.Connection, row: KeyRow) -> bool:
+    return bool(db.execute(SQL["replace"], (*columns_of(row), row.version, _next_version(db))).fetchall())
+
+
+def _noted(db: apsw.Connection, entry: AuditEntry | None) -> bool:
+    if entry is not None:
+        db.execute(SQL["add_audit"], audit_columns(entry)).fetchall()
+    return True
+
+
 def _next_version(db: apsw.Connection) -> int:
     found: Any = db.execute(SQL["next_version"]).fetchall()
     return int(found[0][0])
@@ -81,7 +92,7 @@ class SqliteAudit:
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         """See AuditLog.add."""
-        rows = [(e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id) for e in entries]
+        rows = [audit_columns(entry) for entry in entries]
         await self._database.write(lambda db: db.executemany(SQL["add_audit"], rows).fetchall())
 
     async def page(self, query: AuditQuery) -> list[AuditEntry]:
@@ -98,6 +109,11 @@ class SqliteAudit:
             return len(db.execute(SQL["trim_audit"], (first, TRIM_AT_ONCE)).fetchall())
 
         return await self._database.write(write)
+
+
+def audit_columns(e: AuditEntry) -> tuple[int | str, ...]:
+    """An entry as it is stored."""
+    return (e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id)
 
 
 def audit_values(query: AuditQuery) -> tuple[int | str, ...]:

@@ -56,8 +56,8 @@ class MemoryStore:
         self._conversations = tables.conversations
         self._sessions = tables.sessions
         self._signals = tables.signals
-        self.keys = MemoryKeys()
         self.audit = MemoryAudit()
+        self.keys = MemoryKeys(self.audit)
         self.conversations = MemoryConversations(tables)
         self.sessions = MemorySessions(tables)
         self.deliveries = self._make_deliveries()

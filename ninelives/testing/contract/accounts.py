@@ -59,6 +59,32 @@ class KeyContract:
         assert second is not None and second.version > first.version
         assert (second.revoked_at, second.name, second.digest, second.created_at) == (7, "new", first.digest, 5)
 
+    async def test_a_change_and_its_audit_entry_are_both_written_or_none(self, backend: Backend) -> None:
+        keys, audit = backend.store.keys, backend.store.audit
+
+        async def noted() -> list[str]:
+            return [each.action for each in await audit.page(AuditQuery(newest=False))]
+
+        assert await keys.add(key_row("a"), entry(1, action="key.create", id="1"))
+        assert not await keys.add(key_row("a", digest=b"!" * 32), entry(2, action="key.create", id="2"))
+        (row,) = await keys.since(-1)
+        assert await keys.replace(replace(row, name="new"), entry(3, action="key.change", id="3"))
+        assert not await keys.replace(replace(row, name="newer"), entry(4, action="key.change", id="4"))
+        assert await noted() == ["key.create", "key.change"]
+
+    async def test_a_key_that_replaces_another_is_added_while_that_one_is_unchanged(self, backend: Backend) -> None:
+        keys, audit = backend.store.keys, backend.store.audit
+        await keys.add(key_row("old"))
+        (old,) = await keys.since(-1)
+        rotated = entry(1, action="key.rotate", id="1")
+        assert await keys.replace(replace(old, name="changed"))
+        assert not await keys.add(key_row("new"), rotated, replace(old, revoked_at=7))
+        assert await keys.find("new") is None and await audit.page(AuditQuery()) == []
+        (now,) = await keys.since(-1)
+        assert await keys.add(key_row("new"), rotated, replace(now, revoked_at=7))
+        assert {row.id: row.revoked_at for row in await keys.since(-1)} == {"old": 7, "new": 0}
+        assert [each.action for each in await audit.page(AuditQuery())] == ["key.rotate"]
+
     async def test_the_changes_since_a_version_are_told_in_order(self, backend: Backend) -> None:
         keys = backend.store.keys
         for name in "abc":

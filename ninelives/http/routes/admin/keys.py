@@ -19,7 +19,7 @@ from ninelives.http.describe.operations import AFTER, LIMIT, Endpoint, Operation
 from ninelives.http.describe.shapes import ListPage
 from ninelives.http.edge.access import ProfileReach
 from ninelives.http.edge.keys import ApiKey
-from ninelives.http.edge.scopes import ADMIN, DEFAULT_SCOPES, SCOPES, permits
+from ninelives.http.edge.scopes import ADMIN, DEFAULT_SCOPES, SCOPES, entry_of, permits
 from ninelives.http.edge.stored_keys import StoredKeys, new_secret
 from ninelives.http.routes.admin.shapes import ApiKeyObject, KeyChange, NewApiKey, NewKeyRequest, Rotation
 from ninelives.http.routes.base import Routes
@@ -100,13 +100,16 @@ class KeyRoutes(Routes):
             self._check(request, maker, new)
             return new
 
-        return answering.answer(_shown(await self._replace(request, changed), self._now_ms()))
+        return answering.answer(_shown(await self._replace(request, "key.change", changed), self._now_ms()))
 
     async def revoke(self, request: Request) -> Response:
         """DELETE: the key is not valid any more. Its open streams end too."""
         now = self._now_ms()
-        row = await self._replace(request, lambda row: row if row.revoked_at else replace(row, revoked_at=now))
-        return answering.answer(_shown(row, now))
+
+        def revoked(row: KeyRow) -> KeyRow:
+            return row if row.revoked_at else replace(row, revoked_at=now)
+
+        return answering.answer(_shown(await self._replace(request, "key.revoke", revoked), now))
 
     async def rotate(self, request: Request) -> Response:
         """POST: a new key with the same rights. The old one ends now, or after a while."""
@@ -115,18 +118,9 @@ class KeyRoutes(Routes):
         if old.ended(now):
             raise ClientError("key_revoked", "This key is not valid any more. Make a new one.", status=409)
         self._check(request, _maker(request), old)
-        answer = await self._add(request, replace(old, version=0, last_used_at=0))
         until = now + int(given.grace_s * 1000)
-
-        def ends(row: KeyRow) -> KeyRow:
-            if not given.grace_s:
-                return replace(row, revoked_at=row.revoked_at or now)
-            return replace(row, expires_at=min(row.expires_at or until, until))
-
-        new = request.state.audit_target
-        await self._replace(request, ends)
-        request.state.audit_target, request.state.audit_detail = old.id, f"owner {old.owner}, new key {new}"
-        return answer
+        ends = {"expires_at": min(old.expires_at or until, until)} if given.grace_s else {"revoked_at": now}
+        return await self._add(request, replace(old, version=0, last_used_at=0), replace(old, **ends))
 
     # What several of them share
 
@@ -137,27 +131,33 @@ class KeyRoutes(Routes):
             raise not_found(NOUN, shown)
         return row
 
-    async def _add(self, request: Request, row: KeyRow) -> Response:
+    async def _add(self, request: Request, row: KeyRow, old: KeyRow | None = None) -> Response:
+        """A new key with the rights of a row. `old`: the key that it replaces, as it is after that."""
         if await self._keys.count() >= MAX_KEYS:
             words = f"There are {MAX_KEYS} keys. Revoke some: they are deleted 90 days after their end."
             raise ClientError("too_many_keys", words, status=409)
         name, secret = new_secret()
         digest, now = hashlib.sha256(secret.encode()).digest(), self._now_ms()
         new = replace(row, id=name, digest=digest, created_by=_maker(request).id, created_at=now)
-        if not await self._keys.add(new):
-            raise ServerError("key_not_made", "The new key could not be stored. Try again.", retry_after=1)
-        request.state.audit_target, request.state.audit_detail = name, f"owner {row.owner}"
+        entry = entry_of(request, "key.create", f"owner {row.owner}", name, now)
+        if old is not None:
+            entry = entry_of(request, "key.rotate", f"owner {row.owner}, new key {name}", old.id, now)
+        if not await self._keys.add(new, entry, old):
+            words = "The new key could not be stored, or others change the old one at the same time. Try again."
+            raise ServerError("key_not_made", words, retry_after=1)
+        request.state.audit_kept = True
         await self._stored.renew()
         return answering.answer(_shown(new, now, secret), 201)
 
-    async def _replace(self, request: Request, change: Callable[[KeyRow], KeyRow]) -> KeyRow:
+    async def _replace(self, request: Request, action: str, change: Callable[[KeyRow], KeyRow]) -> KeyRow:
         for _ in range(TRIES):
             row = await self._find(request)
             new = change(row)
             if new == row:
                 return row
-            if await self._keys.replace(new):
-                request.state.audit_detail = f"owner {row.owner}"
+            entry = entry_of(request, action, f"owner {row.owner}", row.id, self._now_ms())
+            if await self._keys.replace(new, entry):
+                request.state.audit_kept = True
                 await self._stored.renew()
                 return new
         raise ServerError("key_not_changed", "Others change this key at the same time. Try again.", retry_after=1)

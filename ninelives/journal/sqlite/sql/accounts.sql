@@ -13,6 +13,10 @@ INSERT INTO api_keys (id, digest, owner, name, scopes, profile, models, limits, 
   created_at, last_used_at, version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING RETURNING id;
 
+-- name: take_back
+-- Deletes a key that was added in this transaction.
+DELETE FROM api_keys WHERE id = ?;
+
 -- name: replace
 -- Changes a key that nobody changed meanwhile.
 UPDATE api_keys SET owner = ?3, name = ?4, scopes = ?5, profile = ?6, models = ?7, limits = ?8, acts_for = ?9,
