@@ -1,16 +1,17 @@
 """For all tests: the slow ones first, and a canary. Owns: the order in which files are given to the workers (loadfile),
-so that no worker is left alone with a long file at the end; after each file, a look for keys in the folders of its
-tests."""
+so that no worker is left alone with a long file at the end; after each file, a search for keys in the replies, folders
+and databases of its tests."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
-from tests.canary import leaks
+from tests.canary import REPLIES, leaks
 
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("new", derandomize=False)
@@ -38,11 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _SEEN: set[str] = set()
+REPLIES.watch()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """The last test of a file fails where a server of its tests has printed, logged or stored a key."""
+    """The last test of a file fails where a server of its tests has answered, printed, logged or stored a key."""
     yield
     if nextitem is not None and nextitem.path == item.path:
         return
@@ -50,4 +52,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     new = [path for path in factory.getbasetemp().iterdir() if path.name not in _SEEN and path.is_dir()]
     _SEEN.update(path.name for path in new)
     found = [leak for path in new if not path.is_symlink() for leak in leaks(path)]
+    if pg := sys.modules.get("tests.pg"):
+        found += pg.leaks()
+    found += REPLIES.taken()
     assert not found, f"a key is where none may be: {found[:5]}"

@@ -4,12 +4,14 @@ what is stored."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import itertools
 import os
 import tempfile
 import warnings
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,8 @@ from ninelives.journal.postgres.connections import Wiring
 from ninelives.journal.postgres.schema import migrate
 from ninelives.journal.postgres.store import Identity, PostgresStore
 from ninelives.testing import Backend, VirtualClock
-from tests.pg_end import Tie
+from tests.canary import SEARCH, key_in
+from tests.pg_end import Tie, running
 
 try:
     import asyncpg
@@ -48,7 +51,8 @@ TABLES = (
     "signals grants call_grants usage_days usage_minutes api_keys audit_log "
     "replicas"
 )
-EMPTY = ";".join(f"DELETE FROM {table}" for table in [*TABLES.split(), "workspaces", "meta"])
+EMPTY = SEARCH + ";".join(f"DELETE FROM {table}" for table in [*TABLES.split(), "workspaces", "meta"])
+"""Fails where a key is in one of them."""
 
 LOCKS = (
     "SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE l.locktype = 'advisory' "
@@ -75,10 +79,11 @@ class Server:
         self.sockets = self.home / "s"
         self.sockets.mkdir()
         self.sockets.chmod(0o777)
-        atexit.register(self.destroy)
+        atexit.register(self._tie.cut)
         self._names = itertools.count()
         self._template = ""
         self._emptied: list[tuple[str, FileClock]] = []
+        self._searched: set[str] = set()
         self.start()
 
     def _ctl(self, *arguments: str) -> None:
@@ -96,7 +101,27 @@ class Server:
         self._ctl("-m", mode, "stop")
 
     def destroy(self) -> None:
+        """Search its databases for keys, unless it is down, and end it."""
+        found = self.leaks() if running(self.home) else []
         self._tie.cut()
+        assert not found, found
+
+    def leaks(self) -> list[str]:
+        """Where a key is, in the log and in databases that were not searched before."""
+        key = key_in((self.data / "log").read_bytes())
+        with ThreadPoolExecutor(1) as aside:  # here a loop may be running
+            return [*([f"{self.data}/log: {key}"] if key else []), *aside.submit(asyncio.run, self._search()).result()]
+
+    async def _search(self) -> list[str]:
+        found, sql = [], "SELECT datname FROM pg_database WHERE NOT datistemplate AND datname != 'postgres'"
+        for (name,) in await self.run("postgres", sql):
+            if name not in self._searched:
+                self._searched.add(name)
+                try:
+                    await self.run(name, SEARCH)
+                except asyncpg.RaiseError as told:
+                    found.append(f"{name}: {told}")
+        return found
 
     def url(self, database: str = "postgres", sockets: Path | None = None) -> str:
         return f"postgresql://postgres@/{database}?host={quote(str(sockets or self.sockets))}"
@@ -146,6 +171,11 @@ class Server:
 
 
 _shared: list[Server] = []
+
+
+def leaks() -> list[str]:
+    """Where a key is, in new databases of the server that the tests share."""
+    return [leak for one in _shared for leak in one.leaks()]
 
 
 def server() -> Server:

@@ -15,7 +15,7 @@ from ninelives.app.settings import load
 from ninelives.observe.log import Log
 from tests.asgi import Answer, call
 
-KEY = "a-key-for-conversations-0123"
+KEY = "talks-key-0123456789abcdef"
 BASE = "/v1/conversations"
 ITEM = {"role": "user", "content": "hi"}
 

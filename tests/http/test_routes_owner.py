@@ -637,7 +637,7 @@ async def test_d3_the_workspace_of_another_owner_is_not_seen(world: World) -> No
 
 
 async def test_without_the_scope_to_approve_the_words_are_text(world: World) -> None:
-    secret = f"chat-only-{world.owner}-0123456789abcdef"
+    secret = f"chat-only-{world.owner}-key-0123456789abcdef"
     world.built.keyring.add(secret, world.owner, {"chat"})
     code, began = world.alices["code"], len(world.up.requests)
     for probe in (*approvals(CHAT), *approvals(ANTHROPIC, max_tokens=100)):

@@ -11,6 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from tests.canary import key_in
 from tests.story.server import KEY, Client, Json, Server
 
 ENDS = ("response.completed", "response.failed", "response.incomplete", "error")
@@ -29,6 +30,7 @@ class Wire:
     def next(self) -> Json:
         text = self.raw.recv(timeout=60)
         assert isinstance(text, str), "frames are texts"
+        assert not key_in(text.encode()), "the websocket shows a key"
         return dict(json.loads(text))
 
     def turn(self) -> list[Json]:
