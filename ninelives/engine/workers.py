@@ -43,6 +43,7 @@ from ninelives.core.events import (
     ToolFinished,
     Usage,
 )
+from ninelives.core.ids import wire_id
 from ninelives.core.spec import Message
 from ninelives.core.state import Called, RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
@@ -320,7 +321,7 @@ class Worker:
             owner=facts.accepted.owner,
             key=facts.accepted.key,
             action="tool.execute",
-            object=self.run.run,
+            object=wire_id("runs", self.run.run),
             result="unknown" if event.outcome != "known" else "error" if event.is_error else "ok",
             detail=name if known else "",
             id=f"{self.run.run} {called[-1].seq}" if called else "",

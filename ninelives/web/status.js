@@ -121,7 +121,7 @@ function keysOf(keys, signal) {
 const auditOf = (entries) => el("section", {}, el("h2", {}, "Audit"), entries.length ? table(["when", "who", "did", "to", "result", "detail"], entries.map((each) => [el("span", { title: when(each.at) }, ago(each.at)), `${each.owner || "server"}${each.key ? ` (key ${each.key})` : ""}`, each.action, targetOf(each.target), each.result, each.detail]), "Audit log") : el("p", { class: "soft" }, "Nothing yet."));
 
 // What an entry is about: a run is shown by its last signs, and opened with a click.
-const targetOf = (target) => (/^(run_)?[0-9a-z]{26,}$/.test(target) ? el("a", { href: `#/runs/run_${target.replace(/^run_/, "")}`, title: target }, `run …${target.slice(-6)}`) : target);
+const targetOf = (target) => (/^run_[0-9a-z]{16,}$/.test(target) ? el("a", { href: `#/runs/${target}`, title: target }, `run …${target.slice(-6)}`) : target);
 
 // Servers elsewhere, for admins. The policy of this page lets it talk to its own server only, so that one asks them.
 function elsewhereOf(named, signal) {

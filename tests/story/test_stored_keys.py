@@ -260,7 +260,7 @@ def test_the_audit_log_has_approvals_and_tools_and_no_content(server: Server, cl
     entries = audited(server, "run.delete", owner="eric")
     told = [(entry["action"], entry["key"], entry["result"], entry["detail"]) for entry in entries]
     assert told == [("tool.execute", made["id"], "ok", "write_file"), ("run.delete", made["id"], "ok", "")]
-    assert entries[0]["target"].split("_")[-1] in run and entries[1]["target"] == run
+    assert [entry["target"] for entry in entries] == [run.replace("resp_", "run_"), run]
     assert entries[1]["remote"] == "127.0.0.1" and f"secret-{mark}" not in json.dumps(entries)
     refused(own.post("/v1/runs/none/approval", {"choice": "once"}), 403, "insufficient_scope")
     own.post("/v1/responses", {"input": script(f"made_up_secret-{mark}", {})})
