@@ -6,6 +6,7 @@ since then (the round): a pure function of the request, but for `times`, which c
 pair of brackets, several pairs in one text:
   [[tokens=40 pace=0.01]]   the final text is "tok0 tok1 ... tok39 ", one each `pace` seconds (pace: all texts)
   [[text=Hello world]]      the final text (takes all up to the brackets' end)
+  [[evenly]]                the pace holds for reasoning and for arguments of calls too
   [[reason=3]]              every message begins with "think0 think1 think2 " as reasoning_content
   [[tools=NAME:{JSON}|NAME:{JSON}]]     one call per message, each after a little text; then the final text
   [[parallel=NAME:{JSON}|NAME:{JSON}]]  all calls in one message; then the final text
@@ -29,7 +30,7 @@ count tokens, `gate` (wait for FakeUpstream.go or POST /_go before doing it):
   [[html]] [[longline]] [[slowstart=0.5]]  a page; a line of 50 MB; a wait before the answer's first byte
 After tool results the final text ends in "done after N results". Default text: "Hello from the fake upstream."
 A front end's errand (### Task: and then what the user said, quoted) is answered with CHORE, whatever it quotes.
-Other routes: GET /v1/models, GET /_stats, GET /_requests, POST /_reset, POST /_go.
+Other routes: GET /v1/models, GET /_stats, GET /_requests, GET /_now (what is being said), POST /_reset, POST /_go.
 As a process: python -m ninelives.testing.fake_upstream --port 0 --log FILE (prints its port)."""
 
 from __future__ import annotations
@@ -142,6 +143,9 @@ class Script:
             for piece in PIECE.findall(arguments):
                 yield {"tool_calls": [{**place, "function": {"arguments": piece}}]}, False
 
+    def is_paced(self, token: bool) -> bool:
+        return self.pace > 0 and (token or "evenly" in self.keys)
+
     def call_id(self, index: int) -> str:
         return "call_dup" if "dupids" in self.keys else f"call_{self.round}_{index}"
 
@@ -190,6 +194,7 @@ class FakeUpstream:
         self.headers: list[dict[str, str]] = []
         self.open = 0  # sockets on which a completion was asked for and which are not closed
         self.closed_early = 0
+        self.now: dict[int, Json] = {}
         self.models = ["fake-model"]
         self.go = asyncio.Event()
         self.host, self.port = host, port
@@ -255,6 +260,7 @@ class FakeUpstream:
             "GET /v1/models": {"object": "list", "data": [{"id": name} for name in self.models]},
             "GET /_stats": {"requests": len(self.requests), "open": self.open, "closed_early": self.closed_early},
             "GET /_requests": self.requests,
+            "GET /_now": list(self.now.values()),
             "POST /_reset": {},
             "POST /_go": {},
         }
@@ -289,6 +295,8 @@ class Socket:
                 except ConnectionError:
                     self.up.closed_early += 1
                     return
+                finally:
+                    self.up.now.pop(id(self), None)
 
     def _respond(self, status: int, body: bytes, kind: str = "application/json", more: str = "") -> None:
         head = f"HTTP/1.1 {status} Fake\r\nContent-Type: {kind}\r\nDate: {formatdate(usegmt=True)}\r\n{more}"
@@ -327,8 +335,9 @@ class Socket:
             if token:
                 await self._fault(due.pop(told, ""), faults)
                 told += 1
+            self.up.now[id(self)] = {"asked": script.asked[:80], "says": next(reversed(delta))}
             self._chunk(_frame({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}, eol))
-            if (paced := token and script.pace > 0) or len(self._batch) > BATCH_BYTES:
+            if (paced := script.is_paced(token)) or len(self._batch) > BATCH_BYTES:
                 await self._flush()
             if paced:
                 await self._pause(script.pace)

@@ -5,14 +5,32 @@ import { pathToFileURL } from "node:url";
 
 const { default: OpenAI } = await import(pathToFileURL(`${process.argv[2]}/index.mjs`).href);
 const sdks = new Map();
+const copies = new Map(); // of the bytes of the answer of each job
+const tapped = async (url, options) => {
+  const answer = await fetch(url, options);
+  const [own, other] = answer.body.tee();
+  const read = async () => {
+    const pieces = [];
+    try {
+      for await (const piece of other) pieces.push(piece);
+    } catch {
+      pieces.push(Buffer.from("cut")); // the SDK sees the same error
+    }
+    return Buffer.concat(pieces).toString();
+  };
+  copies.set(new Headers(options.headers).get("x-job"), read());
+  return new Response(own, { status: answer.status, headers: answer.headers });
+};
 const sdk = (job) => {
-  if (!sdks.has(job.base)) sdks.set(job.base, new OpenAI({ baseURL: `${job.base}/v1`, apiKey: job.key, maxRetries: 0 }));
+  const options = { baseURL: `${job.base}/v1`, apiKey: job.key, maxRetries: 0, fetch: tapped };
+  if (!sdks.has(job.base)) sdks.set(job.base, new OpenAI(options));
   return sdks.get(job.base);
 };
+const named = (job) => ({ headers: { "x-job": job.id } });
 
 async function* chat(job) {
   const messages = [{ role: "user", content: job.asked }];
-  const made = await sdk(job).chat.completions.create({ model: "m", messages, stream: true });
+  const made = await sdk(job).chat.completions.create({ model: "m", messages, stream: true, store: true }, named(job));
   yield "";
   for await (const chunk of made) {
     yield chunk.choices[0]?.delta?.content ?? "";
@@ -21,7 +39,7 @@ async function* chat(job) {
 }
 
 async function* responses(job) {
-  const made = await sdk(job).responses.create({ model: "m", input: job.asked, stream: true });
+  const made = await sdk(job).responses.create({ model: "m", input: job.asked, stream: true }, named(job));
   yield "";
   let number = 0;
   for await (const event of made) {
@@ -48,6 +66,8 @@ async function work(job) {
   } catch (error) {
     seen.error = String(error?.stack ?? error);
   }
+  seen.raw = (await copies.get(job.id)) ?? "";
+  copies.delete(job.id);
   process.stdout.write(JSON.stringify(seen) + "\n");
 }
 

@@ -12,26 +12,54 @@ from functools import cache
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 
 Json = dict[str, Any]
 TIMEOUT_S = 120.0
 said = threading.Lock()
+raw: dict[str, bytearray] = {}
+"""The bytes of the answer of each job, as the SDK read them."""
+
+
+class Tapped(httpx.SyncByteStream):
+    """The body of an answer, with a copy."""
+
+    def __init__(self, stream: Any, copy: bytearray) -> None:
+        self._stream, self._copy = stream, copy
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._stream:
+            self._copy += piece
+            yield piece
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def tap(response: httpx.Response) -> None:
+    response.stream = Tapped(response.stream, raw[response.request.headers["x-job"]])
+
+
+def http() -> httpx.Client:
+    return httpx.Client(event_hooks={"response": [tap]}, timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=200))
 
 
 @cache
 def openai_sdk(base: str, key: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{base}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S)
+    return openai.OpenAI(base_url=f"{base}/v1", api_key=key, max_retries=0, http_client=http())
 
 
 @cache
 def anthropic_sdk(base: str, key: str) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=base, api_key=key, max_retries=0, timeout=TIMEOUT_S)
+    return anthropic.Anthropic(base_url=base, api_key=key, max_retries=0, http_client=http())
 
 
 def chat(job: Json) -> Iterator[str | None]:
     messages: Any = [{"role": "user", "content": job["asked"]}]
-    made = openai_sdk(job["base"], job["key"]).chat.completions.create(model="m", messages=messages, stream=True)
+    made = openai_sdk(job["base"], job["key"]).chat.completions.create(
+        model="m", messages=messages, stream=True, store=True, extra_headers={"x-job": job["id"]}
+    )
     yield ""
     for chunk in made:
         choice = chunk.choices[0] if chunk.choices else None
@@ -41,7 +69,9 @@ def chat(job: Json) -> Iterator[str | None]:
 
 
 def responses(job: Json) -> Iterator[str | None]:
-    made = openai_sdk(job["base"], job["key"]).responses.create(model="m", input=job["asked"], stream=True)
+    made = openai_sdk(job["base"], job["key"]).responses.create(
+        model="m", input=job["asked"], stream=True, extra_headers={"x-job": job["id"]}
+    )
     yield ""
     for number, event in enumerate(made):
         assert event.sequence_number == number, f"event {event.sequence_number} in place of {number}"
@@ -53,7 +83,7 @@ def responses(job: Json) -> Iterator[str | None]:
 def messages(job: Json) -> Iterator[str | None]:
     asked: Any = [{"role": "user", "content": job["asked"]}]
     made = anthropic_sdk(job["base"], job["key"]).messages.create(
-        model="m", max_tokens=4000, messages=asked, stream=True
+        model="m", max_tokens=4000, messages=asked, stream=True, extra_headers={"x-job": job["id"]}
     )
     yield ""
     for event in made:
@@ -65,7 +95,9 @@ def messages(job: Json) -> Iterator[str | None]:
 
 def wait(job: Json) -> Iterator[str | None]:
     asked: Any = [{"role": "user", "content": job["asked"]}]
-    made = openai_sdk(job["base"], job["key"]).chat.completions.create(model="m", messages=asked)
+    made = openai_sdk(job["base"], job["key"]).chat.completions.create(
+        model="m", messages=asked, extra_headers={"x-job": job["id"]}
+    )
     yield made.choices[0].message.content or ""
     yield None
 
@@ -81,7 +113,7 @@ WAYS: dict[str, Callable[[Json], Iterator[str | None]]] = {
 def work(job: Json) -> None:
     """None in the stream of a way says that the answer came to its end."""
     seen: Json = {"id": job["id"], "text": "", "error": "", "begun": False, "whole": False, "pause": 0.0}
-    last = 0.0
+    last, copy = 0.0, raw.setdefault(job["id"], bytearray())
     try:
         for piece in WAYS[job["way"]](job):
             now = time.monotonic()
@@ -92,6 +124,8 @@ def work(job: Json) -> None:
             seen["text"] += piece or ""
     except Exception as error:
         seen["error"] = repr(error)
+    del raw[job["id"]]
+    seen["raw"] = copy.decode()
     with said:
         sys.stdout.write(json.dumps(seen) + "\n")
         sys.stdout.flush()

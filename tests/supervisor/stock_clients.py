@@ -1,12 +1,14 @@
 """python -m tests.supervisor.stock_clients: kills the server at random moments while stock clients stream
 (server.keep_calls and server.keep_clients). Owns: the load, the kills and the verdict. Every answer that has begun
-comes to its end, its text is the upstream's script, its bytes are those of a replay, each message is asked of the model
-once, and each tool ran once. Clients are curl, OpenAI's SDK for Python and for Node, and Anthropic's; none tries again.
+comes to its end, its text is the upstream's script, its bytes are those of a replay (where there is none, its events
+are those of an answer that nobody disturbed), each message is asked of the model once, and each tool ran once. Clients
+are curl, OpenAI's SDK for Python and for Node, and Anthropic's; none tries again.
 Refuses to know: how clients are kept."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -20,22 +22,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import pg
 from tests.story.server import KEY, ROOT, Server, Upstream, signal_process, start_supervised, start_upstream, wait_until
 from tests.supervisor.test_supervisor import children, server_pid, status
 
 Json = dict[str, Any]
 TOKENS = 40
-DEADLINE_S = 120.0
+BATCH = 100
+"""Kills between two looks at what became of the answers."""
 KEEPALIVE = b": keepalive\n\n"
 CURL = ("chat", "chat-stored", "responses", "messages", "run", "wait-chat", "wait-responses")
 PYTHON = ("chat", "responses", "messages", "wait")
 NODE = ("chat", "responses")
+STREAMS = ("chat", "chat-stored", "responses", "messages", "run")
+NO_REPLAY = (("curl", "chat"), ("curl", "messages"), ("python", "messages"))
+SAYS = {"reasoning_content": "reasoning", "content": "text", "tool_calls": "arguments"}
 BEFORE = "a kill before the answer was in custody"
 
 
@@ -45,6 +52,11 @@ class Stock:
 
     kills: int = 0
     in_flight: int = 0
+    """Kills while a stream was begun and not over."""
+    again: int = 0
+    """Kills of a server that was starting, or going on with the answers of the one before."""
+    moments: Counter[str] = field(default_factory=Counter)
+    """What each answer was at when a kill came."""
     answers: Counter[str] = field(default_factory=Counter)
     before: Counter[str] = field(default_factory=Counter)
     """Requests that a kill met before their answer was in custody."""
@@ -61,19 +73,26 @@ class Stock:
         pauses, back = sorted(self.pauses) or [0.0], sorted(self.back_ms) or [0.0]
         half, most = pauses[len(pauses) // 2], pauses[len(pauses) * 9 // 10]
         return (
-            f"{self.kills} kills, {self.in_flight} of them with an answer in flight; {self.adopted} answers went on in "
-            f"another process; {self.answers.total()} answers ({dict(self.answers)}); "
+            f"{self.kills} kills, {self.in_flight} of them in a stream in flight, {self.again} of a server that had "
+            f"just begun; at a kill, answers were in {dict(self.moments)}; {self.adopted} went on in another process; "
+            f"{self.answers.total()} answers ({dict(self.answers)}); "
             f"{self.before.total()} requests ended by a kill before their answer was in custody ({dict(self.before)}); "
             f"longest pause of an answer p50 {half:.2f} s, p90 {most:.2f} s, max {pauses[-1]:.2f} s; "
             f"server back p50 {back[len(back) // 2]:.0f} ms, max {back[-1]:.0f} ms; "
             f"{self.sealed} runs given up; {len(self.wrong)} wrong"
         )
 
+    def add(self, other: Stock) -> None:
+        """Another server's part of the same storm."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
 
 class Worker:
     """A process that has an SDK."""
 
-    def __init__(self, words: list[str], log: Path) -> None:
+    def __init__(self, words: list[str], log: Path, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("wb"), env=env, text=True, bufsize=1
@@ -85,6 +104,7 @@ class Worker:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             seen = json.loads(line)
+            seen["raw"] = seen["raw"].encode()
             self._jobs.pop(seen["id"]).set_result(seen)
 
     def do(self, job: Json) -> Json:
@@ -93,7 +113,7 @@ class Worker:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         try:
-            return done.result(DEADLINE_S)
+            return done.result(self._deadline_s)
         except TimeoutError:
             return {"text": "", "error": "no end within the deadline", "begun": True, "whole": False, "pause": 0.0}
 
@@ -105,8 +125,8 @@ class Worker:
 class Curl:
     """curl, one process for each request."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, deadline_s: float) -> None:
+        self._server, self._deadline_s = server, deadline_s
 
     def do(self, job: Json) -> Json:
         kind, asked, said = job["way"], job["asked"], [{"role": "user", "content": job["asked"]}]
@@ -126,14 +146,14 @@ class Curl:
         """POST, which is tried again by its key, then a stream of events."""
         made: Any = None
         body, key = {"input": job["asked"]}, {"idempotency-key": job["id"]}
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self._deadline_s
         while made is None and time.monotonic() < deadline:
             with suppress(Exception):
                 made = self._server.client.post("/v1/runs", body, key).json()
         return self._curl(f"/v1/runs/{made['run_id']}/events", None)
 
     def _curl(self, path: str, body: str | None) -> Json:
-        words = ["curl", "-sS", "-N", "--max-time", str(DEADLINE_S), self._server.url + path]
+        words = ["curl", "-sS", "-N", "--max-time", str(self._deadline_s), self._server.url + path]
         words += ["-H", f"Authorization: Bearer {KEY}", "-H", "Content-Type: application/json"]
         words += ["-w", "%{stderr}connections=%{num_connects} status=%{http_code}"]
         if body is not None:
@@ -155,27 +175,32 @@ class StockStorm:
     """One server, killed again and again under stock clients."""
 
     def __init__(self, server: Server, upstream: Upstream, folder: Path, weather: Weather) -> None:
-        node = weather.node
+        node, deadline_s = weather.node, weather.deadline_s
         self._server, self._upstream, self._folder = server, upstream, folder
         self._clients: dict[str, tuple[Any, tuple[str, ...]]] = {
-            "curl": (Curl(server), CURL),
-            "python": (Worker([sys.executable, "-m", "tests.supervisor.sdk_client"], folder / "python.log"), PYTHON),
+            "curl": (Curl(server, deadline_s), CURL),
+            "python": (
+                Worker([sys.executable, "-m", "tests.supervisor.sdk_client"], folder / "python.log", deadline_s),
+                PYTHON,
+            ),
         }
         if node:
             program = str(ROOT / "tests/supervisor/sdk_client.mjs")
-            self._clients["node"] = (Worker(["node", program, node], folder / "node.log"), NODE)
+            self._clients["node"] = (Worker(["node", program, node], folder / "node.log", deadline_s), NODE)
         every = [(client, way) for client, (_, ways) in self._clients.items() for way in ways]
         self.ways = [each for each in every if "-".join(each) in weather.only or not weather.only]
         self._count = 0
-        self._active: set[str] = set()
+        self._active: dict[str, str] = {}
         self.verdict = Stock()
         self._script: dict[tuple[str, str], str] = {}
+        self._shape: dict[tuple[str, str], list[Any]] = {}
         for client, way in self.ways:
             job = self._job(client, way)
             seen = self._seen(job)
             assert seen["whole"], (job, seen)
             self._script[client, way] = self._text(job, seen)
             assert f"tok{TOKENS - 1} " in self._script[client, way], (job, seen)
+            self._shape[client, way] = shape(seen["raw"]) if (client, way) in NO_REPLAY else []
 
     # load
 
@@ -184,15 +209,15 @@ class StockStorm:
         name = f"stock-{self._count}."
         effects = self._folder / f"{name}effects"
         call = json.dumps({"command": f"echo once >> {effects}; sleep 0.3"})
-        asked = f"{name} [[tools=terminal:{call}]] [[reason=6]] [[tokens={TOKENS} pace=0.02]]"
+        asked = f"{name} [[tools=terminal:{call}]] [[reason=6]] [[tokens={TOKENS} pace=0.02 evenly]]"
         return {"id": name, "client": client, "way": way, "asked": asked, "base": self._server.url, "key": KEY}
 
     def _seen(self, job: Json) -> Json:
-        self._active.add(job["id"])
+        self._active[job["id"]] = job["way"]
         try:
             return dict(self._clients[job["client"]][0].do(job))
         finally:
-            self._active.discard(job["id"])
+            del self._active[job["id"]]
 
     def batch(self, streams: int, kills: int, chance: random.Random) -> None:
         """So many kills, while so many clients ask without a break. Then all is judged."""
@@ -231,20 +256,32 @@ class StockStorm:
             wait_until(self._has_spare, "a spare", 60)
         time.sleep(chance.uniform(0.0, 0.4))
         verdict, old = self.verdict, server_pid(self._server)
-        verdict.in_flight += bool(self._active)
+        self._count_moments()
         began = time.monotonic()
         signal_process(old, signal.SIGKILL)
         verdict.kills += 1
-        if chance.random() < 0.15:  # again, while the next server starts or goes on with the answers
+        if chance.random() < 0.25:  # again, while the next server starts or goes on with the answers
             time.sleep(chance.uniform(0.0, 0.2))
             for each in children(self._server.process.pid):
                 if each != old:
+                    self._count_moments()
                     signal_process(each, signal.SIGKILL)
                     verdict.kills += 1
-                    verdict.in_flight += bool(self._active)
+                    verdict.again += 1
                     break
         wait_until(lambda: self._serves(old), "the next server", 60)
         verdict.back_ms.append((time.monotonic() - began) * 1000)
+
+    def _count_moments(self) -> None:
+        """Note what the answers are at. Call it right before a kill."""
+        found = {each["asked"].split(" ")[0]: SAYS[each["says"]] for each in self._upstream.get("/_now").json()}
+        begun = 0
+        for name, way in list(self._active.items()):
+            tool = "tool" if (self._folder / f"{name}effects").exists() else "between"
+            moment = found.get(name, tool)
+            self.verdict.moments[moment] += 1
+            begun += moment != "between" and way in STREAMS
+        self.verdict.in_flight += begun > 0
 
     def _has_spare(self) -> bool:
         """A child besides the server sleeps: it has its imports behind it."""
@@ -279,11 +316,14 @@ class StockStorm:
             return
         verdict.answers[name] += 1
         verdict.pauses.append(seen["pause"])
+        how = job["client"], job["way"]
         found = {
             "it was cut": seen["whole"],
-            "its text is another": not seen["whole"]
-            or self._text(job, seen) == self._script[job["client"], job["way"]],
+            "its text is another": not seen["whole"] or self._text(job, seen) == self._script[how],
             "its bytes are not those of the replay": not seen["whole"] or self._replays(job, seen),
+            "its events are others": not seen["whole"]
+            or not self._shape[how]
+            or shape(seen["raw"]) == self._shape[how],
             "the model was asked again": asked == 2,
             "the tool ran twice": lines <= 1,
         }
@@ -292,23 +332,27 @@ class StockStorm:
                 verdict.wrong.append(f"{job['id']} {name}: {what}: {str(seen)[-700:]} asked={asked}")
 
     def _text(self, job: Json, seen: Json) -> str:
-        if "raw" not in seen:
+        if job["way"] == "wait":
             return str(seen["text"])
         try:
-            return TEXTS[job["way"]](seen["raw"])
+            text = TEXTS[job["way"]](seen["raw"])
+            assert seen.get("text", text) == text, "the SDK read another text"
+            return text
         except (AssertionError, ValueError, LookupError) as error:
             return f"not a whole answer: {error!r}"
 
     def _replays(self, job: Json, seen: Json) -> bool:
         """Compare with a stream of the same run that nobody disturbed."""
         kind = job["way"]
-        if "raw" not in seen or kind not in ("chat-stored", "responses", "run"):
+        if kind not in ("chat-stored", "responses", "run") and (job["client"] == "curl" or kind != "chat"):
             return True
-        path = seen["path"]
-        if kind != "run":
+        if kind == "run":
+            path = seen["path"]
+        else:
             found = re.search(rb'"id":"((?:chatcmpl|resp)[-_][0-9a-f]+)"', seen["raw"])
             assert found is not None
-            path = f"{path}/{found[1].decode()}?stream=true"
+            where = "responses" if kind == "responses" else "chat/completions"
+            path = f"/v1/{where}/{found[1].decode()}?stream=true"
         words = ["curl", "-sS", "-N", self._server.url + path, "-H", f"Authorization: Bearer {KEY}"]
         again = subprocess.run(words, capture_output=True, check=False, timeout=60).stdout
         return without_keepalives(again) == without_keepalives(seen["raw"])
@@ -326,6 +370,24 @@ def without_keepalives(raw: bytes) -> bytes:
 def events(raw: bytes) -> list[Any]:
     lines = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
     return [json.loads(line) for line in lines if line != b"[DONE]"]
+
+
+VARIES = re.compile(rb'((?:chatcmpl|msg)[-_])[0-9a-f]+|(?<=stock-)[0-9]+|(?<="created":)[0-9]+')
+PIECES = ("content", "reasoning_content", "text", "thinking", "partial_json")
+
+
+def shape(raw: bytes) -> list[Any]:
+    """The events of a chat or of messages without what differs between two runs: ids, times, and where a text was
+    divided into pieces."""
+    merged: list[Any] = []
+    for event in events(VARIES.sub(lambda found: (found[1] or b"") + b"0", without_keepalives(raw))):
+        delta = event["choices"][0]["delta"] if event.get("choices") else event.get("delta", {})
+        said = {key: delta.pop(key) for key in PIECES if isinstance(delta.get(key), str)}
+        if said and merged and merged[-1][0] == event and merged[-1][1].keys() == said.keys():
+            merged[-1][1] = {key: merged[-1][1][key] + text for key, text in said.items()}
+        else:
+            merged.append([event, said])
+    return merged
 
 
 def _chat(raw: bytes) -> str:
@@ -374,12 +436,16 @@ class Weather:
     only: tuple[str, ...] = ()
     """The ways of asking, such as curl-chat. Empty: all."""
     most_wrong: int = 20
+    postgres: bool = False
+    deadline_s: float = 120.0
+    """How long a client waits for the end of its answer."""
 
 
 def storm(folder: Path, weather: Weather) -> Stock:
     """A storm."""
     upstream = start_upstream(folder / "upstream")
     settings = {
+        "NINELIVES_STORE_URL": asyncio.run(pg.server().database()) if weather.postgres else "",
         "NINELIVES_SERVER_KEEP_CALLS": "true",
         "NINELIVES_SERVER_KEEP_CLIENTS": "true",
         "NINELIVES_LIMITS_KEEPALIVE_S": "0.2",  # some in every tool
@@ -390,7 +456,7 @@ def storm(folder: Path, weather: Weather) -> Stock:
     try:
         made = StockStorm(server, upstream, folder, weather)
         while made.verdict.kills < weather.kills and len(made.verdict.wrong) < weather.most_wrong:
-            made.batch(weather.streams, min(25, weather.kills - made.verdict.kills), chance)
+            made.batch(weather.streams, min(BATCH, weather.kills - made.verdict.kills), chance)
             sys.stderr.write("\n".join((made.verdict.show(), *made.verdict.wrong[-3:])) + "\n")
     finally:
         if made is not None:
@@ -406,19 +472,32 @@ def main() -> None:
     options.add_argument("--kills", type=int, default=200)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--streams", type=int, default=10)
+    options.add_argument("--servers", type=int, default=2, help="so many are killed at the same time, each by itself")
     options.add_argument("--node", default="", help="folder of the npm package openai")
     options.add_argument("--bug", default="")
+    options.add_argument("--postgres", action="store_true", help="the store is PostgreSQL")
+    options.add_argument("--most-wrong", type=int, default=20, help="end early where so much is wrong")
     options.add_argument("--only", default="", help="ways of asking, such as curl-chat,node-chat")
     options.add_argument("--log", help="where the log of the server is left")
     given = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="stock-clients-") as folder:
-        only = tuple(filter(None, given.only.split(",")))
-        weather = Weather(given.kills, given.seed, given.streams, given.node, given.bug, only)
+    only, each = tuple(filter(None, given.only.split(","))), -(-given.kills // given.servers)
+    verdict = Stock()
+    with tempfile.TemporaryDirectory(prefix="stock-clients-") as folder, ThreadPoolExecutor() as servers:
+        storms: list[Future[Stock]] = []
+        for number in range(given.servers):
+            own = Path(folder) / str(number)
+            own.mkdir()
+            weather = Weather(
+                each, given.seed + number, given.streams, given.node, given.bug, only, given.most_wrong, given.postgres
+            )
+            storms.append(servers.submit(storm, own, weather))
         try:
-            verdict = storm(Path(folder), weather)
+            for made in storms:
+                verdict.add(made.result())
         finally:
             if given.log:
-                shutil.copy(Path(folder) / "server.err", given.log)
+                for log in Path(folder).glob("*/server.err"):
+                    shutil.copy(log, f"{given.log}.{log.parent.name}")
     print(verdict.show(), *verdict.wrong[:20], sep="\n")
     print(*verdict.errors.most_common(12), sep="\n")
     print(Counter(each.split(": ", 2)[1] for each in verdict.wrong))

@@ -20,5 +20,5 @@ def test_every_answer_that_has_begun_comes_to_its_end_under_kills(tmp_path: Path
 
 @pytest.mark.parametrize("bug", CLIENT_BUGS)
 def test_the_storm_sees_a_planted_bug(tmp_path: Path, bug: str) -> None:
-    verdict = storm(tmp_path, Weather(kills=6, seed=4, streams=6, bug=bug, most_wrong=1))
+    verdict = storm(tmp_path, Weather(kills=6, seed=4, streams=6, bug=bug, most_wrong=1, deadline_s=20))
     assert verdict.wrong, verdict.show()
