@@ -35,6 +35,7 @@ class CannotBench(click.ClickException):
 )
 @click.option("--server", "command", default="", metavar="CMD", help="Measure CMD serve (another checkout).")
 @click.option("--before", default="", metavar="CMD", help="Measure CMD serve (an earlier release) in the same run.")
+@click.option("--supervised", is_flag=True, help="Also measure it under its supervisor, with what that can keep.")
 @click.option("--beside-others", "beside", is_flag=True, help="Do not wait for another benchmark on this machine.")
 @click.option(
     "--rounds",
@@ -86,6 +87,7 @@ def _wish(given: dict[str, Any]) -> Wish:
         control=given["control"],
         command=given["command"],
         before=given["before"],
+        supervised=given["supervised"],
         upstream_port=given["upstream_port"],
         beside=given["beside"],
         first=given["first"],

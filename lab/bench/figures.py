@@ -17,6 +17,8 @@ EPHEMERAL = "ninelives-ephemeral"
 DURABLE = "ninelives-durable"
 BEFORE = ("before-ephemeral", "before-durable")
 """The same two of an earlier release (--before)."""
+SUPERVISED = ("supervised", "supervised-calls", "supervised-clients", "supervised-both")
+"""Durable under a supervisor (--supervised): plain, with model calls kept, with clients kept, and with both."""
 REFERENCES = (DIRECT, FLOOR, CONTROL)
 VERSION = 2
 

@@ -20,7 +20,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from lab.bench import client, cost, counters, generator, history, idle, length, machine, readers, targets
-from lab.bench.figures import BEFORE, CONTROL, DIRECT, FLOOR, Figure, Report, Subject, disturbance
+from lab.bench.figures import BEFORE, CONTROL, DIRECT, FLOOR, SUPERVISED, Figure, Report, Subject, disturbance
 from lab.bench.judge import judge, mark_void
 from lab.bench.loads import Load, plan
 from lab.bench.tables import table
@@ -62,6 +62,7 @@ class Wish:
     control: bool = False
     command: str = ""
     before: str = ""
+    supervised: bool = False
     upstream_port: int = 0
     beside: bool = False
     rounds: int = 1
@@ -81,7 +82,8 @@ def _hits(words: tuple[str, ...], names: list[str]) -> list[str]:
 def choose(wish: Wish) -> tuple[list[Load], list[str]]:
     """The loads, and the targets that take part in any of them, direct first."""
     loads = plan(wish.quick, wish.seconds, CONTROL_BURN_US)
-    names = [*DEFAULT, CONTROL, *(BEFORE if wish.before else ()), *(peer.name for peer in wish.peers)]
+    more = [*(BEFORE if wish.before else ()), *(SUPERVISED if wish.supervised else ())]
+    names = [*DEFAULT, CONTROL, *more, *(peer.name for peer in wish.peers)]
     load_names = [load.name for load in loads]
     known = {part for name in [*load_names, *names] for part in (name, name.partition("-")[0])}
     for word in wish.only:

@@ -16,11 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from lab.bench.cost import listener, rss_mb, tree
-from lab.bench.figures import BEFORE, CHAT_DEFAULT, CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR
+from lab.bench.figures import BEFORE, CHAT_DEFAULT, CONTROL, DIRECT, DURABLE, EPHEMERAL, FLOOR, SUPERVISED
 from lab.bench.generator import Generator
 from lab.bench.machine import Cores, Fleet, NotStarted, Server, go_first
 
@@ -113,13 +114,13 @@ class Ground:
         """The upstream, as servers are told of it."""
         return f"http://{self.upstream.address}/v1"
 
-    def serve_argv(self, port: int = 0, command: list[str] | None = None) -> list[str]:
+    def serve_argv(self, port: int = 0, command: list[str] | None = None, *, supervised: bool = False) -> list[str]:
         """A Ninelives server on a fresh data directory, whatever store is configured: one that is in use must not be
         filled with our runs, nor its runs be carried out by our upstream."""
         self.started += 1
         data = self.data / str(self.started)
         argv = [*(command or self.command), "serve", "--port", str(port), "--data-dir", str(data), "--store", "sqlite"]
-        alone = [] if command or self.foreign else ["--no-supervisor"]  # an earlier release has none
+        alone = [] if command or self.foreign or supervised else ["--no-supervisor"]  # an earlier release has none
         return [*argv, "--model-url", self.model_url, "--model", "bench", *alone]
 
     def floor_argv(self, burn_us: int = 0, port: int = 0) -> list[str]:
@@ -197,6 +198,16 @@ def _serve_before(on: Ground) -> Server:
     return on.earlier
 
 
+def _supervised(on: Ground, name: str) -> Target:
+    kept = {
+        "NINELIVES_SERVER_KEEP_CALLS": str(name in SUPERVISED[1::2]).lower(),
+        "NINELIVES_SERVER_KEEP_CLIENTS": str(name in SUPERVISED[2:]).lower(),
+    }
+    started = on.fleet.start(name, on.serve_argv(supervised=True), [on.cores.server], {**on.env, **kept})
+    time.sleep(3)  # for its spare
+    return _durable_of(on, started, name)
+
+
 def _chat(on: Ground, server: Server, name: str, extra: dict[str, bool]) -> Target:
     return _of(server, name, key=on.key, extra=json.dumps(extra))
 
@@ -236,6 +247,7 @@ _BUILDERS: dict[str, Callable[[Ground], Target]] = {
     CONTROL: _control,
     BEFORE[0]: lambda on: _chat(on, _serve_before(on), BEFORE[0], {"store": False}),
     BEFORE[1]: lambda on: _durable_of(on, _serve_before(on), BEFORE[1]),
+    **{name: partial(_supervised, name=name) for name in SUPERVISED},
 }
 
 
