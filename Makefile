@@ -26,7 +26,7 @@ BROWSER_STAMP := $(VENV)/.installed-$(PLAYWRIGHT)
 # Bytecode is kept, whatever the environment says: the tests start hundreds of servers, and each would compile all modules.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: one-call stock-clients steers serve test check check-style check-types check-rooms check-docs compile-tests bench \
+.PHONY: one-call stock-clients upgrade steers serve test check check-style check-types check-rooms check-docs compile-tests bench \
 	bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
 	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
 	test-agents bench-agents balancers
@@ -241,7 +241,11 @@ bench: $(STAMP)
 one-call: $(STAMP)
 	$(BIN)/python -m tests.supervisor.one_call $(ARGS)
 
-# Kills of a supervised server under stock clients (server.keep_clients): the same response goes on. About 2 s a kill.
+# An upgrade under 50 streams and 20 waiting POSTs: an earlier commit serves, this code is installed, `restart` swaps it.
+upgrade: $(STAMP)
+	$(BIN)/python -m tests.supervisor.upgrade $(ARGS)
+
+# Kills of a supervised server under stock clients (server.keep_clients): the same response goes on. About 1 s a kill.
 stock-clients: $(STAMP)
 	npm install --silent --no-audit --no-fund --prefix .stock-node openai@7.53.0
 	$(BIN)/python -m tests.supervisor.stock_clients --node .stock-node/node_modules/openai $(ARGS)
