@@ -217,7 +217,7 @@ class Foreground:
             return await engine.drain(limits.drain_s, limits.notice_s or 0.0, follows=follows)
         if calls is not None:
             calls.leave()
-        await engine.park(limits.drain_s, keeps_calls=calls is not None)
+        await engine.park(limits.drain_s, keeps_calls=calls is not None, keeps_clients=custody is not None)
         if custody is not None:
             custody.leave()
         engine.readers.cut()
@@ -233,13 +233,17 @@ class Foreground:
         """What keeps the sockets of clients, where that is wanted and possible."""
         if self._supervised is None:
             return None
-        from ninelives.http.edge.kept import why_not
+        server = self._loaded.settings.server
+        if not self._supervised.keeps:
+            if server.keep_clients or server.keep_calls:
+                log.warning("supervisor_differs", note="stop and start the service: until then nothing is kept")
+            return None
+        from ninelives.supervisor.kernel import why_not
 
         settings, custody = self._loaded.settings, self._supervised.custody()
         why = "server.keep_clients is off"
         if settings.server.keep_clients:
-            why = "the store is shared" if settings.store.shared else why_not()
-            why = "the server speaks TLS itself" if settings.server.tls_cert else why
+            why = "the server speaks TLS itself" if settings.server.tls_cert else why_not()
             if why:
                 log.warning("clients_not_kept", why=why, note="a killed server cuts its clients")
         if why:
@@ -301,7 +305,8 @@ class Foreground:
     async def _announce(self, built: BuiltServer, url: str, name: str, log: Log) -> None:
         """Say that the server answers requests: to the user once, to the supervisor each time."""
         if self._supervised is not None:
-            self._supervised.ready(self._loaded.settings.server.data_path / "supervisor")
+            status = self._loaded.settings.server.data_path / "supervisor"
+            self._supervised.ready(status, built.assembled.engine.holder)
         watch = self._watch_code(log)
         if self._restarted:
             return
@@ -333,15 +338,28 @@ class Foreground:
         if not serving.stopping:
             serving.stop()
 
+    def _kept_calls(self, supervised: Supervised, log: Log) -> SupervisedConnections | None:
+        """What keeps model calls, where that is wanted and possible."""
+        from ninelives.supervisor.kernel import why_not
+
+        connections, wanted = supervised.connections(), self._loaded.settings.server.keep_calls
+        why = why_not() if wanted else "server.keep_calls is off"
+        if wanted and why:
+            log.warning("calls_not_kept", why=why, note="a killed server drops what its models were writing")
+        if why:
+            connections.drop_left()
+        return None if why else connections
+
     async def _build(self, log: Log, name: str, custody: ClientCustody | None) -> BuiltServer:
         await asyncio.to_thread(import_module, "ninelives.app.build")
         from ninelives.app.build import build_server
         from ninelives.app.extensions import NO_EXTENSIONS
         from ninelives.app.store import ProcessRole
 
-        if self._supervised is not None and self._loaded.settings.server.keep_calls:
-            self._connections = self._supervised.connections()
-        role = ProcessRole(self._serves, name, self._connections, _runs_of(custody))
+        if self._supervised is not None and self._supervised.keeps:
+            self._connections = self._kept_calls(self._supervised, log)
+        before = self._supervised.before if self._supervised is not None else ""
+        role = ProcessRole(self._serves, name, self._connections, _runs_of(custody), before)
         return await build_server(self._loaded, log, role, self._extensions or NO_EXTENSIONS)
 
     async def _greet(self, built: BuiltServer, url: str, name: str) -> None:

@@ -70,6 +70,8 @@ class ProcessRole(Struct, frozen=True):
     """Makes connections to models that outlive this process."""
     adopted: frozenset[Gone] = frozenset()
     """Runs (owner, run) whose callers waited at the process before, and are still connected."""
+    before: str = ""
+    """The name under which the process before held claims, where a supervisor has seen its end."""
 
 
 class StoreDown(StartError):
@@ -173,7 +175,7 @@ async def _open_postgres(settings: Settings, role: ProcessRole, log: Log) -> Ope
 
     notifier, holder = LocalNotifier(), secrets.token_hex(12)
     home = await asyncio.to_thread(home_of, settings.server.data_path / "workspaces")
-    identity = Identity(holder, role.name or socket.gethostname(), settings.server.worker)
+    identity = Identity(holder, role.name or socket.gethostname(), settings.server.worker, role.before)
     store = await _connect(settings, identity, notifier, log)
     try:
         secret = secret_from(await store.secret())

@@ -132,12 +132,12 @@ class Engine:
         await asyncio.sleep(max(0.0, began + notice_s - loop.time()))
         self.readers.cut()
 
-    async def park(self, seconds: float, *, keeps_calls: bool = False) -> None:
+    async def park(self, seconds: float, *, keeps_calls: bool = False, keeps_clients: bool = False) -> None:
         """Refuse new work; park journaled runs at a safe point, end the others; flush. `keeps_calls`: model calls
-        outlive this process, so messages need not end."""
+        outlive this process, so messages need not end. `keeps_clients`: callers do so too."""
         self._admission.stop()
         self._finder.stop()
-        self._deliveries.stop()
+        self._deliveries.stop(keeps_clients=keeps_clients)
         await self._workers.drain(seconds, keeps_calls=keeps_calls)
         await self.accounts.flush()
 

@@ -227,9 +227,10 @@ class DeliveryTracker:
         self._tells_at_drain = parts.durable.peers.shared
         self._draining = False
 
-    def stop(self) -> None:
-        """The server stops."""
+    def stop(self, *, keeps_clients: bool) -> None:
+        """The server stops. `keeps_clients`: its callers are handed to its successor, and are not lost."""
         self._draining = True
+        self._tells_at_drain = self._tells_at_drain and not keeps_clients
 
     async def strand(self, besides: Collection[Gone] = ()) -> None:
         """Before the first request, and now and then: whoever waited at a process that is gone has no connection.

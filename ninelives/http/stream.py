@@ -7,7 +7,7 @@ know: what is in a frame."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -18,13 +18,11 @@ from ninelives.dialects.shared import broken_frame
 from ninelives.dialects.sse import KEEPALIVE
 from ninelives.engine.base import Broken, Chunk, Cut, Idle, News, StreamEnded
 from ninelives.engine.subscription import Subscription
-from ninelives.http.edge.kept import PIECE, KeptStream
+from ninelives.http.edge.kept import pieces
 
 T = TypeVar("T")
 OnDisconnect = Callable[[], None]
 _WITH_BODY = frozenset({b"content-length", b"transfer-encoding"})
-SLICE = PIECE
-FRAME_END = b"\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
@@ -103,6 +101,52 @@ class StreamLine(Struct, frozen=True):
     abort: Callable[[], None]
 
 
+class StreamBody(Protocol):
+    """How a stream writes to its client."""
+
+    def begin(self) -> None:
+        """The answer is a stream. Call it before its head is sent."""
+
+    def write(self, data: bytes) -> bool:
+        """Write frames at once. Returns False where only send() can do it."""
+
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """Write frames when the socket takes them. `last`: nothing follows."""
+
+    async def end(self) -> None:
+        """The stream is over."""
+
+    async def beat(self) -> None:
+        """Write a keepalive."""
+
+
+class AsgiBody:
+    """The body of a response by ASGI. A client that outlives this process has another (edge/kept.py)."""
+
+    def __init__(self, send: Send, extensions: Mapping[str, Any]) -> None:
+        self._send = send
+        self.write: Callable[[bytes], bool] = extensions.get("ninelives.write", _not_now)
+        """See StreamBody."""
+
+    def begin(self) -> None:
+        """See StreamBody."""
+
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """See StreamBody. The end of the body goes with its last piece."""
+        left = len(data)
+        for piece in pieces(data):
+            left -= len(piece)
+            await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0 or not last})
+
+    async def end(self) -> None:
+        """See StreamBody."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def beat(self) -> None:
+        """See StreamBody."""
+        await self._send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
+
+
 def _not_now(data: bytes) -> bool:
     """Other HTTP servers have no such way."""
     return False
@@ -119,8 +163,6 @@ class RunStream(Struct):
     broken: Callable[[str], bytes] = broken_frame
     """Makes the frame for a stream that cannot go on."""
     sending: bool = False
-    kept: KeptStream | None = None
-    """Where the client outlives this process: how to write to it."""
     early: bool = False
     """The client disconnected before the last frame was handed to the transport. Many do so right after it."""
 
@@ -128,14 +170,12 @@ class RunStream(Struct):
         """Stream until the run ends, the client disconnects or the server stops."""
         unwatch = watch(scope, receive, self._gone)
         whole, extensions = False, scope.get("extensions", {})
-        kept = self.kept = extensions.get("ninelives.kept")
+        body: StreamBody = extensions.get("ninelives.kept") or AsgiBody(send, extensions)
         try:
-            if kept is not None:
-                kept.begin()
+            body.begin()
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self.headers})
-            write = extensions.get("ninelives.write", _not_now) if kept is None else kept.write
-            self.subscription.connect(StreamLine(write, partial(abort, scope)))
-            whole = await self._pump(scope, send) and not self.early and not self.subscription.restarted
+            self.subscription.connect(StreamLine(body.write, partial(abort, scope)))
+            whole = await self._pump(scope, body) and not self.early and not self.subscription.restarted
         finally:
             unwatch()
             self.subscription.close()
@@ -145,64 +185,30 @@ class RunStream(Struct):
         self.early = self.sending or not self.subscription.told
         self.subscription.cut()
 
-    async def _pump(self, scope: Scope, send: Send) -> bool:
+    async def _pump(self, scope: Scope, body: StreamBody) -> bool:
         """Send until there is nothing more. True where the stream came to its end."""
         news, self.first = self.first or await self.subscription.next(), None
         while True:
             match news:
                 case Chunk():
                     self.sending, last = True, self.subscription.told
-                    await self._send(send, news.data, last=last)
+                    await body.send(news.data, last=last)
                     self.sending = False
                     if last:
                         return True
-                case Idle() if self.kept is not None:
-                    self.kept.beat()
                 case Idle():
-                    await _send(send, KEEPALIVE)
+                    await body.beat()
                 case StreamEnded():
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    await body.end()
                     return True
                 case Broken(reason):
-                    await self._send(send, self.broken(reason))
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    await body.send(self.broken(reason), last=True)
                     return False
                 case Cut():
                     abort(scope)
                     return False
             del news  # it may be large, and the next may come in an hour
             news = await self.subscription.next()
-
-    async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
-        if self.kept is None:
-            return await _send(send, data, last=last)
-        await self.kept.send(data)
-        if last:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _send(send: Send, data: bytes, *, last: bool = False) -> None:
-    """Send a chunk of frames. `last`: nothing follows, so the end of the body goes with it."""
-    left = len(data)
-    for piece in (data,) if left <= SLICE else pieces(data):
-        left -= len(piece)
-        await send({"type": "http.response.body", "body": piece, "more_body": left > 0 or not last})
-
-
-def pieces(data: bytes) -> Iterator[bytes]:
-    """Split into pieces of whole frames, each at most one slice. Only a frame larger than a slice is split (G6)."""
-    start = 0
-    while len(data) - start > SLICE:
-        last = data.rfind(FRAME_END, start, start + SLICE)
-        if last >= 0:
-            stop = last + len(FRAME_END)
-            yield data[start:stop]
-        else:
-            stop = data.find(FRAME_END, start + SLICE - len(FRAME_END) + 1) + len(FRAME_END)
-            yield from (data[place : min(place + SLICE, stop)] for place in range(start, stop, SLICE))
-        start = stop
-    if start < len(data):
-        yield data[start:]
 
 
 def abort(scope: Scope) -> None:

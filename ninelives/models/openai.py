@@ -374,11 +374,7 @@ class OpenAIModel:
     async def _answered(self, request: tuple[Piece, ...], by: float, call: str = "") -> UpstreamConnection:
         """Send a request, in pieces. Returns the connection once the head of the answer is there."""
         connection = await self._connect(by - self._clock())
-        try:
-            self._connections().begin(connection, call, sum(map(len, request)))
-        except OSError as error:
-            connection.hang_up()
-            raise _unreachable(_host(self._upstream.url), error, again=True) from error
+        self._connections().begin(connection, call, sum(map(len, request)))
         connection.ask(*request)
         return await self._headed(connection, by)
 

@@ -12,8 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 VARIABLE = "_NINELIVES_SUPERVISED"
-"""Tells a server its supervisor, and the descriptors of its control line, of the listening socket and of the shared
-memory."""
+"""Tells a server its supervisor, the descriptors of its control line, of the listening socket and of the shared memory,
+and PROTOCOL."""
+PROTOCOL = 2
+"""What is said on the line about sockets that are held, and what is in the shared memory. After an upgrade, a server
+may have a supervisor with another one: then nothing is kept."""
 _KEPT = ("PATH", "HOME", "TZ", "LANG", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "JOURNAL_STREAM")
 _KEPT_BEGINNINGS = ("LC_", "PYTHON", "SSL_CERT_", "LD_", "ASAN_")
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ninelives.supervisor.calls import Calls
-from ninelives.supervisor.clients import Clients
+from ninelives.supervisor.held import HeldSockets
 from ninelives.supervisor.line import ControlLine, LineEnded, Message
-from ninelives.supervisor.plan import VARIABLE, SupervisorPlan
+from ninelives.supervisor.plan import PROTOCOL, VARIABLE, SupervisorPlan
+from ninelives.supervisor.relay import Relays
 
 SETTLED_S = 1.0
 """A server that served this long is a good one: its end costs no delay."""
@@ -43,6 +43,8 @@ class ServerProcess:
     pid: int
     line: ControlLine
     warm: bool = False
+    took: bool = True
+    """It has what the server before left."""
     ready_at: float | None = None
 
     def tell(self, message: Message, *fds: int) -> bool:
@@ -78,9 +80,11 @@ class Supervisor:
         """`_again`: one more swap was asked for during a swap, whose successor may have the code of before."""
         self._restarts = self._swaps = self._quick = self._failed = self._spares_failed = self._swaps_failed = 0
         self._began = 0.0
-        self._calls = Calls(self._listen)
-        self._clients = Clients()
+        self._held = HeldSockets()
+        self._relays = Relays()
         self._last = ""
+        self._mark = ""
+        """What the last server that was ready calls itself."""
         self._status: Path | None = None
 
     async def run(self) -> int:
@@ -144,7 +148,7 @@ class Supervisor:
         fds = (theirs.sock.fileno(), self._plan.listener, self._plan.memory)
         for fd in fds:
             os.set_inheritable(fd, True)
-        env = {**self._plan.env, VARIABLE: ",".join(map(str, (os.getpid(), *fds)))}
+        env = {**self._plan.env, VARIABLE: ",".join(map(str, (os.getpid(), *fds, PROTOCOL)))}
         pid = os.posix_spawn(self._plan.argv[0], self._plan.argv, env, setsigmask=())
         for fd in fds[1:]:
             os.set_inheritable(fd, False)
@@ -155,10 +159,6 @@ class Supervisor:
         child.line.sock.setblocking(False)
         self._loop.add_reader(child.line.sock, self._read_all, child)
         return child
-
-    def _listen(self) -> None:
-        if self._server is not None:
-            self._read_all(self._server)
 
     def _read_all(self, child: ServerProcess) -> None:
         """Obey all that a process has said so far."""
@@ -184,20 +184,25 @@ class Supervisor:
             if child is self._next:
                 self._swap()
         elif "ready" in message:
-            self._is_ready(child, Path(message["status"]))
+            self._is_ready(child, message)
         elif "swap" in message:
             self._ask_swap()
         elif "take" in message:
-            notes, sockets = self._clients.page(message["take"])
-            if not child.tell({"clients": notes}, *sockets):
-                child.tell({"clients": []})  # the rest of them is cut when they are released
-        elif not self._clients.obey(message, fds):
-            self._calls.obey(child.pid, message, fds)
+            child.took = True
+            left, sockets = self._held.page(message["take"])
+            if not child.tell({"left": left}, *sockets):
+                child.tell({"left": []})  # the rest is cut when it is released
+        elif "dial" in message:
+            self._relays.dial(message["dial"], fds[0])
+        else:
+            self._held.obey(message, fds)
 
-    def _is_ready(self, server: ServerProcess, status: Path) -> None:
+    def _is_ready(self, server: ServerProcess, message: Message) -> None:
         server.ready_at = time.monotonic()
-        self._status, self._serves, self._failed = status, True, 0
+        self._status, self._mark, self._serves, self._failed = Path(message["status"]), message.get("mark", ""), True, 0
         self._swaps += self._swapping
+        if not server.took:  # it has another PROTOCOL
+            self._held.release_all()
         if self._restarts or self._swaps:
             took_ms = round((server.ready_at - self._began) * 1000)
             self._say("info", "server_back", pid=server.pid, restarts=self._restarts, after_ms=took_ms)
@@ -217,7 +222,8 @@ class Supervisor:
         if self._stopping:
             return
         self._server, self._spare = self._spare or self._spawn(), None
-        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "held": self._calls.held()})
+        self._server.took = False
+        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "before": self._mark})
 
     def _swap(self) -> None:
         """The successor is warm: it takes the place of the server."""

@@ -16,13 +16,11 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ninelives.supervisor.clients import SLOT_BYTES, SLOTS
-from ninelives.supervisor.custody import ClientCustody
-from ninelives.supervisor.holder import SupervisedConnections
-from ninelives.supervisor.line import ControlLine, LineEnded
-from ninelives.supervisor.plan import VARIABLE, SupervisorPlan, command_line, ends_with_terminal
+from ninelives.supervisor import custody, holder
+from ninelives.supervisor.line import ControlLine, LineEnded, Message
+from ninelives.supervisor.plan import PROTOCOL, VARIABLE, SupervisorPlan, command_line, ends_with_terminal
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SCORE = "/proc/{}/oom_score_adj"
@@ -49,14 +47,18 @@ class Stoppable(Protocol):
 class Supervised:
     """The server's end of the control line."""
 
-    def __init__(self, line: ControlLine, listener: socket.socket, memory: int) -> None:
+    def __init__(self, line: ControlLine, listener: socket.socket, memory: int, protocol: int = PROTOCOL) -> None:
         self._line = line
         self.listener = listener
         self._memory = memory
+        self.keeps = protocol == PROTOCOL
+        """The supervisor and this server mean the same by what is held. False after some upgrades."""
         self.restarts = 0
         """How many servers of this supervisor came before."""
-        self._held: list[str] = []
-        self._left: list[tuple[dict[str, Any], int]] = []
+        self.before = ""
+        """What the last of them called itself. It has ended."""
+        self._left: list[tuple[Message, list[int]]] = []
+        """What the server before gave to the supervisor."""
 
     def wait(self) -> None:
         """A spare waits here until it is needed. Ends the process where it is not."""
@@ -67,34 +69,37 @@ class Supervised:
             os._exit(0)
         if "go" not in message:
             os._exit(0)
-        self.restarts, self._held = message["go"], message["held"]
-        self._take_clients()
+        self.restarts, self.before = message["go"], message.get("before", "")
+        if self.keeps:
+            self._take_left()
         signal.signal(signal.SIGHUP, lambda *_: None)  # it is for the supervisor, also where a terminal sends it to all
 
-    def _take_clients(self) -> None:
-        """The clients that the server before left. The supervisor keeps them too, until they are released."""
-        after = -1
+    def _take_left(self) -> None:
+        """The sockets that the server before left. The supervisor keeps them too, until they are released."""
         while True:
-            self._line.send({"take": after})
+            self._line.send({"take": len(self._left)})
             message, fds = self._line.receive()
-            notes = message["clients"]
-            self._left += zip(notes, fds, strict=True)
-            if not notes:
+            for given, count in message["left"]:
+                own, fds = fds[:count], fds[count:]
+                self._left.append((given, own))
+            if not message["left"]:
                 return
-            after = notes[-1]["client"]
 
-    def custody(self) -> ClientCustody:
+    def _named(self, name: str) -> list[tuple[Message, list[int]]]:
+        return [each for each in self._left if each[0]["held"].startswith(name)]
+
+    def custody(self) -> custody.ClientCustody:
         """Clients whose answers outlive this process, and those that the server before left. Call it once."""
-        return ClientCustody(self._line, self._memory, self._left)
+        return custody.ClientCustody(self._line, self._memory, self._named(custody.NAME))
 
-    def connections(self) -> SupervisedConnections:
-        """Connections to upstreams that outlive this process."""
-        return SupervisedConnections(self._line, self._held)
+    def connections(self) -> holder.SupervisedConnections:
+        """Connections to upstreams that outlive this process, and those that the server before left. Call it once."""
+        return holder.SupervisedConnections(self._line, self._named(holder.NAME))
 
-    def ready(self, status: Path) -> None:
-        """Say that requests are answered, and where the supervisor may say how it is."""
+    def ready(self, status: Path, mark: str) -> None:
+        """Say that requests are answered, where the supervisor may say how it is, and how this server is called."""
         with suppress(LineEnded):  # the watch ends this process
-            self._line.send({"ready": os.getpid(), "status": str(status)})
+            self._line.send({"ready": os.getpid(), "status": str(status), "mark": mark})
 
     def ask_swap(self) -> None:
         """Ask for a server with the code of now, as `ninelives restart` does. Any thread may call it."""
@@ -128,21 +133,23 @@ def inherited() -> Supervised | None:
     found = os.environ.pop(VARIABLE, "")
     if not found:
         return None
-    parent, line, listener, memory = map(int, found.split(","))
+    parent, line, listener, memory, *protocol = map(int, found.split(","))
     for fd in (line, listener, memory):
         os.set_inheritable(fd, False)
     _die_with(parent)
     _rank_below(parent)
     for number in SIGNALS:
         signal.signal(number, lambda *_: os._exit(0))
-    return Supervised(ControlLine(socket.socket(fileno=line)), socket.socket(fileno=listener), memory)
+    return Supervised(
+        ControlLine(socket.socket(fileno=line)), socket.socket(fileno=listener), memory, *(protocol or [1])
+    )
 
 
 def supervise(listener: socket.socket, *, spare: bool) -> Supervised:
     """Fork. Returns in the server only; the parent becomes its supervisor."""
     ours, theirs = ControlLine.pair()
     memory = os.memfd_create("clients")
-    os.ftruncate(memory, SLOTS * SLOT_BYTES)
+    os.ftruncate(memory, custody.SLOTS * custody.SLOT_BYTES)
     env, argv, parent = dict(os.environ), command_line(), os.getpid()
     terminal = ends_with_terminal()
     _be_killed_last()

@@ -16,9 +16,9 @@ from ninelives.http.edge.kept import (
     chunked,
     chunked_pieces,
     standing,
-    why_not,
 )
 from ninelives.supervisor.custody import LeftClient
+from ninelives.supervisor.kernel import why_not
 
 HEAD = b"HTTP/1.1 200 OK\r\ndate: then\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -45,14 +45,20 @@ class Memory:
 
     def __init__(self) -> None:
         self.words = memoryview(bytearray(64)).cast("Q")
-        self.heads: dict[int, str] = {}
+        self.heads: dict[int, bytes] = {}
         self.beats: list[int] = []
         self.released: list[int] = []
 
-    def take(self, fd: int, note: str, base: int, *, keep_alive: bool) -> int | None:
+    def word(self, slot: int) -> int:
+        return slot
+
+    def open(self, fd: int) -> int | None:
         return 3
 
-    def head(self, slot: int, head: str) -> bool:
+    def begin(self, slot: int, note: bytes, base: int, *, keep_alive: bool) -> bool:
+        return True
+
+    def head(self, slot: int, head: bytes) -> bool:
         self.heads[slot] = head
         return True
 
@@ -60,12 +66,17 @@ class Memory:
         self.beats.append(place)
         return True
 
+    def over(self, slot: int) -> None:
+        self.released.append(slot)
+
     def release(self, slot: int) -> None:
         self.released.append(slot)
 
     def left(self) -> LeftClient:
         none: Any = None
-        return LeftClient(none, 3, "", 0, True, self.heads.get(3, ""), tuple(self.beats), self.words[3])
+        return LeftClient(
+            none, 3, "", 0, True, self.heads.get(3, b"").decode("latin-1"), tuple(self.beats), self.words[3]
+        )
 
 
 def begun(frames: list[bytes], beats: set[int], takes: int = 1 << 40) -> tuple[Memory, Wire]:

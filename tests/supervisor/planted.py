@@ -29,6 +29,14 @@ def wrong_base() -> None:
     loop_state.draft_of = draft_of
 
 
+def wrong_memory() -> None:
+    """One byte of what was read before is missing."""
+    from ninelives.supervisor import holder, kernel
+
+    if not is_first():
+        holder.consumed = lambda fd: kernel.consumed(fd) - 1  # type: ignore[attr-defined]
+
+
 def asks_again() -> None:
     """What is held is not read again: the model is asked anew."""
     SupervisedConnections.held = lambda self, call: False  # type: ignore[method-assign]
@@ -41,10 +49,11 @@ def is_first() -> bool:
 
 def wrong_client_base() -> None:
     """The next server believes that one byte less was sent."""
-    from ninelives.http.edge import connection, kept
+    from ninelives.http.edge import connection
+    from ninelives.supervisor import kernel
 
     if not is_first():
-        connection.written = lambda fd: kept.written(fd) - 1  # type: ignore[attr-defined]
+        connection.written = lambda fd: kernel.written(fd) - 1  # type: ignore[attr-defined]
 
 
 class Altered:
@@ -104,19 +113,27 @@ def double_adoption() -> None:
 
 def no_tcp_info() -> None:
     """The kernel does not say how much was sent."""
-    from ninelives.http.edge import kept
+    from ninelives.supervisor import kernel
 
-    kept._INFO_BYTES = 8
+    kernel._INFO_BYTES = 8
 
 
-CALL_BUGS = {"wrong_base": wrong_base, "asks_again": asks_again}
+def other_protocol() -> None:
+    """The next server is of a version that means something else by what the supervisor holds."""
+    from ninelives.supervisor import supervised
+
+    if not is_first():
+        supervised.PROTOCOL = 99
+
+
+CALL_BUGS = {"wrong_base": wrong_base, "wrong_memory": wrong_memory, "asks_again": asks_again}
 CLIENT_BUGS = {
     "wrong_client_base": wrong_client_base,
     "wrong_version": wrong_version,
     "lost_end": lost_end,
     "double_adoption": double_adoption,
 }
-BUGS = {**CALL_BUGS, **CLIENT_BUGS, "no_tcp_info": no_tcp_info}
+BUGS = {**CALL_BUGS, **CLIENT_BUGS, "no_tcp_info": no_tcp_info, "other_protocol": other_protocol}
 
 if __name__ == "__main__":
     BUGS[sys.argv.pop(1)]()

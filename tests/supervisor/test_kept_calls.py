@@ -3,14 +3,19 @@ and the message goes on. The model is asked once, and no text is dropped, repeat
 
 from __future__ import annotations
 
+import asyncio
 import random
+import ssl
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from ninelives.supervisor.calls import Calls, Relay
 from tests.story.server import Server, Upstream, start_supervised, start_upstream, wait_until
+from tests.story.test_tls import certificate
 from tests.supervisor.test_supervisor import has_spare, kill_server
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -67,35 +72,6 @@ def wait_for_deltas(server: Server, response: str, count: int) -> None:
         if seen >= count:
             break
     stream.leave()
-
-
-def test_a_request_goes_out_after_its_call_was_named() -> None:
-    """The name comes on the control line, the request on a socket of its own. Where the line was read later, the head
-    of the answer was not kept."""
-    told: list[object] = []
-
-    class Wire:
-        def write(self, data: bytes) -> None:
-            told.append(data)
-
-    def listen() -> None:
-        calls.obey(1, {"begin": 7, "call": "run:0", "size": 4}, [])
-        told.append(relay.call)
-
-    calls = Calls(listen)
-    relay = calls.relays[1, 7] = Relay(calls, (1, 7))
-    relay.upstream = Wire()  # type: ignore[assignment]
-    relay.asked(b"POST")
-    assert told == ["run:0", b"POST"] and calls.held() == ["run:0"]
-
-
-def test_a_call_whose_request_did_not_come_as_a_whole_is_not_held() -> None:
-    """It was not asked: the next server asks, and does not wait for an answer that never comes."""
-    calls = Calls(lambda: None)
-    relay = calls.relays[1, 7] = Relay(calls, (1, 7))
-    calls.obey(1, {"begin": 7, "call": "run:0", "size": 9}, [])
-    relay.asked(b"POST")
-    assert calls.held() == [] and not calls.relays
 
 
 @pytest.mark.parametrize("kills", [1, 2])
@@ -164,6 +140,70 @@ def test_a_cancelled_run_ends_its_call_at_the_upstream(server: Server, upstream:
     before = upstream.stats()["closed_early"]
     assert server.client.post(f"/v1/responses/{response}/cancel").status == 200
     wait_until(lambda: upstream.stats()["closed_early"] > before, "the upstream to see the end")
+
+
+@contextmanager
+def encrypted(upstream: Upstream, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The upstream behind TLS: its URL, and the certificate to trust."""
+    cert, key = certificate(folder, "upstream")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    loop = asyncio.new_event_loop()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.close()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = int(upstream.url.rpartition(":")[2].partition("/")[0])
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pipe(reader, back), pipe(there, writer))
+
+    async def close() -> None:
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    server = loop.run_until_complete(asyncio.start_server(accepted, "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", cert
+    finally:
+        asyncio.run_coroutine_threadsafe(close(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_a_message_over_tls_goes_on_after_kills_and_a_cancel_ends_its_call(tmp_path: Path, upstream: Upstream) -> None:
+    """The keys of the connection live in the supervisor."""
+    with encrypted(upstream, tmp_path) as (url, cert):
+        made = start_supervised(tmp_path, url, NINELIVES_SERVER_KEEP_CALLS="true", SSL_CERT_FILE=str(cert))
+        try:
+            wait_until(lambda: has_spare(made), "a spare", 60)
+            response = begun(made, "kept-tls [[reason=5]] [[tokens=150 pace=0.02]]")
+            for number in range(2):
+                wait_for_deltas(made, response, 10 + 20 * number)
+                kill_server(made)
+            shown = ended(made, response)
+            assert shown["status"] == "completed", (shown, made.log()[-2000:])
+            assert len(deltas(events(made, response)).split()) == 150
+            assert len(upstream.asked("kept-tls")) == 1
+            before = upstream.stats()["closed_early"]
+            response = begun(made, "kept-tls-cancel [[tokens=4000 pace=0.02]]")
+            wait_for_deltas(made, response, 5)
+            assert made.client.post(f"/v1/responses/{response}/cancel").status == 200
+            wait_until(lambda: upstream.stats()["closed_early"] > before, "the upstream to see the end")
+        finally:
+            assert made.stop() == 0, made.log()
 
 
 def test_where_the_supervisor_died_too_the_message_is_asked_for_again(

@@ -3,12 +3,14 @@ and the same HTTP response goes on."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests import pg
 from tests.story.server import KEY, Server, Upstream, signal_process, start_supervised, start_upstream, wait_until
 from tests.supervisor.test_supervisor import children, command, has_spare, kill_server, server_pid
 
@@ -197,6 +200,41 @@ def test_restart_under_streams_and_waiting_posts_cuts_none(server: Server, upstr
 
 
 @pytest.mark.long
+def test_on_postgresql_a_stream_and_a_waiting_post_go_on_after_a_kill_and_a_restart(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    """The next server takes over from the one before at once: it does not wait for the end of its lease."""
+    url = asyncio.run(pg.server().database())
+    shared = start_supervised(tmp_path, upstream.url, **SETTINGS, NINELIVES_STORE_URL=url)
+    try:
+        wait_until(lambda: has_spare(shared), "a spare", 60)
+        stream = Caller(shared, "/v1/chat/completions", chat("shared-stream.", 300, store=True))
+        unstored = Caller(shared, "/v1/chat/completions", chat("shared-unstored.", 300))
+        waiting = Caller(shared, "/v1/chat/completions", chat("shared-wait.", 300, stream=False))
+        for caller in (stream, unstored):
+            caller.sees(b"tok9 ")
+        began = time.monotonic()
+        kill_server(shared)
+        seen = len(stream.seen)
+        wait_until(lambda: len(stream.seen) > seen, "the stream to go on", 60)
+        assert time.monotonic() - began < 5, "it waited for the lease"
+        wait_until(lambda: has_spare(shared), "a spare", 60)
+        said = command(shared, "restart")
+        assert said.returncode == 0, said.stderr
+        bodies = [caller.whole() for caller in (stream, unstored)]
+        waiting.sees(b"tok299 ")
+        assert [text_of(body) for body in bodies] == [words(300)] * 2
+        found = re.search(rb"chatcmpl-[0-9a-f]+", bodies[0])
+        assert found is not None
+        assert bodies[0] == replay(shared, f"/v1/chat/completions/{found[0].decode()}?stream=true")
+        assert [len(upstream.asked(f"shared-{name}.")) for name in ("stream", "unstored", "wait")] == [1, 1, 1]
+        for caller in (stream, unstored, waiting):
+            caller.leave()
+    finally:
+        assert shared.stop() == 0, shared.log()
+
+
+@pytest.mark.long
 def test_the_server_says_where_it_cannot_keep_clients(tmp_path: Path, upstream: Upstream) -> None:
     bug = start_supervised(tmp_path, upstream.url, "no_tcp_info", **SETTINGS)
     try:
@@ -208,6 +246,23 @@ def test_the_server_says_where_it_cannot_keep_clients(tmp_path: Path, upstream: 
         caller.leave()
     finally:
         assert bug.stop() == 0
+
+
+def test_a_server_that_differs_from_its_supervisor_keeps_nothing_and_serves(tmp_path: Path, upstream: Upstream) -> None:
+    """After an upgrade that changes what the two say to each other. Who was kept is cut, and does not wait for ever."""
+    differs = start_supervised(tmp_path, upstream.url, "other_protocol", **SETTINGS)
+    try:
+        caller = Caller(differs, "/v1/chat/completions", chat("differs.", 3000))
+        caller.sees(b"tok5 ")
+        kill_server(differs)
+        assert caller.ended.wait(30)
+        caller.leave()
+        assert "supervisor_differs" in differs.log()
+        caller = Caller(differs, "/v1/chat/completions", chat("differs-after.", 5))
+        assert text_of(caller.whole()) == words(5)
+        caller.leave()
+    finally:
+        assert differs.stop() == 0
 
 
 @pytest.mark.long

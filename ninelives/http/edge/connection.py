@@ -40,10 +40,10 @@ from ninelives.http.edge.kept import (
     KeptTransport,
     can_write,
     standing,
-    written,
 )
 from ninelives.http.edge.starting import StartingApp
 from ninelives.supervisor.custody import LeftClient
+from ninelives.supervisor.kernel import written
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
@@ -116,8 +116,10 @@ class ClientConnection(HttpToolsProtocol):
         self._upgraded = False
         self._dry = 0
         """Bytes since the last head or piece of a body."""
+        self._slot: int | None = None
+        """Where this client is kept: its slot."""
         self._kept: KeptTransport | None = None
-        """Where this client is kept: the way of its answer."""
+        """The way of an answer to a client that is kept."""
 
     # For the event loop
 
@@ -163,6 +165,7 @@ class ClientConnection(HttpToolsProtocol):
         self._set_timer(None)
         self.server_state.idle.pop(self, None)
         self._release()
+        self._give_up_slot()
         super().connection_lost(exc)
         watchers, self._watchers = self._watchers, []
         for on_disconnect in watchers:
@@ -209,6 +212,7 @@ class ClientConnection(HttpToolsProtocol):
         """See uvicorn. Another protocol takes over."""
         self._set_timer(None)
         self._upgraded = True
+        self._give_up_slot()
         self.server_state.idle.pop(self, None)
         super().handle_websocket_upgrade(*args)
 
@@ -258,7 +262,7 @@ class ClientConnection(HttpToolsProtocol):
 
     # Clients that are kept
 
-    def _keep(self, custody: Custody, cycle_of: Callable[[], Any], note: str) -> bool:
+    def _keep(self, custody: Custody, cycle_of: Callable[[], Any], note: bytes) -> bool:
         """Keep this client until it has its answer: an extension of the ASGI scope. Call it before the head is sent.
         `note` is for the process that goes on. False: a crash cuts this client."""
         cycle: Any = cycle_of()
@@ -271,14 +275,16 @@ class ClientConnection(HttpToolsProtocol):
         if transport.is_closing() or transport.get_write_buffer_size() or cycle.scope["http_version"] != "1.1":
             return False
         self._release()
+        if self._slot is None:
+            self._slot = custody.open(sock.fileno())
         try:
-            slot = custody.take(sock.fileno(), note, written(sock.fileno()), keep_alive=cycle.keep_alive)
+            base = written(sock.fileno())
         except OSError:  # the client is gone
             return False
-        if slot is None:
+        if self._slot is None or not custody.begin(self._slot, note, base, keep_alive=cycle.keep_alive):
             return False
         held_back: Any = cycle.transport  # HeadFirst
-        self._kept = held_back.transport = KeptTransport(held_back.transport, custody, slot)
+        self._kept = held_back.transport = KeptTransport(held_back.transport, custody, self._slot)
         extensions: Any = cycle.scope["extensions"]
         extensions["ninelives.kept"] = KeptStream(cycle_of, self._kept)
         return True
@@ -287,6 +293,11 @@ class ClientConnection(HttpToolsProtocol):
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.release()
+
+    def _give_up_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None and self.custody is not None:
+            self.custody.release(slot)
 
     def _release_when_sent(self, kept: KeptTransport) -> None:
         if self._kept is not kept or self.transport.is_closing():  # connection_lost releases it
@@ -299,6 +310,7 @@ class ClientConnection(HttpToolsProtocol):
     def resume(self, left: LeftClient, app: ASGIApp) -> None:
         """Go on with the answer of a client that an earlier process left. `app` gets its note, and how it was left."""
         assert self.custody is not None
+        self._slot = left.slot
         self._set_timer(None)
         self.server_state.idle.pop(self, None)
         try:

@@ -13,9 +13,6 @@ written anew if the kernel took nothing of it."""
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
@@ -29,11 +26,6 @@ PIECE = 64 * 1024
 """The longest piece of a body that goes into one write (R13)."""
 FRAME_END = b"\n\n"
 KEEPALIVE = b": keepalive\n\n"
-_ACKED = struct.Struct("=Q")
-_ACKED_AT = 120
-"""Where struct tcp_info has tcpi_bytes_acked."""
-_INFO_BYTES = 136
-_SIOCOUTQ = 0x5411
 _SUM_BITS = 32
 _STREAM = 1 << 63
 """Set in the word of a stream."""
@@ -69,9 +61,9 @@ class KeptRequest(Struct, frozen=True, array_like=True):
         """The note of a client."""
         return msgspec.json.decode(note, type=cls)
 
-    def note(self) -> str:
+    def note(self) -> bytes:
         """As a note."""
-        return msgspec.json.encode(self).decode()
+        return msgspec.json.encode(self)
 
 
 class Custody(Protocol):
@@ -79,54 +71,28 @@ class Custody(Protocol):
 
     @property
     def words(self) -> memoryview:
-        """What was handed to each socket, by slot."""
+        """What was handed to each socket, at word(slot)."""
 
-    def take(self, fd: int, note: str, base: int, *, keep_alive: bool) -> int | None:
-        """Keep a client from now on. Returns its slot."""
+    def word(self, slot: int) -> int:
+        """Where `words` has that of a slot."""
 
-    def head(self, slot: int, head: str) -> bool:
-        """The answer begins with this head."""
+    def open(self, fd: int) -> int | None:
+        """Keep the socket of a client to the end of its connection. Returns its slot."""
+
+    def begin(self, slot: int, note: bytes, base: int, *, keep_alive: bool) -> bool:
+        """An answer begins, of which nothing was written. False: it cannot be kept."""
+
+    def head(self, slot: int, head: bytes) -> bool:
+        """The answer begins with this head. False: it cannot be kept."""
 
     def beat(self, slot: int, place: int) -> bool:
-        """A keepalive is written next, after `place` bytes of the answer. False: not now."""
+        """A keepalive is written next, after `place` bytes of the answer. False: it cannot be kept any more."""
+
+    def over(self, slot: int) -> None:
+        """The client has all of its answer, or cannot be kept any more."""
 
     def release(self, slot: int) -> None:
-        """The client has all of its answer, or is gone."""
-
-
-def written(fd: int) -> int:
-    """How many bytes the kernel has taken for a TCP connection. Raises OSError."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
-    try:
-        while True:
-            before = _acked(sock)
-            waiting = int.from_bytes(fcntl.ioctl(fd, _SIOCOUTQ, bytes(4)), "little")
-            if _acked(sock) == before:  # else an acknowledgement came in between
-                return before + waiting
-    finally:
-        sock.detach()
-
-
-def _acked(sock: socket.socket) -> int:
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    return int(_ACKED.unpack_from(info, _ACKED_AT)[0])
-
-
-def why_not() -> str:
-    """Why clients cannot be kept on this machine; empty where they can. Asks the kernel about a connection."""
-    try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname()) as one,
-            server.accept()[0] as other,
-        ):
-            base = written(one.fileno())
-            one.sendall(bytes(1000))
-            other.recv(10, socket.MSG_WAITALL)
-            found = written(one.fileno()) - base
-    except (OSError, struct.error, AttributeError) as error:
-        return f"the kernel does not say how much of an answer was sent: {error}"
-    return "" if found == 1000 else f"the kernel says that {found} bytes were sent, of 1000"
+        """The connection is closed."""
 
 
 def chunked(data: bytes) -> bytes:
@@ -143,23 +109,35 @@ def chunked(data: bytes) -> bytes:
 KEEPALIVE_CHUNK = chunked(KEEPALIVE)
 
 
-def chunked_pieces(data: bytes) -> Iterator[bytes]:
-    """The same in pieces, each at most about PIECE bytes."""
+def spans(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where to divide frames: start and end of whole frames, each time at most PIECE bytes, or of one longer frame."""
     start = 0
     while len(data) - start > PIECE:
         last = data.rfind(FRAME_END, start, start + PIECE)
-        if last >= 0:
-            stop = last + len(FRAME_END)
-            yield chunked(data[start:stop])
-        else:  # a frame that is longer than a piece
-            last = data.find(FRAME_END, start + PIECE - 1)
-            stop = last + len(FRAME_END) if last >= 0 else len(data)
-            yield b"%x\r\n" % (stop - start)
-            yield from (data[place : min(place + PIECE, stop)] for place in range(start, stop, PIECE))
-            yield b"\r\n"
+        if last < 0:
+            last = data.find(FRAME_END, start + PIECE - len(FRAME_END) + 1)
+        stop = last + len(FRAME_END) if last >= 0 else len(data)
+        yield start, stop
         start = stop
     if start < len(data):
-        yield chunked(data[start:])
+        yield start, len(data)
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    """Split into pieces of whole frames, each at most PIECE bytes. Only a frame that is longer is split (G6)."""
+    for start, stop in spans(data):
+        yield from (data[place : min(place + PIECE, stop)] for place in range(start, stop, PIECE))
+
+
+def chunked_pieces(data: bytes) -> Iterator[bytes]:
+    """The same as HTTP chunks, one for each frame."""
+    for start, stop in spans(data):
+        if stop - start <= PIECE:
+            yield chunked(data[start:stop])
+        else:
+            yield b"%x\r\n" % (stop - start)
+            yield from pieces(data[start:stop])
+            yield b"\r\n"
 
 
 def bytes_of(word: int) -> int:
@@ -175,8 +153,10 @@ class KeptTransport:
 
     def __init__(self, transport: Any, custody: Custody, slot: int) -> None:
         self.transport = transport
+        self.is_closing: Callable[[], bool] = transport.is_closing  # asked before each write: faster than __getattr__
         self._custody = custody
         self._slot: int | None = slot
+        self._words, self._word = custody.words, custody.word(slot)
         self._total = 0
         self._ahead = 0
         """The length of a head that waits for the first piece (HeadFirst in connection.py)."""
@@ -200,7 +180,7 @@ class KeptTransport:
     def begin(self, head: bytes) -> None:
         """The head of the answer, before it is written."""
         self._ahead = len(head)
-        if self._streams and self._slot is not None and not self._custody.head(self._slot, head.decode("latin-1")):
+        if self._streams and self._slot is not None and not self._custody.head(self._slot, head):
             self.release()
 
     def write(self, data: bytes) -> None:
@@ -219,13 +199,14 @@ class KeptTransport:
                 self.release()
             else:
                 kind = _STREAM if self._streams else 0
-                self._custody.words[self._slot] = kind | self._total << _SUM_BITS | self._sum
+                self._words[self._word] = kind | self._total << _SUM_BITS | self._sum
         self.transport.write(data)
 
     def beat(self, write: Callable[[bytes], None]) -> None:
         """Write a keepalive by `write`, which leads here."""
-        if self._slot is None or self._custody.beat(self._slot, self._total + self._ahead):
-            write(KEEPALIVE_CHUNK)
+        if self._slot is not None and not self._custody.beat(self._slot, self._total + self._ahead):
+            self.release()
+        write(KEEPALIVE_CHUNK)
 
     def end(self) -> None:
         """The answer is complete."""
@@ -242,7 +223,7 @@ class KeptTransport:
         """The client has all of it, or cannot be kept any more."""
         if self._slot is not None:
             slot, self._slot = self._slot, None
-            self._custody.release(slot)
+            self._custody.over(slot)
             if self._answer and not self.transport.is_closing():
                 self.end()
 
@@ -371,8 +352,8 @@ class KeptStream:
         cycle.transport.write(chunked(data))
         return True
 
-    async def send(self, data: bytes) -> None:
-        """Write frames when the socket takes them."""
+    async def send(self, data: bytes, *, last: bool = False) -> None:
+        """Write frames when the socket takes them. `last`: nothing follows."""
         cycle = self._cycle_of()
         for piece in chunked_pieces(data):
             if cycle.flow.write_paused and not cycle.disconnected:
@@ -380,8 +361,15 @@ class KeptStream:
             if cycle.disconnected or cycle.transport.is_closing():
                 return
             cycle.transport.write(piece)
+        if last:
+            await self.end()
 
-    def beat(self) -> None:
+    async def end(self) -> None:
+        """The stream is over."""
+        cycle = self._cycle_of()
+        await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def beat(self) -> None:
         """Write a keepalive."""
         cycle = self._cycle_of()
         if not cycle.disconnected and not cycle.transport.is_closing():

@@ -67,11 +67,13 @@ FORGET_AT_ONCE = 64
 
 
 class Identity(Struct, frozen=True):
-    """A process that uses the store. `holder` is unique for ever; `name` is for people."""
+    """A process that uses the store. `holder` is unique for ever; `name` is for people. `before` is the holder of the
+    process that this one succeeds; that one has ended."""
 
     holder: str
     name: str
     works: bool
+    before: str = ""
 
 
 class PostgresStore:
@@ -89,7 +91,7 @@ class PostgresStore:
         self._log = PostgresLog(connections, identity.holder, self._listener.followed)
         self._claims = PostgresClaims(connections, self._log, self._listener, identity.holder, self._lease_ms)
         self.sessions = PostgresSessions(connections)
-        self.deliveries = PostgresDeliveries(connections, identity.holder)
+        self.deliveries = PostgresDeliveries(connections, identity.holder, identity.before)
         self.conversations = PostgresConversations(connections)
         self.upkeep = PostgresUpkeep(connections, self._listener)
         self.ledger = PostgresLedger(connections)

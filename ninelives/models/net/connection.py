@@ -23,7 +23,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from msgspec import Struct
 
 from ninelives.models.chunks import UpstreamFailed, cut_error, garbage_error
-from ninelives.models.net.kept import ConnectionHolder
+from ninelives.models.net.kept import ConnectionHolder, KeptMemory, ReadMemory, SharedMemory
 
 HELD = 131_072
 """Unread bytes of a body at which reading from the socket stops."""
@@ -50,7 +50,10 @@ def _wake(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
         waiter.set_result(None) if error is None else waiter.set_exception(error)
 
 
-class UpstreamConnection(asyncio.Protocol):
+_SHARED = SharedMemory()
+
+
+class UpstreamConnection(asyncio.BufferedProtocol):
     """A connection. It carries one request at a time."""
 
     __slots__ = (
@@ -58,6 +61,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_begun",
         "_dry",
         "_lost",
+        "_memory",
         "_news",
         "_parser",
         "_paused",
@@ -71,9 +75,10 @@ class UpstreamConnection(asyncio.Protocol):
         "status",
     )
 
-    def __init__(self, lost: Callable[[UpstreamConnection], None]) -> None:
-        """`lost` is called once, when the connection has ended."""
+    def __init__(self, lost: Callable[[UpstreamConnection], None], memory: ReadMemory = _SHARED) -> None:
+        """`lost` is called once, when the connection has ended. `memory` is where its bytes are read into."""
         self._lost = lost
+        self._memory = memory
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._parser.set_dangerous_leniencies(
@@ -109,9 +114,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._asked, self.reusable = True, False
         self._transport.writelines(request)
 
-    def expect(self) -> None:
-        """An answer comes that an earlier process asked for. Call it before the connection is made."""
+    def expect(self, begun: memoryview) -> None:
+        """An answer comes that an earlier process asked for. `begun`: the bytes that it has read. Call it before the
+        connection is made."""
         self._asked = True
+        self.data_received(begun)
 
     async def head(self, limit_s: float) -> None:
         """Wait until status and headers are there. Raises UpstreamFailed, and TimeoutError after `limit_s`."""
@@ -173,8 +180,16 @@ class UpstreamConnection(asyncio.Protocol):
         """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        """See asyncio. Parses one read."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio."""
+        return self._memory.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio."""
+        self.data_received(self._memory.filled(nbytes))
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Parse one read."""
         if self._parser is None or self.failure is not None:
             return
         self._dry += len(data)
@@ -250,8 +265,9 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """See httptools. Without a request that was sent in full, no other can follow it."""
         parser, transport = self._parser, self._transport
-        if self._begun and parser is not None and transport is not None:
-            self.reusable = parser.should_keep_alive() and not transport.get_write_buffer_size()
+        if self._begun and parser is not None:
+            written = transport is not None and not transport.get_write_buffer_size()
+            self.reusable = parser.should_keep_alive() and written
             self.ended, self._asked = True, False
 
 
@@ -305,7 +321,7 @@ class Pool:
         self._connect_s = connect_s
         self._tls = ssl.create_default_context() if origin.tls and holder is None else None
         self._holder = holder
-        self._numbers: dict[UpstreamConnection, int] = {}
+        self._kept: dict[UpstreamConnection, KeptMemory] = {}
         self._open: set[UpstreamConnection] = set()
         self._idle: list[tuple[UpstreamConnection, float]] = []
         self._sweeping: asyncio.TimerHandle | None = None
@@ -316,29 +332,34 @@ class Pool:
     async def connection(self, limit_s: float) -> UpstreamConnection:
         """An idle connection, or a new one. Raises OSError (TimeoutError is one)."""
         now = asyncio.get_running_loop().time()
-        while self._idle:
-            connection, since = self._idle.pop()
+        for place in range(len(self._idle) - 1, -1, -1):
+            connection, since = self._idle[place]
+            if connection in self._kept and self._kept[connection].call:
+                continue  # its last answer is not committed yet: the next one would take its memory
+            del self._idle[place]
             if connection.reusable and now - since < KEEP_S:
                 return connection
             connection.hang_up()
         return await self._dial(min(limit_s, self._connect_s))
 
     def begin(self, connection: UpstreamConnection, call: str, size: int) -> None:
-        """The next request on the connection, of `size` bytes, is this call. Raises OSError."""
-        if self._holder is not None:
-            self._holder.begin(self._numbers[connection], call, size)
+        """The next request on the connection, of `size` bytes, is this call."""
+        if self._holder is not None and connection in self._kept:
+            self._holder.begin(self._kept[connection], call, size)
 
     async def again(self, call: str) -> UpstreamConnection:
         """A connection on which the answer of a held call comes from its beginning. Raises OSError."""
         assert self._holder is not None
-        connection = UpstreamConnection(self._lost)
-        connection.expect()
-        return await self._taken(connection, *await self._holder.again(call))
-
-    async def _taken(self, connection: UpstreamConnection, sock: socket.socket, number: int) -> UpstreamConnection:
-        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
-        self._numbers[connection] = number
+        sock, memory = self._holder.again(call)
+        connection = UpstreamConnection(self._lost, memory)
+        self._kept[connection] = memory
         self._open.add(connection)
+        connection.expect(memory.kept())
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+        except BaseException:
+            self._lost(connection)
+            raise
         return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
@@ -361,28 +382,33 @@ class Pool:
         await asyncio.sleep(0)  # the event loop closes sockets in its next turn
 
     async def _dial(self, limit_s: float) -> UpstreamConnection:
-        if self._holder is not None:
-            host, name = self.origin.host, self.origin.host.rstrip(".") if self.origin.tls else ""
-            made = await self._holder.dial(host, self.origin.port, name, limit_s)
-            return await self._taken(UpstreamConnection(self._lost), *made)
         async with asyncio.timeout(limit_s):
-            dialled = await start_connection(await self._addresses(), happy_eyeballs_delay=NEXT_ADDRESS_S)
+            dialled = await self._dialled(limit_s)
             connection = await self._greeted(dialled)
         self._open.add(connection)
         return connection
 
+    async def _dialled(self, limit_s: float) -> socket.socket:
+        if self._holder is not None and self.origin.tls:
+            return await self._holder.dial(self.origin.host, self.origin.port, self.origin.host.rstrip("."), limit_s)
+        return await start_connection(await self._addresses(), happy_eyeballs_delay=NEXT_ADDRESS_S)
+
     async def _greeted(self, dialled: socket.socket) -> UpstreamConnection:
         name = self.origin.host.rstrip(".") if self._tls is not None else None
         connect = asyncio.get_running_loop().create_connection
+        memory: KeptMemory | None = self._holder.keep(dialled) if self._holder is not None else None
+        connection = UpstreamConnection(self._lost, memory or _SHARED)
+        if memory is not None:
+            self._kept[connection] = memory
         try:
             dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return (
-                await connect(lambda: UpstreamConnection(self._lost), sock=dialled, ssl=self._tls, server_hostname=name)
-            )[1]
+            await connect(lambda: connection, sock=dialled, ssl=self._tls, server_hostname=name)
+            return connection
         except BaseException:
             # The loop owns the socket and closes it. Closing it here would leave its number registered for another.
             with suppress(OSError):
                 dialled.shutdown(socket.SHUT_RDWR)
+            self._lost(connection)
             raise
 
     async def _addresses(self) -> list[AddrInfoType]:
@@ -397,9 +423,9 @@ class Pool:
 
     def _lost(self, connection: UpstreamConnection) -> None:
         self._open.discard(connection)
-        number = self._numbers.pop(connection, None)
-        if self._holder is not None and number is not None and not connection.ended:
-            self._holder.drop(number)  # an answer that is whole stays until its message is committed
+        memory = self._kept.pop(connection, None)
+        if self._holder is not None and memory is not None:
+            self._holder.closed(memory, whole=connection.ended)  # a whole answer stays until its message is committed
 
     def _sweep(self) -> None:
         """Close connections that were idle too long."""

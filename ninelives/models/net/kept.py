@@ -1,31 +1,77 @@
-"""Connections that a supervisor holds for this process. Owns: what a pool needs of it. Refuses to know: who the
-supervisor is, and what it does with an answer."""
+"""Connections that outlive this process. Owns: what a pool needs of who holds them, and where the bytes of a connection
+are read into. Refuses to know: who holds them."""
 
 from __future__ import annotations
 
 import socket
-from typing import Protocol
+from typing import Any, Protocol
+
+READ_BYTES = 256 * 1024
+
+
+class ReadMemory(Protocol):
+    """Where the bytes of one connection are read into."""
+
+    def room(self) -> memoryview:
+        """Where the next bytes belong."""
+        ...
+
+    def filled(self, size: int) -> memoryview:
+        """So many bytes are there now. Returns them; they are valid until the next read."""
+        ...
+
+
+class KeptMemory(ReadMemory, Protocol):
+    """The same in memory that outlives this process."""
+
+    @property
+    def call(self) -> str:
+        """The call whose answer is kept, until it is settled. Empty: none."""
+        ...
+
+    def kept(self) -> memoryview:
+        """All that is kept of the answer."""
+        ...
+
+
+class SharedMemory:
+    """For all connections of a process that are not kept: one read is parsed before the next begins."""
+
+    def __init__(self) -> None:
+        self._data = memoryview(bytearray(READ_BYTES))
+
+    def room(self) -> memoryview:
+        """See ReadMemory."""
+        return self._data
+
+    def filled(self, size: int) -> memoryview:
+        """See ReadMemory."""
+        return self._data[:size]
 
 
 class ConnectionHolder(Protocol):
-    """Dials for this process, passes bytes on, and keeps the answers of calls that have a name until they are settled.
-    So an answer outlives this process."""
+    """Keeps connections, and the answers of calls that have a name until they are settled. So an answer outlives this
+    process."""
 
-    async def dial(self, host: str, port: int, tls_name: str, limit_s: float) -> tuple[socket.socket, int]:
-        """A connected socket, and the number of the connection. `tls_name` is empty without TLS. Raises OSError."""
+    async def dial(self, host: str, port: int, tls_name: str, limit_s: float) -> socket.socket:
+        """A socket that leads to a connection with TLS. Raises OSError."""
         ...
 
-    def begin(self, number: int, call: str, size: int) -> None:
-        """The next request on this connection, of `size` bytes, is this call. An empty name is not kept. Raises
-        OSError."""
+    def keep(self, sock: socket.socket) -> Any:
+        """Keep a connection from now on. Returns its KeptMemory; None where it cannot be kept."""
         ...
 
-    async def again(self, call: str) -> tuple[socket.socket, int]:
-        """A socket that gives the answer of a held call from its first byte. Raises OSError where it is gone."""
+    def begin(self, memory: Any, call: str, size: int) -> None:
+        """The next request on the connection of this memory, of `size` bytes, is this call. An empty name is not
+        kept."""
         ...
 
-    def drop(self, number: int) -> None:
-        """The connection is closed, and what was asked on it is not wanted."""
+    def again(self, call: str) -> tuple[socket.socket, Any]:
+        """The connection of a held call, and its memory. Raises OSError where it is gone."""
+        ...
+
+    def closed(self, memory: Any, *, whole: bool) -> None:
+        """The connection is closed. What was asked on it is not wanted, unless its answer is whole."""
         ...
 
     def held(self, call: str) -> bool:
