@@ -32,7 +32,7 @@ READ_BYTES = 256 * 1024
 RESIDENT_BYTES = 512 * 1024
 """What a connection keeps of its memory when an answer is over."""
 UNCLAIMED_S = 60.0
-"""How long the answer of a call waits for the run that made it."""
+"""How long the answer of a call waits for the run that made it, after a crash or once its connection is closed."""
 AGAIN_S = 0.05
 """When a release is sent again that found the line full."""
 EXITING = 4
@@ -123,22 +123,23 @@ class SupervisedConnections:
         self._left: dict[str, tuple[socket.socket, AnswerMemory]] = {}
         self._leaving = False
         first = 0
-        for given, (fd, memory) in left:
-            number = given["number"]
-            first = max(first, number)
-            self._recover(number, socket.socket(fileno=fd), memory)
+        for given, fds in left:
+            first = max(first, given["number"])
+            self._recover(given["number"], fds)
         self._numbers = count(first + 1)
         if self._left:
             asyncio.get_running_loop().call_later(UNCLAIMED_S, self.drop_left)
 
-    def _recover(self, number: int, sock: socket.socket, memory: int) -> None:
+    def _recover(self, number: int, fds: list[int]) -> None:
+        sock, memory = socket.socket(fileno=fds[0]), fds[1:]
         try:
-            found = AnswerMemory(self, number, memory, sock)
+            found = AnswerMemory(self, number, memory[0], sock)
             is_call = found.recover() and found.call not in self._left
-        except OSError:  # the connection was reset
+        except (OSError, IndexError):  # the connection was reset, or the supervisor was short of descriptors
             is_call = False
         finally:
-            os.close(memory)
+            for fd in memory:
+                os.close(fd)
         if is_call:
             self._named[found.call] = found
             self._left[found.call] = sock, found
@@ -176,7 +177,10 @@ class SupervisedConnections:
     def keep(self, sock: socket.socket) -> AnswerMemory | None:
         """Memory for the answers on a connection, which outlives this process from now on. None where it does not."""
         number = next(self._numbers)
-        memory = os.memfd_create("answers")
+        try:
+            memory = os.memfd_create("answers")
+        except OSError:
+            return None
         try:
             os.ftruncate(memory, _HEAD_BYTES + CALL_BYTES)
             made = AnswerMemory(self, number, memory, sock)
@@ -217,13 +221,21 @@ class SupervisedConnections:
     def closed(self, memory: AnswerMemory, *, whole: bool) -> None:
         """The connection is closed. An answer that is whole stays until it is settled; any other is not wanted."""
         memory.lost = True
-        if self._leaving or (whole and memory.call):
+        if self._leaving:
+            return
+        if whole and memory.call:
+            asyncio.get_running_loop().call_later(UNCLAIMED_S, self._expire, memory, memory.call)
             return
         if self._named.get(memory.call) is memory:
             del self._named[memory.call]
         memory.forget()
         _die_with_parent()
         self._release(memory.number)
+
+    def _expire(self, memory: AnswerMemory, call: str) -> None:
+        """Nobody settled a call: its run has ended in some other way."""
+        if memory.call == call:
+            self.settle(call)
 
     def leave(self) -> None:
         """A successor takes over: what is closed from now on is wanted."""
