@@ -226,8 +226,9 @@ class Foreground:
         """Go on with the answers that the server before has left."""
         from ninelives.http.app import build_resume
 
-        if custody is not None and custody.left:
+        if custody is not None and (custody.left or custody.idle):
             await serving.adopt(custody.left, build_resume(built.assembled.app, built.assembled.parts, log))
+            await serving.adopt_idle(custody.idle)
 
     def _custody(self, log: Log) -> ClientCustody | None:
         """What keeps the sockets of clients, where that is wanted and possible."""

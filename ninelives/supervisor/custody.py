@@ -4,8 +4,8 @@ says.
 
 Theory of operation. Each connection has a slot, from its first answer that is kept to its end. The supervisor gets a
 duplicate of the socket once. All else stands in the slot, in memory that outlives this process, so an answer says
-nothing to the supervisor. The next server closes a connection whose slot has no answer: a request that was read is
-lost, and its client must know that."""
+nothing to the supervisor. A connection that waits for its next request goes on too, if the kernel says that none of it
+was read. The next server closes all others: a request that was read is lost, and its client must know that."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from ninelives.supervisor.kernel import consumed
 from ninelives.supervisor.line import ControlLine, LineEnded, Message
 
 NAME = "client "
@@ -29,6 +30,9 @@ _HEAD = struct.Struct("=QIII?")
 """Follows the word of a slot: `base`, the lengths of note and head, the number of keepalives, and `keep_alive`."""
 _NOTE_LENGTH = struct.Struct("=I")
 _NOTE_LENGTH_AT = 16
+_IDLE = struct.Struct("=Q")
+_IDLE_AT = 40
+"""How much was read from the connection when its last answer was over, and 1; 0 before that."""
 _NOTE_AT, _HEAD_AT, _BEATS_AT = 64, 6 * 1024, 8 * 1024
 _BEAT = struct.Struct("=Q")
 _MOST_BEATS = (SLOT_BYTES - _BEATS_AT) // _BEAT.size
@@ -65,20 +69,26 @@ class ClientCustody:
         self._leaving = False
         used = {message["slot"] for message, _ in left}
         self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in used]
+        self.idle: list[tuple[socket.socket, int]] = []
+        """Those that wait for their next request, with their slots."""
         found = [self._left(message["slot"], socket.socket(fileno=fd)) for message, (fd,) in left]
         self.left = [client for client in found if client is not None]
+        """Those that were being answered."""
 
     def word(self, slot: int) -> int:
         """Where `words` has that of a slot."""
         return slot * _WORDS
 
     def _left(self, slot: int, sock: socket.socket) -> LeftClient | None:
-        """The answer in a slot. None where there is none: its connection is closed."""
+        """The answer in a slot. None where there is none: its connection is idle, or is closed."""
         at = slot * SLOT_BYTES
         base, note, head, beats, keep_alive = _HEAD.unpack_from(self._map, at + 8)
         if not note:
-            sock.close()
-            self.release(slot)
+            if self._is_idle(slot, sock):
+                self.idle.append((sock, slot))
+            else:
+                sock.close()
+                self.release(slot)
             return None
         return LeftClient(
             sock,
@@ -91,12 +101,20 @@ class ClientCustody:
             self.words[self.word(slot)],
         )
 
+    def _is_idle(self, slot: int, sock: socket.socket) -> bool:
+        (read,) = _IDLE.unpack_from(self._map, slot * SLOT_BYTES + _IDLE_AT)
+        try:
+            return bool(read == consumed(sock.fileno()) + 1)
+        except OSError:
+            return False
+
     def open(self, fd: int) -> int | None:
         """Give the supervisor a duplicate of a client's socket. Returns its slot; None where that cannot be done."""
         if not self._free or self._leaving:
             return None
         slot = self._free.pop()
         self.over(slot)
+        _IDLE.pack_into(self._map, slot * SLOT_BYTES + _IDLE_AT, 0)
         if not self._send(slot, {"slot": slot}, fd):
             self._free.append(slot)
             return None
@@ -110,6 +128,7 @@ class ClientCustody:
         at = slot * SLOT_BYTES
         self.words[self.word(slot)] = 0
         self._map[at + _NOTE_AT : at + _NOTE_AT + len(note)] = note
+        _IDLE.pack_into(self._map, at + _IDLE_AT, 0)
         _HEAD.pack_into(self._map, at + 8, base, 0, 0, 0, keep_alive)
         _NOTE_LENGTH.pack_into(self._map, at + _NOTE_LENGTH_AT, len(note))
         return True
@@ -138,6 +157,10 @@ class ClientCustody:
         if not self._leaving:
             _NOTE_LENGTH.pack_into(self._map, slot * SLOT_BYTES + _NOTE_LENGTH_AT, 0)
 
+    def wait(self, slot: int, read: int) -> None:
+        """The client has its answer, and may ask again. `read`: how much was read from its connection so far."""
+        _IDLE.pack_into(self._map, slot * SLOT_BYTES + _IDLE_AT, read + 1)
+
     def release(self, slot: int) -> None:
         """The connection is closed."""
         self.over(slot)
@@ -150,10 +173,10 @@ class ClientCustody:
 
     def drop(self) -> None:
         """Cut the clients that were left: this process does not answer them."""
-        for client in self.left:
-            client.sock.close()
-            self.release(client.slot)
-        self.left = []
+        for sock, slot in [*((client.sock, client.slot) for client in self.left), *self.idle]:
+            sock.close()
+            self.release(slot)
+        self.left, self.idle = [], []
 
     def leave(self) -> None:
         """A successor takes over. What this process closes from now on stays open for that one."""

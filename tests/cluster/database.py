@@ -23,9 +23,7 @@ CONNECTIONS = 120
 class Database:
     """`async with Database() as db:` serves at db.url; db.stop() and db.start() in between as often as wanted."""
 
-    def __init__(
-        self, host: str = "127.0.0.1", trusted: str = "127.0.0.0/8", connections: int = CONNECTIONS
-    ) -> None:
+    def __init__(self, host: str = "127.0.0.1", trusted: str = "127.0.0.0/8", connections: int = CONNECTIONS) -> None:
         self.host = host
         self.connections = connections
         self.port = free_port(host)

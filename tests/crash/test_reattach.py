@@ -19,6 +19,7 @@ SNAPSHOT_FRAME = (
     b'event: response.snapshot\ndata: {"type":"response.snapshot","sequence_number":7,"response":{"id":"resp_x"}}\n\n'
 )
 
+
 @pytest.mark.parametrize("book", BOOKS)
 async def test_C5_a_reattach_that_meets_the_end_begins_with_a_snapshot_all_the_same(tmp_path: Path, book: str) -> None:
     world = World(tmp_path, "memory", {"go": BOOKS[book]})

@@ -148,9 +148,7 @@ def test_a_live_reader_gets_the_replay_or_is_told_that_the_text_starts_again(ent
 
 @quick
 @given(chats, st.data())
-def test_a_replay_that_knows_the_last_attempt_gives_the_same_bytes(
-    entries: list[e.Entry], data: st.DataObject
-) -> None:
+def test_a_replay_that_knows_the_last_attempt_gives_the_same_bytes(entries: list[e.Entry], data: st.DataObject) -> None:
     last, told = entries[-1].attempt, []
     view, known = MESSAGES.view0(-1), data.draw(st.integers(0, len(entries)))
     for n, entry in enumerate(entries):

@@ -59,7 +59,7 @@ def test_a_flood_of_one_owner_does_not_double_the_wait_of_another(
         assert runs["queued"] > 100 if slots == "32" else runs["active"] > FLOOD * 0.9, runs
         busy = p95(modest, "busy")
         runs = server.health()["runs"]
-        assert (runs["queued"] if slots == "32" else runs["active"] > FLOOD * 0.9), "the flood lasted until the end"
+        assert runs["queued"] if slots == "32" else runs["active"] > FLOOD * 0.9, "the flood lasted until the end"
         print(f"p95 to the first delta: idle {idle * 1000:.0f} ms, in a flood {busy * 1000:.0f} ms, {busy / idle:.2f}x")
         assert busy <= 2 * idle
     finally:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 import anthropic
-import httpx
+import httpx2
 import openai
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ raw: dict[str, bytearray] = {}
 """The bytes of the answer of each job, as the SDK read them."""
 
 
-class Tapped(httpx.SyncByteStream):
+class Tapped(httpx2.SyncByteStream):
     """The body of an answer, with a copy."""
 
     def __init__(self, stream: Any, copy: bytearray) -> None:
@@ -37,12 +37,12 @@ class Tapped(httpx.SyncByteStream):
         self._stream.close()
 
 
-def tap(response: httpx.Response) -> None:
+def tap(response: httpx2.Response) -> None:
     response.stream = Tapped(response.stream, raw[response.request.headers["x-job"]])
 
 
-def http() -> httpx.Client:
-    return httpx.Client(event_hooks={"response": [tap]}, timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=200))
+def http() -> httpx2.Client:
+    return httpx2.Client(event_hooks={"response": [tap]}, timeout=TIMEOUT_S, limits=httpx2.Limits(max_connections=200))
 
 
 @cache

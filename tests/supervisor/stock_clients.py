@@ -25,6 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.supervisor.test_supervisor import children, server_pid, status
 
 Json = dict[str, Any]
 TOKENS = 40
-BATCH = 100
+BATCH = 50
 """Kills between two looks at what became of the answers."""
 KEEPALIVE = b": keepalive\n\n"
 CURL = ("chat", "chat-stored", "responses", "messages", "run", "wait-chat", "wait-responses")
@@ -206,7 +207,7 @@ class StockStorm:
 
     def _job(self, client: str, way: str) -> Json:
         self._count += 1
-        name = f"stock-{self._count}."
+        name = f"stock-{self._count:06d}."
         effects = self._folder / f"{name}effects"
         call = json.dumps({"command": f"echo once >> {effects}; sleep 0.3"})
         asked = f"{name} [[tools=terminal:{call}]] [[reason=6]] [[tokens={TOKENS} pace=0.02 evenly]]"
@@ -321,9 +322,7 @@ class StockStorm:
             "it was cut": seen["whole"],
             "its text is another": not seen["whole"] or self._text(job, seen) == self._script[how],
             "its bytes are not those of the replay": not seen["whole"] or self._replays(job, seen),
-            "its events are others": not seen["whole"]
-            or not self._shape[how]
-            or shape(seen["raw"]) == self._shape[how],
+            f"its events are others{self._differing(how, seen)}": not seen["whole"] or not self._differing(how, seen),
             "the model was asked again": asked == 2,
             "the tool ran twice": lines <= 1,
         }
@@ -340,6 +339,13 @@ class StockStorm:
             return text
         except (AssertionError, ValueError, LookupError) as error:
             return f"not a whole answer: {error!r}"
+
+    def _differing(self, how: tuple[str, str], seen: Json) -> str:
+        """The first event that is not that of an answer that nobody disturbed."""
+        right = self._shape[how]
+        found = shape(seen["raw"]) if right and seen["whole"] else right
+        pairs = zip_longest(found, right)
+        return next((f" ({one} in place of {other})" for one, other in pairs if one != other), "")
 
     def _replays(self, job: Json, seen: Json) -> bool:
         """Compare with a stream of the same run that nobody disturbed."""
@@ -372,15 +378,22 @@ def events(raw: bytes) -> list[Any]:
     return [json.loads(line) for line in lines if line != b"[DONE]"]
 
 
-VARIES = re.compile(rb'((?:chatcmpl|msg)[-_])[0-9a-f]+|(?<=stock-)[0-9]+|(?<="created":)[0-9]+')
+VARIES = re.compile(
+    rb'((?:chatcmpl|msg|call)[-_])[0-9a-f]+|(?<=stock-)[0-9]+|(?<="created":)[0-9]+|(?<="input_tokens":)[0-9]+'
+)
 PIECES = ("content", "reasoning_content", "text", "thinking", "partial_json")
 
 
 def shape(raw: bytes) -> list[Any]:
-    """The events of a chat or of messages without what differs between two runs: ids, times, and where a text was
-    divided into pieces."""
+    """The events of a chat or of messages without what differs between two runs: ids, times, status lines, what became
+    of a tool that a kill met, and where a text was divided into pieces."""
     merged: list[Any] = []
     for event in events(VARIES.sub(lambda found: (found[1] or b"") + b"0", without_keepalives(raw))):
+        if (
+            event.get("event", {}).get("type") == "status"
+            or event.get("content_block", {}).get("type") == "mcp_tool_result"
+        ):
+            continue
         delta = event["choices"][0]["delta"] if event.get("choices") else event.get("delta", {})
         said = {key: delta.pop(key) for key in PIECES if isinstance(delta.get(key), str)}
         if said and merged and merged[-1][0] == event and merged[-1][1].keys() == said.keys():
@@ -437,6 +450,7 @@ class Weather:
     """The ways of asking, such as curl-chat. Empty: all."""
     most_wrong: int = 20
     postgres: bool = False
+    minutes: float = 600.0
     deadline_s: float = 120.0
     """How long a client waits for the end of its answer."""
 
@@ -455,7 +469,12 @@ def storm(folder: Path, weather: Weather) -> Stock:
     made: StockStorm | None = None
     try:
         made = StockStorm(server, upstream, folder, weather)
-        while made.verdict.kills < weather.kills and len(made.verdict.wrong) < weather.most_wrong:
+        over = time.monotonic() + weather.minutes * 60
+        while (
+            made.verdict.kills < weather.kills
+            and len(made.verdict.wrong) < weather.most_wrong
+            and time.monotonic() < over
+        ):
             made.batch(weather.streams, min(BATCH, weather.kills - made.verdict.kills), chance)
             sys.stderr.write("\n".join((made.verdict.show(), *made.verdict.wrong[-3:])) + "\n")
     finally:
@@ -476,7 +495,7 @@ def main() -> None:
     options.add_argument("--node", default="", help="folder of the npm package openai")
     options.add_argument("--bug", default="")
     options.add_argument("--postgres", action="store_true", help="the store is PostgreSQL")
-    options.add_argument("--most-wrong", type=int, default=20, help="end early where so much is wrong")
+    options.add_argument("--minutes", type=float, default=600.0, help="no batch of kills begins after so long")
     options.add_argument("--only", default="", help="ways of asking, such as curl-chat,node-chat")
     options.add_argument("--log", help="where the log of the server is left")
     given = options.parse_args()
@@ -488,7 +507,14 @@ def main() -> None:
             own = Path(folder) / str(number)
             own.mkdir()
             weather = Weather(
-                each, given.seed + number, given.streams, given.node, given.bug, only, given.most_wrong, given.postgres
+                kills=each,
+                seed=given.seed + number,
+                streams=given.streams,
+                node=given.node,
+                bug=given.bug,
+                only=only,
+                postgres=given.postgres,
+                minutes=given.minutes,
             )
             storms.append(servers.submit(storm, own, weather))
         try:

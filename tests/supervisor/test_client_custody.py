@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ninelives.supervisor.custody import _MOST_BEATS, SLOT_BYTES, SLOTS, ClientCustody
-from ninelives.supervisor.kernel import tcp_pair
+from ninelives.supervisor.kernel import consumed, tcp_pair
 from tests.supervisor.test_answer_memory import Line
 
 
@@ -63,6 +63,28 @@ async def test_a_connection_without_an_answer_is_closed_by_the_next_process(line
             server.over(slot)
     assert len(line.held) == 2
     assert not custody(line, memory).left and not line.held
+
+
+async def test_a_connection_that_waits_for_its_next_request_goes_on_unless_some_of_that_was_read(
+    line: Line, memory: int
+) -> None:
+    server = custody(line, memory)
+    for read in (False, True):
+        ours, theirs = tcp_pair()
+        slot = server.open(ours.fileno())
+        assert slot is not None and server.begin(slot, b"note", 0, keep_alive=True)
+        server.over(slot)
+        server.wait(slot, consumed(ours.fileno()))
+        theirs.sendall(b"GET / HTTP/1.1\r\n")
+        if read:
+            ours.recv(4)
+        ours.close()
+        after = custody(line, memory)
+        assert (len(after.idle), bool(line.held)) == ((0, False) if read else (1, True))
+        for sock, _ in after.idle:
+            assert sock.recv(3) == b"GET"
+        after.drop()
+        theirs.close()
 
 
 async def test_a_slot_is_used_for_the_next_answer_of_its_connection_and_then_by_others(line: Line, memory: int) -> None:

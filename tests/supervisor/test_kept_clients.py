@@ -129,6 +129,17 @@ def test_a_stream_goes_on_after_kills_and_has_the_bytes_of_its_replay(server: Se
     caller.leave()
 
 
+def test_a_connection_that_waits_for_its_next_request_goes_on_after_a_kill(server: Server) -> None:
+    wait_until(lambda: has_spare(server), "a spare", 60)
+    caller = Caller(server, "/v1/chat/completions", chat("kept-idle.", 3))
+    caller.whole()
+    signal_process(server_pid(server), signal.SIGKILL)
+    caller.ask("/v1/models", None)  # while there is no server, or after
+    caller.sees(b'"object":"list"')
+    assert not caller.ended.is_set()
+    caller.leave()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 def test_a_post_that_waits_is_answered_after_a_kill(server: Server, upstream: Upstream, path: str) -> None:

@@ -30,9 +30,17 @@ def installed(folder: Path) -> Path:
     return python
 
 
-def install(python: Path, source: Path) -> None:
-    flags = ["--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", "--disable-pip-version-check"]
-    subprocess.run([python, "-m", "pip", "install", *flags, str(source)], check=True)
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def wheel(source: Path) -> Path:
+    """The package of a source."""
+    subprocess.run([sys.executable, *PIP, "wheel", str(source), "--no-deps", "-w", str(source / "dist")], check=True)
+    return next((source / "dist").glob("*.whl"))
+
+
+def install(python: Path, package: Path) -> None:
+    subprocess.run([python, *PIP, "install", "--no-deps", "--force-reinstall", str(package)], check=True)
 
 
 def checkout(ref: str, folder: Path) -> Path:
@@ -75,10 +83,9 @@ def version(server: Server) -> str:
 def upgrade(folder: Path, ref: str, streams: int, waiting: int) -> dict[str, object]:
     """Upgrade under so many streams and waiting POSTs. Returns what was seen."""
     python = installed(folder / "env")
-    install(python, label(checkout(ref, folder / "before"), OLD))
-    now = shutil.copytree(
-        ROOT, folder / "now", ignore=shutil.ignore_patterns(".*", "tests", "build", "*.egg-info", "bench-out")
-    )
+    install(python, wheel(label(checkout(ref, folder / "before"), OLD)))
+    unwanted = shutil.ignore_patterns(".*", "tests", "build", "dist", "*.egg-info", "bench-out")
+    now = wheel(shutil.copytree(ROOT, folder / "now", ignore=unwanted))
     upstream = start_upstream(folder / "upstream")
     server = serve(python, folder, upstream)
     try:

@@ -26,7 +26,7 @@ ATTACKS = [
     "<script>window.pwned=1</script>",
     "<svg/onload=window.pwned=1>",
     "[click](javascript:window.pwned=1)",
-    "![i](x\" onerror=\"window.pwned=1)",
+    '![i](x" onerror="window.pwned=1)',
     "<iframe srcdoc='<script>parent.pwned=1</script>'>",
     "</pre></textarea><style>@import 'x'</style><a href=javascript:window.pwned=1>a</a>",
     "{{constructor.constructor('window.pwned=1')()}}",

@@ -15,6 +15,7 @@ import socket
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from typing import Any
@@ -43,7 +44,7 @@ from ninelives.http.edge.kept import (
 )
 from ninelives.http.edge.starting import StartingApp
 from ninelives.supervisor.custody import LeftClient
-from ninelives.supervisor.kernel import written
+from ninelives.supervisor.kernel import consumed, written
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
@@ -304,13 +305,25 @@ class ClientConnection(HttpToolsProtocol):
             return
         if self.transport.get_write_buffer_size() == 0:
             self._release()
+            self._note_waiting()
         else:
             self.loop.call_later(SENT_S, self._release_when_sent, kept)
+
+    def _note_waiting(self) -> None:
+        """The connection waits for its next request. Where that has begun to come, a crash loses it."""
+        sock = self.transport.get_extra_info("socket")
+        if self.custody is None or self._slot is None or self._head_begun or self.pipeline or sock is None:
+            return
+        with suppress(OSError):  # the client is gone
+            self.custody.wait(self._slot, consumed(sock.fileno()))
+
+    def adopt(self, slot: int) -> None:
+        """Go on with a connection of an earlier process, from its slot. Call it before the connection is made."""
+        self._slot = slot
 
     def resume(self, left: LeftClient, app: ASGIApp) -> None:
         """Go on with the answer of a client that an earlier process left. `app` gets its note, and how it was left."""
         assert self.custody is not None
-        self._slot = left.slot
         self._set_timer(None)
         self.server_state.idle.pop(self, None)
         try:

@@ -91,6 +91,9 @@ class Custody(Protocol):
     def over(self, slot: int) -> None:
         """The client has all of its answer, or cannot be kept any more."""
 
+    def wait(self, slot: int, read: int) -> None:
+        """The client has its answer, and may ask again. `read`: how much was read from its connection so far."""
+
     def release(self, slot: int) -> None:
         """The connection is closed."""
 

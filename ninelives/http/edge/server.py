@@ -194,11 +194,19 @@ class Serving:
 
     async def adopt(self, clients: Iterable[LeftClient], app: ASGIApp) -> None:
         """Go on with the answers of clients that an earlier process left. `app` answers them."""
-        loop, config, state = asyncio.get_running_loop(), self._server.config, self._server.server_state
         for left in clients:
-            made = self._connection(config=config, server_state=state, app_state={})
-            await loop.connect_accepted_socket(partial(_same, made), left.sock)
-            made.resume(left, app)
+            (await self._adopted(left.sock, left.slot)).resume(left, app)
+
+    async def adopt_idle(self, clients: Iterable[tuple[socket.socket, int]]) -> None:
+        """The same for connections that wait for their next request, with their slots."""
+        for sock, slot in clients:
+            await self._adopted(sock, slot)
+
+    async def _adopted(self, sock: socket.socket, slot: int) -> ClientConnection:
+        made = self._connection(config=self._server.config, server_state=self._server.server_state, app_state={})
+        made.adopt(slot)
+        await asyncio.get_running_loop().connect_accepted_socket(partial(_same, made), sock)
+        return made
 
     def _give_notice(self) -> None:
         """Say to balancers that this server stops. Each response closes its connection, so that their pools of open
