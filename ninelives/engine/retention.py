@@ -68,6 +68,8 @@ class Retainer:
                 await round()
             except StoreUnavailable as error:
                 self._log.warning("retention_failed", reason=str(error))
+            except Exception as error:  # the edge of a task that must not end: files of tools may be anything
+                self._log.error("retention_failed", error=repr(error))
 
     async def round(self) -> int:
         """One round of retention; how many runs went."""

@@ -101,14 +101,20 @@ def _outputs(workspace: Path) -> list[Holding]:
     try:
         with os.scandir(fd) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
                     seen = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(seen.st_mode) and entry.name.endswith(".txt") and len(found) < MOST_OUTPUTS:
+                    ours = stat.S_ISREG(seen.st_mode) and entry.name.endswith(".txt") and _is_text(entry.name)
+                    if ours and len(found) < MOST_OUTPUTS:
                         name = f"{workspace.name}/{entry.name}"
                         found.append(Holding("output", owner, name, seen.st_blocks * 512, int(seen.st_mtime * 1000)))
     finally:
         os.close(fd)
     return found
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is UTF-8: all names that the server gives are. Others cannot be told to a store."""
+    return name.encode("utf-8", "surrogateescape") == name.encode("utf-8", "replace")
 
 
 def _delete(root: Path, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,6 +78,24 @@ async def test_b6_where_the_store_is_away_nothing_is_forgotten_yet() -> None:
     with pytest.raises(StoreUnavailable):
         await desk.retainer.forget()
     assert desk.gone == []
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), ValueError("a name of a file")], ids=repr)
+async def test_a_round_that_fails_is_told_and_the_next_one_comes(error: Exception) -> None:
+    """It ended the server: a command had given a file a name that is not UTF-8."""
+    desk, rounds = Desk(), asyncio.Event()
+    fails = [error]
+
+    async def fail_once() -> int:
+        if fails:
+            raise fails.pop()
+        rounds.set()
+        return 0
+
+    task = asyncio.create_task(desk.retainer._rounds(0.001, fail_once))
+    await asyncio.wait_for(rounds.wait(), 60)
+    task.cancel()
+    assert desk.errors == ["retention_failed"]
 
 
 # Standing permissions are never evicted, so a new one may be refused

@@ -67,6 +67,21 @@ def test_p20_long_outputs_are_bounded_in_bytes_and_the_oldest_go(server: Server)
     wait_until(lambda: 0 < bytes_kept() <= BOUND, "old outputs are deleted", 60.0)
 
 
+def test_p20_whatever_a_command_names_its_files_the_rounds_go_on(server: Server) -> None:
+    """A name that is not UTF-8 ended the server, and every server after it."""
+    name = ".ninelives/outputs/$(printf '\\377').txt"
+    traps = f"mkdir -p .ninelives/outputs $(printf '\\376'); echo x > {name}; mkdir .ninelives/outputs/d.txt"
+    output(server, call("terminal", command=traps))
+    for n in range(30):
+        output(server, call("terminal", command=f"echo {n}; head -c 60000 /dev/zero | tr '\\0' x"))
+
+    def bytes_kept() -> int:
+        return sum(each.stat().st_size for each in (server.data / "workspaces").glob("*/.ninelives/outputs/c*"))
+
+    wait_until(lambda: 0 < bytes_kept() <= BOUND, "old outputs are deleted", 60.0)
+    assert "retention_failed" not in server.log()
+
+
 def test_p20_a_workspace_counts_and_is_never_evicted(server: Server) -> None:
     output(server, call("terminal", command="head -c 900000 /dev/urandom > big"))
 
