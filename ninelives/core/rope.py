@@ -1,5 +1,6 @@
-"""Long texts. Owns: Rope, text that grows by pieces in constant time, while every earlier text stays valid (R9); and
-BigFrame, a frame of a stream that is encoded when it is sent (R13). Refuses to know: what is said, and who reads it.
+"""Long texts. Owns: Rope, text that grows by pieces in constant time, while every earlier text stays valid (R9);
+BigFrame, a frame of a stream that is encoded when it is sent (R13); and the rule that threads work on large pieces one
+after the other (R12). Refuses to know: what is said, and who reads it.
 
 Theory of operation. A rope is a list, the number of its pieces that count, and the rope before it. To grow appends to
 the list and makes a new rope. The old rope counts as many pieces as before, so both stay valid. Growing an old rope
@@ -7,11 +8,17 @@ again copies its list. A full list is followed by a new one, because appending t
 Linked cells (rest, piece) would do the same, but with one more object per piece for the garbage collector.
 
 A message of some megabytes is in four frames of a response. A reader holds one of them at a time, and readers of the
-same run share it."""
+same run share it.
+
+A call into C over ten megabytes keeps Python's interpreter for some 10 ms, and those who wait get it in no order. So
+the event loop may wait for a call of each thread that has such work: 76 ms with four of them. With turns it is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +26,22 @@ FULL = 512
 """Most pieces in a list."""
 BIG = 64 * 1024
 """Longer frames are big, in bytes or about so many characters."""
+LARGE_BYTES = 256 * 1024
+"""More is left to a thread: a shorter piece costs less than the way there and back."""
+P = ParamSpec("P")
+T = TypeVar("T")
+_turn, _free = Lock(), nullcontext()
+
+
+def turn(size: int) -> AbstractContextManager[object]:
+    """Held by a thread while it works on a piece of so many bytes. Never by the event loop."""
+    return _turn if size > LARGE_BYTES else _free
+
+
+def in_turn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do work on a large piece, in a thread."""
+    with _turn:
+        return work(*args, **kwargs)
 
 
 class Rope(Struct, frozen=True, eq=False, gc=False):

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from ninelives.core import codec
 from ninelives.core.events import Entry
-from ninelives.core.rope import BIG, BigFrame, Frame
+from ninelives.core.rope import BIG, LARGE_BYTES, BigFrame, Frame, in_turn
 from ninelives.core.state import RunState, apply
 from ninelives.core.state import start as start_state
 from ninelives.engine.base import Chunk, Projection
@@ -32,8 +32,6 @@ LONG = 256
 """Shorter runs are not kept: to fold or render them again costs less than to look after them."""
 MANY = 16
 """Fewer entries are rendered one by one: to ask whether there is a faster way costs 20 us."""
-LARGE_BYTES = 256 * 1024
-"""More is decoded in a thread."""
 STATE_BYTES = 16 * 1024 * 1024
 FRAME_BYTES = 32 * 1024 * 1024
 
@@ -272,7 +270,7 @@ async def _decoded(run: str, records: Sequence[Record]) -> list[Entry]:
     """The same as entries_of(), in a thread where it would take long: a request can have ten megabytes."""
     if sum(len(record.data) for record in records) <= LARGE_BYTES:
         return entries_of(run, records)
-    return await asyncio.to_thread(entries_of, run, records)
+    return await asyncio.to_thread(in_turn, entries_of, run, records)
 
 
 async def read_state(store: Store, owner: str, run: str) -> RunState | None:

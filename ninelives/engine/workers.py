@@ -193,6 +193,7 @@ class Worker:
             failure = error
         finally:
             self._pumping = None
+            run.halt.remove_done_callback(self._stop_pump)  # a cycle would keep the ended run in memory
         if self._stops:
             task.uncancel()
         if task.cancelling():  # somebody else wants us to end too

@@ -21,13 +21,12 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ninelives.core.errors import ClientError
+from ninelives.core.rope import LARGE_BYTES, in_turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
 MAX_VALUES = 100_000
 """How many values a body may have, where nothing else is set."""
-LARGE_BYTES = 262_144
-"""Smaller requests are handled on the loop: a thread costs more than it saves."""
 HUGE_BYTES, TRIM_S = 1_048_576, 1.0
 """After a longer request, and so many seconds of no other one, memory is given back."""
 SHORT_BYTES = 4096
@@ -79,7 +78,7 @@ class Aside:
             return work(*args, **kwargs)
         if size > HUGE_BYTES:
             self._trim_later()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(in_turn, work, *args, **kwargs))
 
     def _trim_later(self) -> None:
         if self._trims is not None:

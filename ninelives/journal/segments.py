@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ninelives.core.errors import Damaged
+from ninelives.core.rope import turn
 from ninelives.journal.values import Record
 
 SEGMENT_BYTES = 256 * 1024
@@ -54,18 +55,19 @@ def unpack(blob: bytes, crc: int, run: str) -> list[Record]:
     try:
         packed = zlib.decompress(blob)
         line, end = packed.index, len(packed)
-        while place < end:
-            begin = line(b"\n", place)
-            seq, attempt, at, written, size = numbers(b"[%b]" % packed[place:begin].replace(b" ", b","))
-            if size < 0:
-                raise ValueError(f"a record of {size} bytes")
-            begin += 1
-            place = begin + size
-            data = packed[begin:place]
-            crc = crc32(data, (crc + seq * 31 + attempt * 1_000_003 + at) & 0xFFFFFFFF)
-            if crc != written:
-                raise Damaged(f"run {run}: the checksum of entry {seq} does not hold")
-            add(Record(seq, attempt, at, data))
+        with turn(end):
+            while place < end:
+                begin = line(b"\n", place)
+                seq, attempt, at, written, size = numbers(b"[%b]" % packed[place:begin].replace(b" ", b","))
+                if size < 0:
+                    raise ValueError(f"a record of {size} bytes")
+                begin += 1
+                place = begin + size
+                data = packed[begin:place]
+                crc = crc32(data, (crc + seq * 31 + attempt * 1_000_003 + at) & 0xFFFFFFFF)
+                if crc != written:
+                    raise Damaged(f"run {run}: the checksum of entry {seq} does not hold")
+                add(Record(seq, attempt, at, data))
     except (zlib.error, ValueError, msgspec.MsgspecError) as error:
         raise Damaged(f"run {run}: a segment cannot be unpacked ({error})") from error
     return records

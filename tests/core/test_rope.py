@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninelives.core.rope import FULL, Rope, grow, join
+from ninelives.core.rope import FULL, LARGE_BYTES, Rope, grow, in_turn, join, turn
 
 
 @given(st.lists(st.tuples(st.integers(0, 1_000_000), st.text(max_size=3)), max_size=60), st.integers(0, 2 * FULL))
@@ -36,3 +39,29 @@ def test_a_long_rope_is_let_go_without_a_deep_recursion() -> None:
         rope = grow(rope, "x")
     assert len(join(rope)) == 1_000_000
     del rope
+
+
+def test_r12_threads_work_on_large_pieces_one_after_the_other() -> None:
+    begun, go = Event(), Event()
+
+    def first() -> bool:
+        begun.set()
+        return go.wait(30)
+
+    def small() -> str:
+        with turn(LARGE_BYTES):
+            return "small"
+
+    def large() -> str:
+        with turn(LARGE_BYTES + 1):
+            return "large"
+
+    with ThreadPoolExecutor(4) as pool:
+        held = pool.submit(in_turn, first)
+        assert begun.wait(30)
+        waiting = [pool.submit(in_turn, str), pool.submit(large)]
+        assert pool.submit(small).result(30) == "small"
+        assert not wait(waiting, 0.05).done
+        go.set()
+        assert held.result(30)
+        assert [each.result(30) for each in waiting] == ["", "large"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -61,6 +63,21 @@ async def test_a8_of_seven_runs_that_come_at_once_two_run_one_waits_and_four_are
             assert state is not None and state.status == "completed"
     await until(lambda: engine.stats()["queued"] == 0, "the queue is empty")
     assert isinstance(await try_to(engine, order("go")), Ticket)
+
+
+async def test_a8_what_an_ended_run_held_is_free_without_the_garbage_collector(house: AloneHouse) -> None:
+    """The collector is set to run seldom. Requests of 10 MB stood in memory until then: 300 MB after thirty."""
+    engine = await house.engine()
+    ticket = await engine.submit(order("go"))
+    await until(lambda: house.deeds, "the tool")
+    gc.disable()
+    try:
+        held = weakref.ref(engine._workers.by_run[ticket.run])
+        house.holds["1"].set()
+        assert (await engine.wait(OWNER, ticket.run)).status == "completed"  # type: ignore[union-attr]
+        await until(lambda: held() is None, "the worker and its run are gone")
+    finally:
+        gc.enable()
 
 
 async def test_a_place_that_no_run_took_is_free_again(house: AloneHouse) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from ninelives.app.descriptors import connections_within
+from ninelives.app.descriptors import MOST, connections_within, raise_limit
 from ninelives.http.edge import server
 from ninelives.http.edge.connection import LINGER_BYTES, ConnectionLimits, ConnectionState, connection_class
 
@@ -150,3 +151,14 @@ async def test_a_request_that_was_read_whole_keeps_its_connection() -> None:
 )
 def test_connections_leave_a_reserve_of_descriptors(descriptors: int, wanted: int, runs: int, most: int) -> None:
     assert connections_within(descriptors, wanted, runs) == most
+
+
+def test_a_start_raises_the_soft_limit_of_descriptors_to_the_hard_one() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    try:
+        told = raise_limit()
+        now = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert now == (told, hard) and told == min(MOST, hard if hard != resource.RLIM_INFINITY else MOST)

@@ -9,6 +9,7 @@ import apsw
 from msgspec import Struct
 
 from ninelives.core.errors import Damaged
+from ninelives.core.rope import turn
 from ninelives.journal.segments import SEGMENT_BYTES, pack, unpack
 from ninelives.journal.sqlite.rows import SQL
 from ninelives.journal.values import Record
@@ -46,7 +47,8 @@ def pack_all(records: list[Record], crc: int) -> list[Segment]:
     for place, record in enumerate(records):
         size += len(record.data)
         if size >= SEGMENT_BYTES or place == len(records) - 1:
-            blob, after = pack(records[start : place + 1], crc)
+            with turn(size):
+                blob, after = pack(records[start : place + 1], crc)
             segments.append(Segment(records[start].seq, record.seq, crc, after, blob))
             start, size, crc = place + 1, 0, after
     return segments
