@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: one-call stock-clients upgrade steers serve test check check-style check-types check-rooms check-docs compile-tests bench \
 	bench-cluster test-cluster drill sim faults clean docs sandbox test-schema chromium \
-	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-leaks test-ui test-long test-hermes \
+	test-openwebui test-clients test-lowest test-wheel test-sandbox constraints sbom test-hostile test-undone test-leaks test-ui test-long test-hermes \
 	test-agents bench-agents balancers
 
 # The server only: no development tools.
@@ -272,6 +272,10 @@ steers: $(STAMP)
 # ARGS="--report docs/hostile.md" renews the table; ARGS="logit_bias" is one row.
 test-hostile: $(STAMP)
 	$(BIN)/python -m tests.hostile $(ARGS)
+
+# Each test of an attack must fail without the lines that it depends on: about 15 min. ARGS="mcp" are those of that name.
+test-undone: $(STAMP)
+	$(BIN)/python -m tests.hostile.undone $(ARGS)
 
 # 20,000 short runs and 2,000 aborted streams against one server: what they used must come back.
 test-leaks: $(STAMP)
