@@ -269,6 +269,7 @@ class Foreground:
             idle_s=limits.idle_s,
             head_s=limits.head_s,
             head_bytes=limits.head_bytes,
+            unread_bytes=limits.unread_bytes,
         )
 
     @contextmanager

@@ -244,6 +244,7 @@ class LimitSettings(Section, frozen=True):
     idle_s: Annotated[Seconds, _doc("Silence of a new connection before its first byte; then it is closed.")] = 10.0
     head_s: Annotated[Seconds, _doc("How long the head of a request may take to arrive; then 408.")] = 20.0
     head_bytes: Annotated[HeadSize, _doc("Size of request line and headers; then 431.")] = 65_536
+    unread_bytes: Annotated[Bytes, _doc("What clients may leave unread, all together; then cut.")] = 134_217_728
     queue: Annotated[int, _doc("Runs that wait for a place; then 429 with Retry-After.", ge=0, le=10**9)] = 1024
     queue_bytes: Annotated[Bytes, _doc("Bytes of the requests that wait for a place; then 429.")] = 1_073_741_824
     queue_share: Annotated[float, _doc("What part of the queue one owner may fill.", gt=0, le=1)] = 0.75

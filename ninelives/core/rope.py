@@ -11,13 +11,14 @@ A message of some megabytes is in four frames of a response. A reader holds one 
 same run share it.
 
 A call into C over ten megabytes keeps Python's interpreter for some 10 ms, and those who wait get it in no order. So
-the event loop may wait for a call of each thread that has such work: 76 ms with four of them. With turns it is one."""
+the event loop may wait for a call of each thread that has such work: 76 ms with four of them. With turns it is one. A
+pause before a huge piece is for the loop alone: to answer one request it needs the interpreter several times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from threading import Lock
+from threading import Event, Lock
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct
@@ -28,9 +29,11 @@ BIG = 64 * 1024
 """Longer frames are big, in bytes or about so many characters."""
 LARGE_BYTES = 256 * 1024
 """More is left to a thread: a shorter piece costs less than the way there and back."""
+HUGE_BYTES = 1024 * 1024
 P = ParamSpec("P")
 T = TypeVar("T")
-_turn, _free = Lock(), nullcontext()
+PAUSE_S = 0.001
+_turn, _free, _never = Lock(), nullcontext(), Event()
 
 
 def turn(size: int) -> AbstractContextManager[object]:
@@ -38,9 +41,11 @@ def turn(size: int) -> AbstractContextManager[object]:
     return _turn if size > LARGE_BYTES else _free
 
 
-def in_turn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do work on a large piece, in a thread."""
+def alone(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do work on a large piece of about so many bytes, in a thread."""
     with _turn:
+        if size > HUGE_BYTES:
+            _never.wait(PAUSE_S)
         return work(*args, **kwargs)
 
 

@@ -23,7 +23,7 @@ from ninelives.engine.base import RETRY_S, EngineParts, ForkOrder, Order, Tasks,
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.lease import Lease
 from ninelives.engine.readers import DeliveryTracker, Readers
-from ninelives.engine.replay import entries_of
+from ninelives.engine.replay import decoded
 from ninelives.engine.retention import Retainer
 from ninelives.engine.work import WorkFinder
 from ninelives.engine.workers import Workers
@@ -216,10 +216,14 @@ class Engine:
 
     async def entries(self, owner: str, run: str, after: int = -1) -> AsyncIterator[Entry]:
         """The committed entries of a journaled run, or those after a number."""
-        while records := await self.durable.read(owner, run, after):
-            for entry in entries_of(run, records):
+        while True:
+            async with self.readers.looking(owner):
+                entries = await decoded(run, await self.durable.read(owner, run, after))
+            if not entries:
+                return
+            for entry in entries:
                 yield entry
-            after = records[-1].seq
+            after = entries[-1].seq
             await asyncio.sleep(0)
 
     async def history(self, state: RunState) -> tuple[Message, ...]:

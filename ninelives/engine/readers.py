@@ -19,6 +19,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Collection
 from functools import partial
+from weakref import WeakValueDictionary
 
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection, Tasks
@@ -30,6 +31,8 @@ from ninelives.journal.values import Gone, StoreUnavailable
 
 TELL_S = 0.02
 """How long delivered answers are gathered. A death meanwhile: the same request gets the same answer once more."""
+LOOKS = 4
+"""How many runs are read at once for one owner. Each may have megabytes."""
 LOOK_AGAIN_S = 3.0
 """Who waits for a run that is not driven here looks this often by itself: a notification may be lost."""
 
@@ -51,6 +54,7 @@ class Readers:
         self._waiting: Counter[str] = Counter()
         self._read = asyncio.Event()
         """Set while there are readers."""
+        self._looks: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def store_of(self, run: str) -> Store:
         """The store that has it."""
@@ -91,7 +95,12 @@ class Readers:
         store = self._parts.store_of(run)
         if store is self._parts.memory:
             return await read_state(store, owner, run)
-        return await read_kept(store, self.kept, owner, run)
+        async with self.looking(owner):
+            return await read_kept(store, self.kept, owner, run)
+
+    def looking(self, owner: str) -> asyncio.Semaphore:
+        """Held while a run of this owner is read from the store and decoded."""
+        return self._looks.setdefault(owner, asyncio.Semaphore(LOOKS))
 
     def count(self, run: str | None = None) -> int:
         """How many subscriptions are open, in all or of one run."""

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from ninelives.core import codec
 from ninelives.core.events import Entry
-from ninelives.core.rope import BIG, LARGE_BYTES, BigFrame, Frame, in_turn
+from ninelives.core.rope import BIG, LARGE_BYTES, BigFrame, Frame, alone
 from ninelives.core.state import RunState, apply
 from ninelives.core.state import start as start_state
 from ninelives.engine.base import Chunk, Projection
@@ -266,11 +266,12 @@ def entry_of(run: str, record: Record) -> Entry:
     return Entry(run, record.seq, record.at, record.attempt, codec.decode(record.data))
 
 
-async def _decoded(run: str, records: Sequence[Record]) -> list[Entry]:
+async def decoded(run: str, records: Sequence[Record]) -> list[Entry]:
     """The same as entries_of(), in a thread where it would take long: a request can have ten megabytes."""
-    if sum(len(record.data) for record in records) <= LARGE_BYTES:
-        return entries_of(run, records)
-    return await asyncio.to_thread(in_turn, entries_of, run, records)
+    size = sum(len(record.data) for record in records)
+    if size <= LARGE_BYTES:
+        return entries_of(run, records) if records else []
+    return await asyncio.to_thread(alone, size, entries_of, run, records)
 
 
 async def read_state(store: Store, owner: str, run: str) -> RunState | None:
@@ -280,7 +281,7 @@ async def read_state(store: Store, owner: str, run: str) -> RunState | None:
     while records := await store.read(owner, run, after):
         after = records[-1].seq
         for first in range(0, len(records), SLICE):
-            for entry in await _decoded(run, records[first : first + SLICE]):
+            for entry in await decoded(run, records[first : first + SLICE]):
                 state = start_state(entry) if state is None else apply(state, entry)
             if len(records) > SLICE:
                 await asyncio.sleep(0)

@@ -21,14 +21,14 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ninelives.core.errors import ClientError
-from ninelives.core.rope import LARGE_BYTES, in_turn
+from ninelives.core.rope import HUGE_BYTES, LARGE_BYTES, alone
 
 P = ParamSpec("P")
 T = TypeVar("T")
 MAX_VALUES = 100_000
 """How many values a body may have, where nothing else is set."""
-HUGE_BYTES, TRIM_S = 1_048_576, 1.0
-"""After a longer request, and so many seconds of no other one, memory is given back."""
+TRIM_S = 1.0
+"""After a huge request, and so many seconds of no other one, memory is given back."""
 SHORT_BYTES = 4096
 """Of a longer body, the marks are taken out first: one pass instead of four."""
 LONG_FIELDS = (
@@ -78,7 +78,7 @@ class Aside:
             return work(*args, **kwargs)
         if size > HUGE_BYTES:
             self._trim_later()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(in_turn, work, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(alone, size, work, *args, **kwargs))
 
     def _trim_later(self) -> None:
         if self._trims is not None:

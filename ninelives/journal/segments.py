@@ -16,6 +16,8 @@ from ninelives.journal.values import Record
 
 SEGMENT_BYTES = 256 * 1024
 SHORT_BYTES = 2048
+PACKED = 8
+"""About how much a segment is compressed."""
 _LINE = msgspec.json.Decoder(tuple[int, int, int, int, int])
 
 
@@ -53,7 +55,8 @@ def unpack(blob: bytes, crc: int, run: str) -> list[Record]:
     add, crc32, numbers = records.append, zlib.crc32, _LINE.decode
     place = 0
     try:
-        packed = zlib.decompress(blob)
+        with turn(len(blob) * PACKED):
+            packed = zlib.decompress(blob)
         line, end = packed.index, len(packed)
         with turn(end):
             while place < end:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from ninelives import __version__
 from ninelives.core.errors import Shortage, shortage_of
 from ninelives.core.history import Transcript
-from ninelives.core.rope import in_turn
+from ninelives.core.rope import LARGE_BYTES, alone
 from ninelives.core.spec import Message, Piece
 from ninelives.models.base import Ask, Part
 from ninelives.models.chunks import (
@@ -331,7 +331,9 @@ class OpenAIModel:
             connection = await self._answered_again(ask.call, first_by)
         else:
             large = _is_large(ask.messages)
-            body = await asyncio.to_thread(in_turn, self._body, ask, mode) if large else self._body(ask, mode)
+            body = (
+                await asyncio.to_thread(alone, LARGE_BYTES, self._body, ask, mode) if large else self._body(ask, mode)
+            )
             size = sum(len(piece) for piece in body)
             first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
             if not self._head:

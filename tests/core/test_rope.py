@@ -8,7 +8,7 @@ from threading import Event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninelives.core.rope import FULL, LARGE_BYTES, Rope, grow, in_turn, join, turn
+from ninelives.core.rope import FULL, HUGE_BYTES, LARGE_BYTES, Rope, alone, grow, join, turn
 
 
 @given(st.lists(st.tuples(st.integers(0, 1_000_000), st.text(max_size=3)), max_size=60), st.integers(0, 2 * FULL))
@@ -57,9 +57,9 @@ def test_r12_threads_work_on_large_pieces_one_after_the_other() -> None:
             return "large"
 
     with ThreadPoolExecutor(4) as pool:
-        held = pool.submit(in_turn, first)
+        held = pool.submit(alone, LARGE_BYTES, first)
         assert begun.wait(30)
-        waiting = [pool.submit(in_turn, str), pool.submit(large)]
+        waiting = [pool.submit(alone, HUGE_BYTES + 1, str), pool.submit(large)]
         assert pool.submit(small).result(30) == "small"
         assert not wait(waiting, 0.05).done
         go.set()

@@ -216,6 +216,29 @@ def silent_readers(count: int, field: Field) -> str:
         return f"a new client: {new_client(field)}"
 
 
+def silent_clients(count: int, field: Field) -> str:
+    """Clients that read nothing of an answer of 9.9 MB."""
+    if "input" not in field.notes:
+        field.notes["input"] = field.journaled("x" * MOST)
+        wait_until(lambda: field.status(field.notes["input"]) not in ("queued", "in_progress"), "the run", 120)
+    with ExitStack() as stack:
+        for _ in range(count):
+            line = stack.enter_context(connect(field, buffer=4096))
+            pour(line, [head("GET", f"{RESPONSES}/{field.notes['input']}/input_items", "\r\n")])
+        time.sleep(HOLD_S)
+        return f"a new client: {new_client(field)}"
+
+
+def page_views(field: Field) -> str:
+    """All that the web page shows of a run with 9.9 MB."""
+    if "page" not in field.notes:
+        field.notes["page"] = field.journaled("x" * MOST).removeprefix("resp_")
+        wait_until(lambda: field.status(f"resp_{field.notes['page']}") not in ("queued", "in_progress"), "the run", 120)
+    views = ("timeline", "steps/1", "conversation", "entries", "entries/0", "request/2", "as/responses", "as/messages")
+    paths = ["/api/runs?q=word", *(f"/api/runs/run_{field.notes['page']}/{view}" for view in views)]
+    return tally(Counter(str(field.server.client.get(path).status) for path in paths))
+
+
 def queued(count: int, field: Field) -> str:
     """Big bodies of stored runs that wait for a slot."""
     body = json.dumps({"model": "hermes-agent", "input": "x" * MOST, "background": True}).encode()
@@ -336,6 +359,8 @@ ROWS: tuple[Row, ...] = (
     Row("2,000 earlier messages", sent(CHAT, lambda: earlier(2_000))),
     Row("2,000 earlier messages for Anthropic", sent(MESSAGES, lambda: spliced(earlier(2_000), "max_tokens", b"9"))),
     Row("60 silent readers of a run of 4 MB", partial(silent_readers, 60)),
+    Row("40 silent clients of an answer of 9.9 MB", partial(silent_clients, 40)),
+    Row("the page's views of a run of 9.9 MB", page_views),
     Row(
         "30 stored bodies of 9.9 MB in the queue",
         partial(queued, 30),

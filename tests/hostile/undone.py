@@ -176,8 +176,8 @@ UNDONE = (
     Undone(
         "test_r12_large_pieces_of_all_requests_are_worked_on_one_after_the_other",
         "core/rope.py",
-        "    with _turn:\n        return work",
-        "    with _free:\n        return work",
+        "    with _turn:\n",
+        "    with _free:\n",
     ),
     Undone(
         "test_maps_and_lists_of_options_are_capped_with_the_field_and_the_limit",
@@ -268,6 +268,12 @@ UNDONE = (
         "core/rope.py",
         "BIG = 64 * 1024\n",
         "BIG = 1 << 60\n",
+    ),
+    Undone(
+        "test_r13_clients_that_do_not_read_their_answers_are_cut_where_too_much_is_unread",
+        "http/edge/connection.py",
+        "if self.unread() > LONG_ANSWER:",
+        "if False:",
     ),
     Undone(
         "test_half_a_character_waits_for_its_other_half_and_never_fails_a_run",

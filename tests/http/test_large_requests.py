@@ -16,7 +16,7 @@ from ninelives.app.assemble import Assembled, assemble
 from ninelives.app.settings import load
 from ninelives.core import codec
 from ninelives.core.events import RunAccepted
-from ninelives.core.rope import LARGE_BYTES, in_turn
+from ninelives.core.rope import LARGE_BYTES, alone
 from ninelives.dialects import fields
 from ninelives.dialects.chat import parse as chat_parse
 from ninelives.dialects.chat.conversation import read_messages
@@ -131,7 +131,7 @@ async def test_r12_large_pieces_of_all_requests_are_worked_on_one_after_the_othe
         begun.set()
         go.wait(60)
 
-    holder = threading.Thread(target=in_turn, args=(holding,))
+    holder = threading.Thread(target=alone, args=(LARGE_BYTES, holding))
     holder.start()
     begun.wait(60)
     asked = asyncio.create_task(post(server, "/v1/responses", {"input": TEXT, "store": True}))

@@ -105,6 +105,14 @@ async def test_a_run_is_shown_as_each_api_shows_it(world: World, api: str) -> No
     assert "Seen" in shown["text"] and not shown["cut"]
 
 
+@pytest.mark.parametrize("api", ["chat", "completions", "responses", "messages", "runs"])
+async def test_a_run_with_a_big_answer_is_shown_as_far_as_there_is_room(world: World, api: str) -> None:
+    """A big frame was 500."""
+    run = await world.ran("[[big=300000 messages=1]]")
+    shown = (await world.get(f"/api/runs/{run}/as/{api}")).json()
+    assert shown["cut"] and len(shown["text"]) == 128 * 1024
+
+
 async def test_the_list_reads_an_ended_run_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.ran("zebra [[tokens=3]]")
     await world.ran('zebra crossing [[tools=read_file:{"path":"none"}]]')

@@ -1,5 +1,6 @@
 """One connection of uvicorn, with additions. Owns: its bounds (how many connections there are, how long one may be
-silent, how long the head of a request may be and take), the end of a connection whose request was not read whole,
+silent, how long the head of a request may be and take, how much of all answers may be unread), the end of a connection
+whose request was not read whole,
 aborting a stream, calling back when the client disconnects, writing a piece of a body without a task, and sending the
 head with the first piece in one write. Refuses to know: what is requested. server.py lists the parts of uvicorn that
 this relies on.
@@ -49,6 +50,7 @@ from ninelives.supervisor.kernel import consumed, written
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
 """What a connection still takes, and drops, after an early answer."""
+LONG_ANSWER = 65_536
 SENT_S = 0.01
 """A client is released when its answer is in the socket. Where that is full, it is looked at this often."""
 
@@ -62,6 +64,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     head_s: float = 20.0
     """The longest time from the first byte of a head to its last."""
     head_bytes: int = 65_536
+    unread_bytes: int = 134_217_728
+    """What clients may leave unread of whole answers, all together. Streams have a bound of their own (R13)."""
 
 
 class ConnectionState(ServerState):
@@ -73,7 +77,26 @@ class ConnectionState(ServerState):
         """The server stops: every response closes its connection."""
         self.idle: dict[Any, None] = {}
         """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
+        self._unread: dict[Any, int] = {}
+        """Connections with a long answer that their client has not read, and how much of it there was."""
         super().__init__()
+
+    def note_unread(self, connection: Any, most: int) -> None:
+        """A connection has a long answer to send. Where clients leave more unread than `most`, connections are cut:
+        those that took nothing since the last look first, the oldest first."""
+        known = {**self._unread, connection: 0}
+        left = {each: size for each in known if (size := each.unread())}
+        order = sorted(left, key=lambda each: left[each] < known[each])  # a sort keeps the order of equals
+        total = sum(left.values())
+        while total > most and order:
+            cut = order.pop(0)
+            total -= left.pop(cut)
+            cut.transport.abort()
+        self._unread = left
+
+    def forget_unread(self, connection: Any) -> None:
+        """It is gone."""
+        self._unread.pop(connection, None)
 
     def close_longest_idle(self) -> bool:
         """Make room for another connection. False: all are in use."""
@@ -165,6 +188,7 @@ class ClientConnection(HttpToolsProtocol):
         """See asyncio.Protocol. Ends the deadline, and calls the watchers."""
         self._set_timer(None)
         self.server_state.idle.pop(self, None)
+        self.server_state.forget_unread(self)
         self._release()
         self._give_up_slot()
         super().connection_lost(exc)
@@ -205,9 +229,15 @@ class ClientConnection(HttpToolsProtocol):
         if self._kept is not None:
             self._kept.end()
             self._release_when_sent(self._kept)
+        if self.unread() > LONG_ANSWER:
+            self.server_state.note_unread(self, self.limits.unread_bytes)
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.server_state.idle[self] = None
+
+    def unread(self) -> int:
+        """Bytes that the client has not taken."""
+        return int(self.transport.get_write_buffer_size())
 
     def handle_websocket_upgrade(self, *args: Any) -> None:
         """See uvicorn. Another protocol takes over."""
@@ -404,9 +434,10 @@ class ClientConnection(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def give_way(self) -> None:
-        """Close the connection, which is idle or lingers. What is written still goes out."""
+        """Close the connection, which is idle or lingers. What is written still goes out, if that takes no time."""
         if self._left is None or self.transport.get_write_buffer_size():
             self.transport.close()
+            self.loop.call_later(LINGER_S, self.transport.abort)
         else:
             self.transport.abort()
 
@@ -432,6 +463,9 @@ class HeadFirst(Struct):
             if isinstance(self.transport, KeptTransport):
                 self.transport.begin(data)
             asyncio.get_running_loop().call_soon(self._flush)
+        elif len(data) > LONG_ANSWER:  # not to be copied
+            self._flush()
+            self.transport.write(data)
         else:
             self.head += data
             self._flush()

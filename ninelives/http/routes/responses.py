@@ -9,6 +9,8 @@ from starlette.types import ASGIApp
 
 from ninelives.core.errors import ClientError, not_found
 from ninelives.core.ids import wire_id
+from ninelives.core.rope import HUGE_BYTES
+from ninelives.core.spec import is_short
 from ninelives.core.state import RunState
 from ninelives.dialects import fields
 from ninelives.dialects.asking import Context
@@ -131,7 +133,12 @@ class ResponsesRoutes(RunRoutes):
         """GET the input."""
         row = await self.find_row(request)
         state = await self.load_state(request, row)
-        return answering.answer(query.page_of(request, body.input_items(state)), session=row.session)
+        size = 0 if is_short(state.facts.accepted.spec) else HUGE_BYTES + 1
+
+        def made() -> Response:
+            return answering.answer(query.page_of(request, body.input_items(state)), session=row.session)
+
+        return await self.parts.aside.run(size, made)
 
 
 CREATE = Operation(

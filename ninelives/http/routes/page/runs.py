@@ -15,6 +15,7 @@ from ninelives.core import events as e
 from ninelives.core.errors import ClientError, not_found
 from ninelives.core.history import text_of, turn_messages
 from ninelives.core.ids import is_shown, run_of_any
+from ninelives.core.rope import whole
 from ninelives.core.state import RunState, apply, start
 from ninelives.dialects import DIALECTS
 from ninelives.dialects.inspector import shapes
@@ -144,7 +145,8 @@ class PageRunRoutes(Routes):
             raise not_found("run", request.path_params["id"])
         messages, size = [], 0
         for message in turn_messages(state):
-            size += len(str(message))
+            content = message.get("content")
+            size += len(content) if isinstance(content, str) else len(str(message))
             if size > MOST_SAID:
                 break
             messages.append(message)
@@ -194,7 +196,8 @@ class PageRunRoutes(Routes):
             raise not_found("entry", request.path_params["seq"])
         found = records[0]
         head = {"seq": found.seq, "at": found.at / 1000, "attempt": found.attempt}
-        return answering.answer({**head, "event": msgspec.Raw(found.data)})
+        shown = {**head, "event": msgspec.Raw(found.data)}
+        return await self._parts.aside.run(len(found.data), answering.answer, shown)
 
     async def asked(self, request: Request) -> Response:
         """GET what the model was sent for the message that begins with an entry."""
@@ -237,8 +240,8 @@ class PageRunRoutes(Routes):
         view, out, size = projection.view0(-1), [], 0
         async for entry in self._engine.entries(row.owner, row.run):
             view, frames = projection.step(view, entry)
-            out += [bytes(frame) for frame in frames]
-            size += sum(map(len, frames))
+            out.append(whole(frames))
+            size += len(out[-1])
             if size > MOST_FRAMES or projection.over(view):
                 break
         text = b"".join(out)[:MOST_FRAMES].decode("utf-8", "ignore")
