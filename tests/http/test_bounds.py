@@ -44,7 +44,7 @@ async def serving(app: Any, **limits: Any) -> AsyncIterator[Connect]:
     made: dict[str, Any] = {"http": connection_class(bounds), "ws": server._websocket}
     config = uvicorn.Config(app, lifespan="off", proxy_headers=False, log_config=None, **made)
     config.load()
-    state = ConnectionState()
+    state = ConnectionState(bounds.unread_bytes)
     protocol: Any = config.http_protocol_class
     loop = asyncio.get_running_loop()
     listening = await loop.create_server(

@@ -51,6 +51,7 @@ LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
 """What a connection still takes, and drops, after an early answer."""
 LONG_ANSWER = 65_536
+UNREAD_BYTES = 134_217_728
 SENT_S = 0.01
 """A client is released when its answer is in the socket. Where that is full, it is looked at this often."""
 
@@ -64,31 +65,34 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     head_s: float = 20.0
     """The longest time from the first byte of a head to its last."""
     head_bytes: int = 65_536
-    unread_bytes: int = 134_217_728
+    unread_bytes: int = UNREAD_BYTES
     """What clients may leave unread of whole answers, all together. Streams have a bound of their own (R13)."""
 
 
 class ConnectionState(ServerState):
     """What connections share. Computes the date on demand, at most once a second, instead of by a timer."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread_bytes: int = UNREAD_BYTES) -> None:
         self._second = 0
         self.closes = False
         """The server stops: every response closes its connection."""
         self.idle: dict[Any, None] = {}
         """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
+        self._most_unread = unread_bytes
         self._unread: dict[Any, int] = {}
         """Connections with a long answer that their client has not read, and how much of it there was."""
         super().__init__()
 
-    def note_unread(self, connection: Any, most: int) -> None:
-        """A connection has a long answer to send. Where clients leave more unread than `most`, connections are cut:
-        those that took nothing since the last look first, the oldest first."""
+    def note_unread(self, connection: Any) -> None:
+        """A connection has more to send than is short. Where clients leave too much unread, connections are cut: those
+        that took nothing since the last look first, the oldest first."""
+        if connection.unread() <= LONG_ANSWER:
+            return
         known = {**self._unread, connection: 0}
         left = {each: size for each in known if (size := each.unread())}
         order = sorted(left, key=lambda each: left[each] < known[each])  # a sort keeps the order of equals
         total = sum(left.values())
-        while total > most and order:
+        while total > self._most_unread and order:
             cut = order.pop(0)
             total -= left.pop(cut)
             cut.transport.abort()
@@ -229,8 +233,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._kept is not None:
             self._kept.end()
             self._release_when_sent(self._kept)
-        if self.unread() > LONG_ANSWER:
-            self.server_state.note_unread(self, self.limits.unread_bytes)
+        self.server_state.note_unread(self)
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.server_state.idle[self] = None

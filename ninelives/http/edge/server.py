@@ -12,7 +12,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,11 @@ from ninelives.supervisor.custody import LeftClient
 #   flow.write_paused are read; disconnected and message_event are set where the connection answers by itself.
 # - uvicorn.protocols.http.httptools_impl.RequestResponseCycle: made here for an answer that another process has begun;
 #   more_body is set, run_asgi is called. on_message_begin of the protocol makes its scope.
-# - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol.
+# - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol: __init__, send and connection_lost are
+#   overridden; transport is read.
 # - The text "returned without" in the log lines for an incomplete response.
+
+FRAME_COPIES = 3
 
 
 def listen(host: str, port: int, user_timeout_s: float) -> socket.socket:
@@ -98,9 +101,35 @@ class _NoIncompleteResponses(logging.Filter):
 
 def _websocket(*args: Any, **kwargs: Any) -> Any:
     """The protocol of an upgraded connection. Imported on first use, so that the start does not wait for it (F3)."""
+    return _websocket_class()(*args, **kwargs)
+
+
+@cache
+def _websocket_class() -> type[Any]:
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    return WebSocketsSansIOProtocol(*args, **kwargs)
+    class WebsocketConnection(WebSocketsSansIOProtocol):
+        """Counts what its client has not read, as other connections do."""
+
+        def __init__(self, config: uvicorn.Config, server_state: ConnectionState, *args: Any, **kwargs: Any) -> None:
+            super().__init__(config, server_state, *args, **kwargs)
+            self._state = server_state
+
+        async def send(self, message: Any) -> None:
+            """See uvicorn."""
+            await super().send(message)
+            self._state.note_unread(self)
+
+        def unread(self) -> int:
+            """Bytes that the client has not taken, and that are kept for it: a frame, its text and what is sent."""
+            return FRAME_COPIES * int(self.transport.get_write_buffer_size())
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """See asyncio.Protocol."""
+            self._state.forget_unread(self)
+            super().connection_lost(exc)
+
+    return WebsocketConnection
 
 
 def _same(made: ClientConnection) -> ClientConnection:
@@ -110,9 +139,9 @@ def _same(made: ClientConnection) -> ClientConnection:
 class _Server(uvicorn.Server):
     server_state: ConnectionState
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, unread_bytes: int) -> None:
         super().__init__(config)
-        self.server_state = ConnectionState()
+        self.server_state = ConnectionState(unread_bytes)
         self._stopped = asyncio.Event()
 
     async def main_loop(self) -> None:
@@ -163,7 +192,7 @@ class Serving:
             ws_ping_timeout=20.0,
             ws_per_message_deflate=False,  # it costs at least 64 KiB per connection, and CPU per frame
         )
-        self._server = _Server(config)
+        self._server = _Server(config, connection.limits.unread_bytes)
         self._sock = sock
         self._notice_s: float | None = None
         self.handed_on = False
