@@ -50,7 +50,9 @@ def test_b4_in_chat_mode_each_tool_is_a_live_status_line_and_the_content_is_the_
     whole = f"Step 0: calling terminal. Step 1: calling terminal. {counted(30)}done after 2 results"
     assert squeezed(page.text()) == whole and page.cards.count() == 0
     page.picture("done")
-    assert [re.sub(r"\d+\.\d", "N", line.split(" ", 1)[1]) for line in page.status_history()[-4:]] == [
+    said = [re.sub(r"\d+\.\d", "N", line.split(" ", 1)[1]) for line in page.status_history()[1:]]
+    # the model writes its call in pieces: "Preparing" is told where they do not come at once
+    assert [line for line in said if line != "Preparing terminal"] == [
         "sleep 8; echo one",
         "sleep 8; echo one · N s",
         "sleep 8; echo two",
