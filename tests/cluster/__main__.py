@@ -83,6 +83,14 @@ def release_before(folder: Path) -> Path | None:
     log = ("git", "log", "-1", "--format=%H~1", "--", "ninelives/journal/postgres/sql/migrations")
     try:
         found = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return archived(found, folder)
+
+
+def archived(found: str, folder: Path) -> Path | None:
+    """The code of a commit; None where git does not have it."""
+    try:
         packed = subprocess.run(("git", "archive", found), cwd=ROOT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -82,12 +82,16 @@ class Bench:
         self.database: Database | None = None
         self.upstream = fleet.start("upstream", [*made.argv, "upstream", "--port", "0"], CORES)
 
-    def serve(self, name: str, store: str = "sqlite") -> Server:
-        """A server of its own data directory."""
-        argv = [sys.executable, "-m", "ninelives", "serve", "--port", "0", "--data-dir", str(self.folder / name)]
-        argv += ["--model-url", f"http://{self.upstream.address}/v1", "--model", "bench"]
-        argv += ["--store", store, "--no-supervisor"]
-        return self.fleet.start(name, argv, CORES, {"API_SERVER_KEY": KEY, "NINELIVES_SERVER_REPLICA": name})
+    def serve(self, name: str, store: str = "sqlite", code: Path | None = None) -> Server:
+        """A server of its own data directory, of this code or of another checkout."""
+        options = ["--port", "0", "--data-dir", str(self.folder / name), "--store", store]
+        options += ["--model-url", f"http://{self.upstream.address}/v1", "--model", "bench"]
+        environ = {"API_SERVER_KEY": KEY, "NINELIVES_SERVER_REPLICA": name}
+        argv = [sys.executable, "-m", "ninelives", "serve", *options, "--no-supervisor"]
+        if code is not None:  # it may be from before the supervisor
+            environ["PYTHONPATH"] = str(code)
+            argv = [sys.executable, "-P", "-m", "ninelives", "serve", *options]
+        return self.fleet.start(name, argv, CORES, environ)
 
     def ask(self, target: Target, load: loads.Load) -> list[Seen]:
         """The load, divided over the servers of the target, all at once."""
@@ -108,9 +112,9 @@ class Bench:
         """Flood and pace."""
         self.ask(target, loads.Load("warm-up", "flood", "", 12, 50))
         flood = self.ask(target, loads.flood(2 if self.quick else 6))
-        before = self._cpu_s(target)
+        before = self.cpu_s(target)
         paced = self.ask(target, loads.paced(60, 2.0 if self.quick else 5.0))
-        spent = [after - so_far for after, so_far in zip(self._cpu_s(target), before, strict=True)]
+        spent = [after - so_far for after, so_far in zip(self.cpu_s(target), before, strict=True)]
         events = max(1, sum(seen.tokens for seen in paced))
         base = (direct.p50_ms, direct.p99_ms) if direct else (0.0, 0.0)
         return Line(
@@ -124,7 +128,7 @@ class Bench:
             spent[1] / events * 1e6,
         )
 
-    def _cpu_s(self, target: Target) -> tuple[float, float]:
+    def cpu_s(self, target: Target) -> tuple[float, float]:
         """Of the servers of a target, and of the database, since their starts."""
         used = sum(cpu_s(server.pid) for server in target.servers)
         return used, cpu_s(self.database.pid) if self.database is not None else 0.0

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from ninelives.core import codec
 from ninelives.core.admission import Asked
 from ninelives.core.events import (
@@ -28,7 +30,7 @@ from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.subscription import Subscription
-from ninelives.engine.writer import Writer
+from ninelives.engine.writer import PACE, Writer
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.values import Opening, Slice, Verdict
@@ -157,6 +159,20 @@ async def test_deltas_are_flushed_when_the_time_is_over_without_any_fact() -> No
         await at.told(live, TextDelta("x"))
         await at.told(live, TextDelta("y"))
         assert at.store.appends == [1, 1]
+
+
+def test_the_wait_follows_the_time_of_a_flush_and_one_slow_flush_hardly_changes_it() -> None:
+    at = Desk(EngineLimits().linger_s)
+    assert at.writer.linger_s == at.limits.linger_s
+    for _ in range(64):
+        at.writer._note_flush(0.0015)
+    settled = at.writer.linger_s
+    assert settled == pytest.approx(PACE * 0.0015, rel=0.01)
+    at.writer._note_flush(0.5)
+    assert at.writer.linger_s < 1.3 * settled
+    for _ in range(64):
+        at.writer._note_flush(0.5)
+    assert at.writer.linger_s == at.limits.longest_linger_s
 
 
 async def test_parking_does_not_wait() -> None:
