@@ -53,7 +53,7 @@ async def test_the_rows_are_what_a_reader_expects(served: set[tuple[str, str]]) 
     }
     assert all(method in ("GET", "HEAD") for method, path in found["responses:read"] if "input_tokens" not in path)
     assert found["tools:approve"] == {("DELETE", "/v1/approvals/{id}"), ("POST", "/v1/runs/{id}/approval")}
-    assert {path.split("/")[2] for method, path in found["admin"]} == {"keys", "audit"}
+    assert {path.split("/")[2] for method, path in found["admin"]} == {"keys", "audit", "elsewhere"}
     changing = {path for method, path in found[ANY_KEY] | found[NO_KEY] if method not in ("GET", "HEAD")}
     assert changing == {"/api/markdown"}, "it renders a text, and stores nothing"
 

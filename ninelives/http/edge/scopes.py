@@ -70,7 +70,7 @@ AUDITED: Mapping[tuple[str, str], str] = {
     ("GET", "/api/audit"): "audit.read",
 }
 """What each of these routes is called in the audit log. Requests that start runs are not there: the runs are stored."""
-_ADMIN_PATHS = ("/api/keys", "/api/audit")
+_ADMIN_PATHS = ("/api/keys", "/api/audit", "/api/elsewhere")
 
 
 def scope_of(method: str, path: str) -> str | None:
