@@ -153,13 +153,14 @@ def test_every_success_of_every_route_is_as_the_document_says(server: Server, do
         ("POST", "/v1/runs/{id}/steer"),
         ("GET", "/v1/approvals"),
         ("DELETE", "/v1/approvals/{id}"),
+        ("GET", "/api/elsewhere/health"),  # needs a second server: tests/story/test_elsewhere.py
     }
     assert told - say.called - elsewhere == set(), "call the new route here too"
 
 
 def page_routes(say: Sayer, run: str) -> None:
     """What the web page and a scraper ask."""
-    for path in ("/metrics", "/api/exit", "/api/runs", "/api/runs?q=status:completed&limit=1"):
+    for path in ("/metrics", "/api/exit", "/api/elsewhere", "/api/runs", "/api/runs?q=status:completed&limit=1"):
         say("GET", path)
     timeline = say("GET", "/api/runs/{id}/timeline", id=run)
     for step in timeline["steps"]:
