@@ -81,9 +81,9 @@ def _one_line(run: Answer) -> str:
 
 
 def _named(remote: Remote, run: str | None) -> str:
-    """The run that was named, else the newest one."""
-    if run is not None:
-        return run
+    """The run that was named. `last`, and no name, mean the newest one."""
+    if run not in (None, "last"):
+        return str(run)
     newest = remote.get("/v1/runs?limit=1&output_chars=0")["data"]
     if not newest:
         raise click.ClickException("There are no runs yet.")
@@ -153,8 +153,9 @@ def _print_event(event: Answer) -> None:
 @remote_options
 @json_option
 def cancel(run: str, url: str | None, key: str | None, as_json: bool) -> None:
-    """Cancel a run."""
-    answer = Remote(url, key).get(f"/v1/runs/{run}/stop", "POST")
+    """Cancel a run. `last` is the newest one."""
+    remote = Remote(url, key)
+    answer = remote.get(f"/v1/runs/{_named(remote, run)}/stop", "POST")
     click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['status']}")
 
 
@@ -164,8 +165,9 @@ def cancel(run: str, url: str | None, key: str | None, as_json: bool) -> None:
 @remote_options
 @json_option
 def steer(run: str, text: str, url: str | None, key: str | None, as_json: bool) -> None:
-    """Write to a run while it works: the model reads TEXT before its next message."""
-    answer = Remote(url, key).get(f"/v1/runs/{run}/steer", "POST", {"input": text})
+    """Write to a run while it works: the model reads TEXT before its next message. `last` is the newest run."""
+    remote = Remote(url, key)
+    answer = remote.get(f"/v1/runs/{_named(remote, run)}/steer", "POST", {"input": text})
     click.echo(json.dumps(answer) if as_json else f"{answer['run_id']}: {answer['steer_id']} accepted")
 
 
@@ -212,6 +214,8 @@ def receipt(run: str | None, url: str | None, key: str | None, as_json: bool) ->
         echo_text(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
     for approval in answer["approvals"]:
         echo_text(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
+    for steer in answer["steers"]:
+        echo_text(f"  steer, {'read by the model' if steer['used'] else 'not read'}: {steer['text']}")
     spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
     more = " (a model call may have been cut off: the upstream counted more then)" if answer["usage_incomplete"] else ""
     about = "about " if answer["usage_estimated"] else ""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
-from shutil import copytree, which
+from shutil import copytree, rmtree, which
 
 import click
 import pytest
@@ -44,6 +44,7 @@ SAID = {
         "Both tools have finished.",
         "1 crash survived",
         "accepted",
+        "steer, read by the model: be brief",
     ],
     "docs/front-ends/terminal.md": ["completed"],
     "docs/postgres.md": ["2 processes", "Both tools have finished.", "1 crash survived"],
@@ -163,6 +164,7 @@ def worked(block: Block, reader: Reader, shell: Shell) -> str:
         try:
             return shell.run(block.text)
         finally:
+            rmtree(reader.home / ".config", ignore_errors=True)  # an import writes settings
             reader.serve()
     else:
         return shell.run(block.text)
