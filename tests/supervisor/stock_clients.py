@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -65,19 +66,23 @@ class Stock:
     """What these were told."""
     adopted: int = 0
     pauses: list[float] = field(default_factory=list)
+    met: list[float] = field(default_factory=list)
+    """How long curl got no byte around a kill. Keepalives come each 0.2 s."""
+    killed_at: list[float] = field(default_factory=list)
     back_ms: list[float] = field(default_factory=list)
     sealed: int = 0
     """Runs that were given up after five deaths without progress (R7)."""
     wrong: list[str] = field(default_factory=list)
 
     def show(self) -> str:
-        pauses, back = sorted(self.pauses) or [0.0], sorted(self.back_ms) or [0.0]
+        pauses, back, met = (sorted(each) or [0.0] for each in (self.pauses, self.back_ms, self.met))
         half, most = pauses[len(pauses) // 2], pauses[len(pauses) * 9 // 10]
         return (
             f"{self.kills} kills, {self.in_flight} of them in a stream in flight, {self.again} of a server that had "
             f"just begun; at a kill, answers were in {dict(self.moments)}; {self.adopted} went on in another process; "
             f"{self.answers.total()} answers ({dict(self.answers)}); "
             f"{self.before.total()} requests ended by a kill before their answer was in custody ({dict(self.before)}); "
+            f"{len(self.met)} pauses of curl around a kill p50 {met[len(met) // 2]:.2f} s, max {met[-1]:.2f} s; "
             f"longest pause of an answer p50 {half:.2f} s, p90 {most:.2f} s, max {pauses[-1]:.2f} s; "
             f"server back p50 {back[len(back) // 2]:.0f} ms, max {back[-1]:.0f} ms; "
             f"{self.sealed} runs given up; {len(self.wrong)} wrong"
@@ -95,11 +100,13 @@ class Worker:
     def __init__(self, words: list[str], log: Path, deadline_s: float) -> None:
         self._deadline_s = deadline_s
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("wb"), env=env, text=True, bufsize=1
-        )
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=env, text=True, bufsize=1
+            )
         self._jobs: dict[str, Future[Json]] = {}
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -120,7 +127,8 @@ class Worker:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._reading.join()
+        self._process.__exit__(None, None, None)  # it closes the pipes and waits
 
 
 class Curl:
@@ -159,17 +167,20 @@ class Curl:
         words += ["-w", "%{stderr}connections=%{num_connects} status=%{http_code}"]
         if body is not None:
             words += ["-d", body]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None and process.stderr is not None
-        data, pause, last = b"", 0.0, 0.0
-        while piece := os.read(process.stdout.fileno(), 1 << 20):
-            now = time.monotonic()
-            pause, last = max(pause, now - last if data else 0.0), now
-            data += piece
-        said = process.stderr.read().decode()
-        code = process.wait()
+        data, gaps, last = b"", [], 0.0
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stderr is not None
+            while piece := os.read(process.stdout.fileno(), 1 << 20):
+                now = time.monotonic()
+                if data:
+                    gaps.append((last, now))
+                data, last = data + piece, now
+            said = process.stderr.read().decode()
+            code = process.wait()
         error = "" if code == 0 and "connections=1 status=200" in said else f"curl {code}: {said}"
-        return {"raw": data, "error": error, "begun": bool(data), "whole": not error, "pause": pause, "path": path}
+        pause = max((end - begin for begin, end in gaps), default=0.0)
+        seen = {"raw": data, "error": error, "begun": bool(data), "whole": not error, "pause": pause}
+        return {**seen, "path": path, "gaps": gaps}
 
 
 class StockStorm:
@@ -259,6 +270,7 @@ class StockStorm:
         verdict, old = self.verdict, server_pid(self._server)
         self._count_moments()
         began = time.monotonic()
+        verdict.killed_at.append(began)
         signal_process(old, signal.SIGKILL)
         verdict.kills += 1
         if chance.random() < 0.25:  # again, while the next server starts or goes on with the answers
@@ -266,6 +278,7 @@ class StockStorm:
             for each in children(self._server.process.pid):
                 if each != old:
                     self._count_moments()
+                    verdict.killed_at.append(time.monotonic())
                     signal_process(each, signal.SIGKILL)
                     verdict.kills += 1
                     verdict.again += 1
@@ -317,6 +330,9 @@ class StockStorm:
             return
         verdict.answers[name] += 1
         verdict.pauses.append(seen["pause"])
+        if job["way"] in STREAMS:
+            at, gaps = verdict.killed_at, seen.get("gaps", ())
+            verdict.met += [end - begin for begin, end in gaps if bisect(at, begin) < bisect(at, end)]
         how = job["client"], job["way"]
         found = {
             "it was cut": seen["whole"],
