@@ -1,9 +1,10 @@
 """Programs that a page names and that are not here. Owns: a small program in the place of each, which checks what it
 was given. Refuses to know: pages.
 
-`claude`, `codex` and `caddy` make the request that the real one would make first, with the address and the key that the
-page gave them (the real clients: make test-clients). `pip` and `pipx` install nothing: the package is here. `make` and
-`python` are those of this checkout. `createdb` makes a database on the PostgreSQL of the tests."""
+`claude`, `codex`, `caddy` and `open-webui` make the request that the real one would make first, with the address and
+the key that the page gave them (the real ones: make test-clients, make test-openwebui). `pip` and `pipx` install
+nothing: the package is here. `make` and `python` are those of this checkout. `createdb` makes a database on the
+PostgreSQL of the tests."""
 
 from __future__ import annotations
 
@@ -19,6 +20,9 @@ curl -sS --fail-with-body "$ANTHROPIC_BASE_URL/v1/messages" -H "Authorization: B
 """
 CADDY = """\
 [ "$1" = reverse-proxy ] && [ "$4" = --to ] && curl -sS --fail "http://$5/health"
+"""
+OPEN_WEBUI = """\
+[ "$1" = serve ] && curl -sS --fail "$OPENAI_API_BASE_URL/models" -H "Authorization: Bearer $OPENAI_API_KEY"
 """
 PIP = """\
 [ "$1" = install ]
@@ -57,6 +61,7 @@ def put_stand_ins(folder: Path) -> None:
         "make": f'{shell}exec {which("make")} -C {ROOT} "$@"\n',
         "claude": shell + CLAUDE,
         "caddy": shell + CADDY,
+        "open-webui": shell + OPEN_WEBUI,
         "pip": shell + PIP,
         "pipx": shell + PIP,
         "codex": python + CODEX,
