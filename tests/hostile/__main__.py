@@ -8,12 +8,17 @@ import argparse
 import resource
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from tests.hostile.field import RUNS, Field, Result, Row, control
 from tests.hostile.report import line, page, verdict
 from tests.hostile.rows import ROWS
+
+RESTING = 4
+"""So many servers are at rest after their row. Idle connections to the upstream are kept for 15 s."""
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -25,18 +30,58 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return options.parse_args(argv)
 
 
-def try_row(row: Row, folder: Path, control_port: int, rounds: int) -> Result:
-    """A fresh server for each row."""
-    if prepare := getattr(row.attack, "prepare", None):
-        prepare()
-    field = Field(folder, control_port, row.settings)
-    try:
-        field.warm_up()
-        found = field.measure(row, rounds)
-        took, code = field.terminate(row)
+class Trial:
+    """One row on a server of its own. Between the two steps the server is at rest."""
+
+    def __init__(self, row: Row, folder: Path, control_port: int) -> None:
+        self.row = row
+        self._field = Field(folder, control_port, row.settings)
+        self._found: Result | None = None
+
+    def measure(self, rounds: int) -> None:
+        """Try the row."""
+        if prepare := getattr(self.row.attack, "prepare", None):
+            prepare()
+        self._field.warm_up()
+        self._found = self._field.measure(self.row, rounds)
+
+    def end(self) -> Result:
+        """What it left, and the answer to SIGTERM in the middle of it."""
+        assert self._found is not None
+        found = self._field.settled(self._found)
+        took, code = self._field.terminate(self.row)
         return replace(found, term_s=took, term_code=code)
-    finally:
-        field.close()
+
+    def close(self) -> None:
+        """End what is left."""
+        self._field.close()
+
+
+def try_rows(rows: list[Row], folder: Path, control_port: int, rounds: int) -> Iterator[Result]:
+    """The results in order. Some servers settle while the next rows are tried."""
+    resting: deque[Trial] = deque()
+    for number, row in enumerate([*rows, *[None] * RESTING]):
+        if row is not None:
+            resting.append(Trial(row, folder / str(number), control_port))
+            yield from tried(resting, lambda trial: trial.measure(rounds), resting[-1])
+        if resting and (row is None or len(resting) > RESTING):
+            trial = resting.popleft()
+            ended: list[Result] = []
+            yield from tried(resting, lambda trial, ended=ended: ended.append(trial.end()), trial)  # type: ignore[misc]
+            trial.close()
+            yield from ended
+
+
+def tried(resting: deque[Trial], step: Callable[[Trial], object], trial: Trial) -> Iterator[Result]:
+    """Take a step. A row that fails gives its result, and takes no other along."""
+    try:
+        step(trial)
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}"[:300]
+        if trial in resting:
+            resting.remove(trial)
+        trial.close()
+        yield Result(trial.row, f"failed: {words}", 0, 0, (0, 0, 0), 0, 0, RUNS)
 
 
 def main(argv: list[str]) -> int:
@@ -47,14 +92,9 @@ def main(argv: list[str]) -> int:
     chosen = [row for row in ROWS if not given.rows or any(text in row.name for text in given.rows)]
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="ninelives-hostile-") as folder, control() as port:
-        for number, row in enumerate(chosen):
-            try:
-                results.append(try_row(row, Path(folder) / str(number), port, given.rounds))
-                print(line(results[-1]), flush=True)
-            except Exception as error:  # one row must not take the others along
-                words = f"{type(error).__name__}: {error}"[:300]
-                print(f"{row.name:42} FAILED: {words}", flush=True)
-                results.append(Result(row, f"failed: {words}", 0, 0, (0, 0, 0), 0, 0, RUNS))
+        for result in try_rows(chosen, Path(folder), port, given.rounds):
+            results.append(result)
+            print(line(result), flush=True)
     print(verdict(results))
     if given.report:
         given.report.write_text(page(results, given.rounds), "utf-8")

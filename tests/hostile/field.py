@@ -109,6 +109,8 @@ class Field:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         self.notes: dict[str, Any] = {}
         """What an attack prepares once, such as the id of a run."""
+        self._base: tuple[int, int] | None = None
+        """Descriptors and threads before the first round."""
 
     @property
     def port(self) -> int:
@@ -153,7 +155,8 @@ class Field:
 
     def _round(self, row: Row) -> Result:
         server = self.server
-        fds, threads, rss = server.fds(), server.threads(), server.rss_kb()
+        self._base = self._base or (server.fds(), server.threads())
+        rss = server.rss_kb()
         runs = [self.journaled() for _ in range(RUNS)]
         probe, beside = Probe(server.port), Probe(self._control)
         with self._peak() as peak:
@@ -161,18 +164,16 @@ class Field:
         seen, control_seen = probe.stop(), beside.stop()
         wait_until(lambda: all(self.status(run) not in ("queued", "in_progress") for run in runs), "the runs", 120)
         failed = sum(self.status(run) != "completed" for run in runs)
+        stop_ms, control_ms = seen["longest_ms"], control_seen["longest_ms"]
+        return Result(row, answer, stop_ms, control_ms, (rss / 1024, max(peak) / 1024, 0.0), 0, 0, failed)
+
+    def settled(self, found: Result) -> Result:
+        """The result with what is left of the row, once connections to the upstream were idle for long enough."""
+        server, (fds, threads) = self.server, self._base or (0, 0)
         with suppress(AssertionError):
             wait_until(lambda: server.fds() <= fds, "descriptors come back", self._settle_s, 0.1)
-        return Result(
-            row=row,
-            answer=answer,
-            stop_ms=seen["longest_ms"],
-            control_ms=control_seen["longest_ms"],
-            rss=(rss / 1024, max(peak) / 1024, server.rss_kb() / 1024),
-            fds=server.fds() - fds,
-            threads=server.threads() - threads,
-            failed=failed,
-        )
+        rss = (*found.rss[:2], server.rss_kb() / 1024)
+        return replace(found, rss=rss, fds=server.fds() - fds, threads=server.threads() - threads)
 
     @contextmanager
     def _peak(self) -> Iterator[list[int]]:
