@@ -272,7 +272,7 @@ steers: $(STAMP)
 	$(BIN)/python -m tests.crash.steers $(ARGS)
 	$(BIN)/python -m tests.crash.steers --store postgres $(ARGS)
 
-# The worst requests against a real server, with a health check every 5 ms beside them: about 10 min, on a calm machine.
+# The worst requests against a real server, with a health check every 5 ms beside them: about 4 min, on a calm machine.
 # ARGS="--report docs/hostile.md" renews the table; ARGS="logit_bias" is one row.
 test-hostile: $(STAMP)
 	$(BIN)/python -m tests.hostile $(ARGS)
