@@ -30,7 +30,7 @@ from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
 Staged = ClaimedRun | PendingOpening
-PACE = 4.0
+PACE = 6.0
 """A flush begins at the earliest so many times after the one before as a flush takes. A commit costs PostgreSQL as much
 as 25 rows (60 streams on three replicas), so most of its work is saved by fewer commits."""
 FEW = 16
