@@ -17,6 +17,7 @@ pause before a huge piece is for the loop alone: to answer one request it needs 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from threading import Event, Lock
 from typing import ParamSpec, TypeVar
@@ -33,6 +34,8 @@ HUGE_BYTES = 1024 * 1024
 P = ParamSpec("P")
 T = TypeVar("T")
 PAUSE_S = 0.001
+LARGE_WORK = ThreadPoolExecutor(1, thread_name_prefix="ninelives-large")
+"""Its thread does large work for all. Each caller waits, so its queue holds one piece per open request or run."""
 _turn, _free, _never = Lock(), nullcontext(), Event()
 
 
@@ -42,7 +45,7 @@ def turn(size: int) -> AbstractContextManager[object]:
 
 
 def alone(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do work on a large piece of about so many bytes, in a thread."""
+    """Do work on a large piece of about so many bytes, in LARGE_WORK. Threads of the store may be at theirs."""
     with _turn:
         if size > HUGE_BYTES:
             _never.wait(PAUSE_S)

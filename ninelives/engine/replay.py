@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from ninelives.core import codec
 from ninelives.core.events import Entry
-from ninelives.core.rope import BIG, LARGE_BYTES, BigFrame, Frame, alone
+from ninelives.core.rope import BIG, LARGE_BYTES, LARGE_WORK, BigFrame, Frame, alone
 from ninelives.core.state import RunState, apply
 from ninelives.core.state import start as start_state
 from ninelives.engine.base import Chunk, Projection
@@ -271,7 +271,7 @@ async def decoded(run: str, records: Sequence[Record]) -> list[Entry]:
     size = sum(len(record.data) for record in records)
     if size <= LARGE_BYTES:
         return entries_of(run, records) if records else []
-    return await asyncio.to_thread(alone, size, entries_of, run, records)
+    return await asyncio.get_running_loop().run_in_executor(LARGE_WORK, alone, size, entries_of, run, records)
 
 
 async def read_state(store: Store, owner: str, run: str) -> RunState | None:

@@ -12,7 +12,6 @@ import asyncio
 import re
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import ParamSpec, TypeVar
@@ -21,7 +20,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ninelives.core.errors import ClientError
-from ninelives.core.rope import HUGE_BYTES, LARGE_BYTES, alone
+from ninelives.core.rope import HUGE_BYTES, LARGE_BYTES, LARGE_WORK, alone
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,11 +64,10 @@ class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aside:
-    """One thread for large requests. Each caller waits for its work, so the queue holds one piece per open request. A
-    moment after requests of megabytes, the freed pieces of their bodies go back to the system."""
+    """A thread for large requests. A moment after those of megabytes, what is free of their bodies goes back to the
+    system."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ninelives-large")
         self._trims: asyncio.TimerHandle | None = None
 
     async def run(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -78,12 +76,12 @@ class Aside:
             return work(*args, **kwargs)
         if size > HUGE_BYTES:
             self._trim_later()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(alone, size, work, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(LARGE_WORK, partial(alone, size, work, *args, **kwargs))
 
     def _trim_later(self) -> None:
         if self._trims is not None:
             self._trims.cancel()
-        self._trims = asyncio.get_running_loop().call_later(TRIM_S, self._pool.submit, _trim)
+        self._trims = asyncio.get_running_loop().call_later(TRIM_S, LARGE_WORK.submit, _trim)
 
 
 def _trim() -> None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ninelives.core.errors import Damaged, IllegalEvent
-from ninelives.core.rope import LARGE_BYTES, alone
+from ninelives.core.rope import LARGE_BYTES, LARGE_WORK, alone
 from ninelives.core.sessions import SessionTurn, turn_of
 from ninelives.core.spec import is_short
 from ninelives.core.state import RunState
@@ -112,4 +112,4 @@ class SessionLister:
         if state is None or is_short(state.facts.accepted.spec):
             return turn_of(state) if state is not None else None
         # A long request is hashed in a thread: ten megabytes would stop the loop for 60 ms.
-        return await asyncio.get_running_loop().run_in_executor(None, alone, LARGE_BYTES, turn_of, state)
+        return await asyncio.get_running_loop().run_in_executor(LARGE_WORK, alone, LARGE_BYTES, turn_of, state)

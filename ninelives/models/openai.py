@@ -18,7 +18,7 @@ from msgspec import Struct
 from ninelives import __version__
 from ninelives.core.errors import Shortage, shortage_of
 from ninelives.core.history import Transcript
-from ninelives.core.rope import LARGE_BYTES, alone
+from ninelives.core.rope import LARGE_BYTES, LARGE_WORK, alone
 from ninelives.core.spec import Message, Piece
 from ninelives.models.base import Ask, Part
 from ninelives.models.chunks import (
@@ -330,10 +330,7 @@ class OpenAIModel:
             first_by = min(by, self._clock() + self._upstream.first_byte_s)
             connection = await self._answered_again(ask.call, first_by)
         else:
-            large = _is_large(ask.messages)
-            body = (
-                await asyncio.to_thread(alone, LARGE_BYTES, self._body, ask, mode) if large else self._body(ask, mode)
-            )
+            body = await self._encoded(ask, mode) if _is_large(ask.messages) else self._body(ask, mode)
             size = sum(len(piece) for piece in body)
             first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
             if not self._head:
@@ -479,6 +476,11 @@ class OpenAIModel:
             return failure.wait_s if failure.wait_s <= upstream.retry_after_s else None
         backoff = min(BACKOFF_CAP_S, upstream.backoff_s * 2.0**tries)
         return backoff * (0.5 + self._chance() / 2)
+
+    async def _encoded(self, ask: Ask, mode: AnswerMode) -> list[Piece]:
+        """A body that takes a while to encode."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(LARGE_WORK, alone, LARGE_BYTES, self._body, ask, mode)
 
     def _body(self, ask: Ask, mode: AnswerMode) -> list[Piece]:
         """The body, in pieces: a long conversation that is JSON already is not copied."""
