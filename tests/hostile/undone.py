@@ -155,8 +155,8 @@ UNDONE = (
     Undone(
         "test_a8_of_seven_runs_that_come_at_once_two_run_one_waits_and_four_are_429",
         "engine/work.py",
-        "count = self._limits, len(self) + len(self._opening)",
-        "count = self._limits, len(self)",
+        "        self._opening.add(place)\n",
+        "",
     ),
     Undone(
         "test_no_request_stops_the_server_for_much_longer_than_a_plain_one_of_its_size",
