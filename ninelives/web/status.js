@@ -54,15 +54,15 @@ class StatusView extends HTMLElement {
   async #more() {
     const { signal } = this.leaving;
     const place = this.querySelector(".more-status");
+    const named = await get("/api/elsewhere", { signal }).catch(() => null); // only an admin key may
+    if (named && !signal.aborted) place.append(elsewhereOf(named.data, signal));
     const usage = await get("/api/usage?days=30", { signal }).catch((error) => error);
     if (signal.aborted) return;
     place.append(el("h2", { id: "usage" }, "Usage, 30 days"), usage instanceof Error ? failure(usage) : usageTable(usage.data));
-    const keys = await get("/api/keys?limit=100", { signal }).catch(() => null); // only an admin key may
+    const keys = await get("/api/keys?limit=100", { signal }).catch(() => null);
     if (keys && !signal.aborted) place.append(keysOf(keys.data, signal));
     const audit = keys ? await get("/api/audit?limit=50", { signal }).catch(() => null) : null;
     if (audit && !signal.aborted) place.append(auditOf(audit.data));
-    const named = keys ? await get("/api/elsewhere", { signal }).catch(() => null) : null;
-    if (named && !signal.aborted) place.append(elsewhereOf(named.data, signal));
   }
 }
 customElements.define("status-view", StatusView);

@@ -280,7 +280,7 @@ def test_the_status_shows_servers_elsewhere_and_how_one_that_may_not_be_asked_is
     tab.get_by_label("Address of another server").fill("http://127.0.0.1:9")
     tab.keyboard.press("Enter")
     tab.get_by_text("server.elsewhere = ['http://127.0.0.1:9']").wait_for()
-    tab.get_by_role("heading", name="Servers elsewhere").scroll_into_view_if_needed()
+    tab.get_by_role("heading", name="Usage").scroll_into_view_if_needed()
     picture(tab, "status-elsewhere")
 
 
