@@ -106,8 +106,9 @@ def test_p20_a_workspace_counts_and_is_never_evicted(server: Server) -> None:
 
 
 def test_p20_logs_of_background_processes_count_and_go(server: Server) -> None:
-    for _ in range(8):
-        output(server, call("process", action="start", command="head -c 262144 /dev/zero | tr '\\0' x"))
+    for _ in range(8):  # `start` must not see their output: it would be a long output in the workspace
+        said = output(server, call("process", action="start", command="sleep 2; head -c 262144 /dev/zero | tr '\\0' x"))
+        assert "proc_" in said, said
 
     def listed() -> int:
         return output(server, call("process", action="list")).count("proc_")
