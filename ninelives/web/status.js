@@ -125,7 +125,7 @@ const targetOf = (target) => (/^run_[0-9a-z]{16,}$/.test(target) ? el("a", { hre
 
 // Servers elsewhere, for admins. The policy of this page lets it talk to its own server only, so that one asks them.
 function elsewhereOf(named, signal) {
-  const where = el("input", { type: "url", placeholder: "https://agents.example.org", "aria-label": "Address of another server", required: true });
+  const where = el("input", { type: "url", placeholder: "Address of another server", "aria-label": "Address of another server", required: true });
   const form = el("form", { class: "tools" }, where, el("button", { type: "submit" }, "Look"));
   const cards = el("div", { class: "parts", role: "status" });
   const look = async (url) => {

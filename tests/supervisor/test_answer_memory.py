@@ -18,6 +18,7 @@ from ninelives.supervisor import holder
 from ninelives.supervisor.holder import AnswerMemory, SupervisedConnections
 from ninelives.supervisor.kernel import tcp_pair
 from ninelives.supervisor.line import Message
+from tests.story.server import signal_process
 
 REQUEST = b"POST / HTTP/1.1\r\n\r\n"
 Left = tuple[Message, list[int]]
@@ -234,7 +235,7 @@ async def test_a_reader_that_is_killed_at_a_random_moment_loses_no_byte(line: Li
             piece = b"%06d" % len(sent) * chance.randrange(1, 200)
             upstream.sendall(piece)
             sent += piece
-        os.kill(child, signal.SIGKILL)
+        signal_process(child, signal.SIGKILL)
         os.waitpid(child, 0)  # noqa: ASYNC222
         upstream.close()
         after = connections(line, line.left())
