@@ -4,6 +4,7 @@ store."""
 from __future__ import annotations
 
 import json
+import sys
 from urllib.parse import quote
 
 import click
@@ -108,6 +109,17 @@ def _answer(remote: Remote, run: str | None, choice: str, *, sure: bool, as_json
         raise click.ClickException(f"{run} does not wait for a person.")
     click.echo(printable(asked["call"]), err=True)
     if not sure:
-        click.confirm("Approve this call?", abort=True, err=True)
+        _confirm()
     given = remote.get(f"{path}/approval", "POST", {"choice": choice, "digest": asked["digest"]})
     click.echo(json.dumps(given) if as_json else f"{given['run_id']}: {given['choice']}")
+
+
+def _confirm() -> None:
+    try:
+        agreed = click.confirm("Approve this call?", err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.ClickException("Nobody answers here: there is no terminal. Pass --yes to approve.") from None
+    if not agreed:
+        raise click.Abort

@@ -55,6 +55,7 @@ def test_runs_show_names_what_is_asked_and_approvals_answers_it(server: Server) 
     assert json.loads(ninelives(server, "approvals", "ls", "--json").stdout)["waiting"][0]["run_id"] == run
     refused = ninelives(server, "approvals", "approve")
     assert refused.returncode == 1 and "a.txt" in refused.stderr, "without --yes it asks, and nobody answers here"
+    assert "Pass --yes" in refused.stderr
     assert ninelives(server, "approvals", "approve", "--yes").stdout == f"{run}: once\n"
     wait_until(lambda: server.client.get(f"/v1/runs/{run}").json()["status"] == "completed", "the end")
     listed = next(line for line in ninelives(server, "runs", "ls").stdout.splitlines() if run in line)
