@@ -33,7 +33,7 @@ def ls(url: str | None, key: str | None, as_json: bool) -> None:
         for line in _call_of(remote, run["run_id"]).splitlines():
             echo_text(f"  {line}")
     if waiting:
-        click.echo("Answer with: ninelives approvals approve RUN, or deny RUN")
+        click.echo("Answer with: ninelives approvals approve RUN --yes, or deny RUN")
     for grant in answer["data"]:
         where = f"in session {grant['session_id']}" if grant["session_id"] else "in all sessions"
         shown = json.dumps(json.loads(grant["arguments"]))  # ASCII: nothing in it can move the cursor

@@ -4,6 +4,7 @@ they work with a server on another machine too. Refuses to know: the store."""
 from __future__ import annotations
 
 import json
+import sys
 from shutil import get_terminal_size
 from urllib.parse import urlencode
 
@@ -103,9 +104,7 @@ def show(run: str | None, url: str | None, key: str | None, as_json: bool) -> No
         return
     asked = answer.pop("approval", None)
     print_fields(answer)
-    if asked:
-        echo_text(f"\nWaiting for you:\n{asked['call']}\n{asked.get('why') or ''}".rstrip())
-        echo_text(f"Answer with: ninelives approvals approve {answer['run_id']}   (or deny)")
+    _print_asked(answer["run_id"], asked)
 
 
 @runs.command("tail")
@@ -114,16 +113,33 @@ def show(run: str | None, url: str | None, key: str | None, as_json: bool) -> No
 @remote_options
 @json_option
 def tail(run: str | None, after: int | None, url: str | None, key: str | None, as_json: bool) -> None:
-    """Print the events of a run (default: the newest) until it ends. A restart of the server is waited for."""
+    """Print the events of a run (default: the newest) until it ends. A restart of the server is waited for.
+
+    Where the run waits for a person and there is no terminal, it ends with exit code 3. With --json it goes on."""
+    from ninelives.cli.chat.ask import ASKS
     from ninelives.cli.chat.follow import BACK, LOST, RunFollower
 
     remote = Remote(url, key)
     name = str(remote.get(f"/v1/runs/{_named(remote, run)}")["run_id"])  # one that does not exist is told at once
-    for event in RunFollower(lambda: Remote(url, key)).events(name, after):
+    follower = RunFollower(lambda: Remote(url, key))
+    for event in follower.events(name, after):
         if as_json and event["event"] not in (LOST, BACK):
             click.echo(json.dumps(event))
         elif not as_json:
             _print_event(event)
+            if event["event"] == "approval.request":
+                asked = follower.shown(name).get("approval")
+                if _print_asked(name, asked) and not sys.stdout.isatty():
+                    sys.exit(ASKS)
+
+
+def _print_asked(run: str, asked: Answer | None) -> bool:
+    """Say what a run waits for, and how to answer. False where it waits for nobody."""
+    if asked is None:
+        return False
+    echo_text(f"\nWaiting for you:\n{asked['call']}\n{asked.get('why') or ''}".rstrip())
+    echo_text(f"Answer with: ninelives approvals approve {run} --yes   (or deny {run})")
+    return True
 
 
 def _print_event(event: Answer) -> None:
@@ -141,7 +157,7 @@ def _print_event(event: Answer) -> None:
         case "message.dropped":
             echo_text("\nThe server was killed in this message. It begins again.")
         case "approval.request":
-            echo_text(f"\nA person must approve {event['tool']}: ninelives approvals approve {event['run_id']}")
+            echo_text(f"\nA person must approve {event['tool']}.")
         case "approval.responded":
             echo_text(f"Answered: {event['choice']}.")
         case name:

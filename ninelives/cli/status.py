@@ -34,15 +34,19 @@ WATCH_S = 2.0
     show_default=True,
     help="Seconds for each request. GATEWAY_HEALTH_TIMEOUT is read too.",
 )
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+@click.option("--watch", "how", flag_value="watch", default="", help="Show it again every two seconds, until Ctrl-C.")
+@click.option("--pid", "how", flag_value="pid", help="Print the process id of the server of the data directory.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, url: str | None, key: str | None, timeout: float, watch: bool, as_json: bool) -> None:
+def status(ctx: click.Context, url: str | None, key: str | None, timeout: float, how: str, as_json: bool) -> None:
     """Show the health of a running server and its replicas.
 
     Exit code: 0 when the server is healthy, 1 otherwise."""
     typed = ctx.get_parameter_source("url") is not ParameterSource.ENVIRONMENT
-    while watch:
+    if how == "pid":
+        click.echo(_pid(url, key, timeout))
+        return
+    while how == "watch":
         _show_again(lambda: _health(Remote(url, key, use_key_file=typed), timeout), as_json=as_json)
     answer = _health(Remote(url, key, use_key_file=typed), timeout)
     if as_json:
@@ -50,6 +54,16 @@ def status(ctx: click.Context, url: str | None, key: str | None, timeout: float,
     else:
         _print(answer)
     sys.exit(0 if answer.get("status") == "ok" else 1)
+
+
+def _pid(url: str | None, key: str | None, timeout: float) -> int:
+    """The process of the server. Whoever asks wants to send it a signal, so it must be on this machine."""
+    if url is not None:
+        raise click.UsageError("--pid takes no --url: the server there may run on another machine.")
+    pid = _health(Remote(None, key), timeout).get("pid")
+    if pid is None:
+        raise click.ClickException("The server names its process to admin keys only. Pass one with --key.")
+    return int(pid)
 
 
 def _show_again(look: Callable[[], Answer], *, as_json: bool) -> None:
@@ -89,18 +103,20 @@ def _parts(answer: Answer) -> dict[str, tuple[bool, str]]:
     tools, limits, recovery = answer["tools"], answer["limits"], answer["recovery"]
     writable = store["reachable"] and store["writable"]
     shell = tools["shell"] == "on" and tools["sandbox"] != "off"
-    went_on = recovery["recovered"] + recovery["taken_over"]
     replicas = answer.get("replicas")
     kept = f"{store['kind']}, durability {store['durability']}, {'writable' if writable else 'not writable'}"
     parts = {
-        "up": (True, _span(answer["uptime_s"])),
+        "up": (True, _span(answer["uptime_s"]) + (f", process {answer['pid']}" if "pid" in answer else "")),
         "store": (writable, kept + (f": {store['trouble']}" if store["trouble"] else "")),
         "model": (
             upstream["reachable"] is not False,
             f"{upstream['model']} {'does not answer' if upstream['reachable'] is False else 'answers'}",
         ),
         "runs": (True, f"{runs['active']} active of {limits['concurrent_runs']}, {runs['queued']} in the queue"),
-        "recovery": (recovery["sealed"] == 0, f"{went_on} went on after a crash, {recovery['sealed']} given up"),
+        "recovery": (
+            recovery["sealed"] == 0,
+            f"{recovery['taken_over']} went on after a crash, {recovery['sealed']} given up",
+        ),
         "tools": (shell, f"sandbox {tools['sandbox']}, shell {tools['shell']}"),
         "mcp": (mcp["connected"] == mcp["configured"], f"{mcp['connected']} of {mcp['configured']} connected"),
     }

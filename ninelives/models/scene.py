@@ -18,8 +18,8 @@ _WANTED = re.compile(r"\bslow(?:ly|er)?\b", re.IGNORECASE)
 _COUNT = "date +%T >> visits.txt"
 _FIRST = (
     "This is the slow scene: it takes about twenty seconds and uses two tools, so there is time to kill the server. "
-    "Find its process number in the file named lock of the data directory and use kill -9. It comes back by "
-    "itself, or you start it again. {first} That is the first tool."
+    "This kills it: kill -9 $(ninelives status --pid). It comes back by itself, or you start it again. {first} That is "
+    "the first tool."
 )
 _SECOND = (
     "The first tool has finished, and its result is in the database. If you kill the server now, that tool will not "

@@ -24,7 +24,7 @@ OTHER = "other"
 _FLUSH_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _FIRST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _RUN_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-_RECOVERIES = {"crash": "recovered", "takeover": "taken_over", "restart": "restarted"}
+_RECOVERIES = {"crash": "taken_over", "restart": "restarted"}
 """The kinds of recovery, and what Engine.stats calls them."""
 _UPSTREAM = frozenset(
     (

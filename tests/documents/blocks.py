@@ -3,8 +3,8 @@ know: how a block is run.
 
 A block is ```LANGUAGE MARKS. The mark `not-run` is for what a test cannot do (run Docker or systemd, work for an hour):
 such a block is only read for mistakes, and docs/testing.md says why. The mark `serves` is for a command that runs a
-server: it is stopped once it listens. `stopped` is run while the server of the page is stopped, and `chats` is typed
-into by a person."""
+server: it is stopped once it listens. `stopped` is run while the server of the page is stopped, `asks` while it asks
+a person before it writes, and `chats` is typed into by a person."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MARKS = {"not-run", "serves", "stopped", "chats"}
+MARKS = {"not-run", "serves", "stopped", "chats", "asks"}
 _BLOCK = re.compile(r"^ *```([^\n`]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 

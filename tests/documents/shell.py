@@ -53,11 +53,11 @@ class Reader:
     def port(self) -> str:
         return (self.data / "address").read_text().strip().rpartition(":")[2]
 
-    def serve(self) -> None:
+    def serve(self, *flags: str) -> None:
         """Start the server, at the place where it was."""
         out = self.home / "server.out"
         with out.open("w") as stdout:
-            command = ["ninelives", "serve", "--port", self._port]
+            command = ["ninelives", "serve", "--port", self._port, *flags]
             settings = {"NINELIVES_STORE_BALLAST_BYTES": "0", "NINELIVES_LIMITS_DRAIN_S": "3"}
             self._server = subprocess.Popen(
                 command, cwd=self.folder, env=self.env | settings, stdout=stdout, stderr=stdout

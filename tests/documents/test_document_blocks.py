@@ -45,6 +45,8 @@ SAID = {
         "1 crash survived",
         "accepted",
         "steer, read by the model: be brief",
+        "A person must approve this call: ninelives approvals approve run_",
+        "Answered: once.",
     ],
     "docs/front-ends/terminal.md": ["completed"],
     "docs/postgres.md": ["2 processes", "Both tools have finished.", "1 crash survived"],
@@ -165,6 +167,14 @@ def worked(block: Block, reader: Reader, shell: Shell) -> str:
             return shell.run(block.text)
         finally:
             rmtree(reader.home / ".config", ignore_errors=True)  # an import writes settings
+            reader.serve()
+    elif "asks" in block.marks:
+        reader.stop()
+        reader.serve("--approval", "on-write")
+        try:
+            return shell.run(block.text)
+        finally:
+            reader.stop()
             reader.serve()
     else:
         return shell.run(block.text)

@@ -65,6 +65,39 @@ def test_runs_show_names_what_is_asked_and_approvals_answers_it(server: Server) 
     assert "0 runs wait for a person" in ninelives(server, "approvals", "deny").stderr
 
 
+def test_runs_tail_without_a_terminal_says_what_is_asked_and_leaves(server: Server) -> None:
+    run = waiting(server)
+    followed = ninelives(server, "runs", "tail")
+    assert followed.returncode == 3 and "Waiting for you:" in followed.stdout and "a.txt" in followed.stdout
+    assert f"ninelives approvals approve {run} --yes" in followed.stdout
+    assert ninelives(server, "approvals", "approve", run, "--yes").returncode == 0
+    rest = ninelives(server, "runs", "tail", run)
+    assert rest.returncode == 0 and "Answered: once." in rest.stdout and "Waiting for you" not in rest.stdout
+
+
+def test_a_cancelled_question_is_called_so_once(server: Server) -> None:
+    env = {"HOME": str(server.data.parent), "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "API_SERVER_KEY": KEY}
+    command = [sys.executable, "-m", "ninelives", "ask", "--idempotency-key", "stop-me", "wait [[hang=60]]"]
+    with subprocess.Popen([*command, "--url", server.url], env=env, stderr=subprocess.PIPE, text=True) as child:
+        path = "/v1/runs?idempotency_key=stop-me"
+        wait_until(lambda: [run["status"] for run in server.client.get(path).json()["data"]] == ["running"], "the run")
+        run = server.client.get(path).json()["data"][0]["run_id"]
+        assert server.client.post(f"/v1/runs/{run}/stop", {}).status == 200
+        assert child.stderr is not None and child.stderr.read() == f"ninelives: {run} cancelled\n"
+    assert child.returncode == 1
+
+
+def test_status_names_the_process_of_the_own_server_only(server: Server) -> None:
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "NINELIVES_SERVER_DATA_DIR": str(server.data)}
+    command = [sys.executable, "-m", "ninelives", "status", "--pid"]
+    told = subprocess.run([*command, "--key", KEY], env=env, capture_output=True, text=True, timeout=60)
+    assert told.stdout == f"{server.client.get('/health/detailed').json()['pid']}\n" and told.returncode == 0
+    nobody = subprocess.run([*command, "--key", "not-an-admin"], env=env, capture_output=True, text=True, timeout=60)
+    assert nobody.returncode == 1 and nobody.stdout == ""
+    elsewhere = ninelives(server, "status", "--pid")
+    assert elsewhere.returncode == 2 and "another machine" in elsewhere.stderr
+
+
 def test_approvals_deny_and_the_older_answer(server: Server) -> None:
     one, two = waiting(server), waiting(server)
     several = ninelives(server, "approvals", "approve", "--yes").stderr

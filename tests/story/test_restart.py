@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.observe.scrape import samples
 from tests.story.server import ROOT, Client, Json, Server, Upstream, start_server, wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 
 RUNS = "/v1/runs"
+RECOVERIES = "ninelives_recoveries_total"
 LONGEST = 90.0
 DRAIN_S = "3"
 CODE = '''
@@ -224,6 +226,9 @@ def test_g18_counters_and_receipts_tell_a_restart_from_a_crash(house: House, ups
     assert [attempt["clean"] for attempt in house.receipt(run)["attempts"]] == [True, False]
     counted = house.recovery()
     assert (counted["recovered"], counted["restarted"], counted["taken_over"]) == (1, 0, 1)
+    scraped = samples(house.client.get("/metrics").body.decode())
+    kinds = {dict(labels)["kind"]: value for (name, labels), value in scraped.items() if name == RECOVERIES}
+    assert kinds == {"crash": 1, "restart": 0}
 
 
 def test_g18_an_answered_question_is_neither(house: House) -> None:

@@ -46,24 +46,23 @@ def answer_question(question: Question, connect: Callable[[], Remote]) -> int:
     printing = Printing(stream=sys.stdout.isatty() and not question.as_json)
     try:
         for event in follower.events(run):
-            if event["event"] == "approval.request" and not answer_approval(connect(), run):
+            asked = follower.shown(run).get("approval") if event["event"] == "approval.request" else None
+            if asked is not None and not answer_approval(connect(), run, asked):
                 return ASKS
             printing.show(event)
     except KeyboardInterrupt:
         connect().get(f"/v1/runs/{run}/stop", "POST")
         click.echo(f"\n{run} is cancelled.", err=True)
         return CANCELLED
-    return printing.end(connect().get(f"/v1/runs/{run}"), as_json=question.as_json)
+    return printing.end(follower.shown(run), as_json=question.as_json)
 
 
-def answer_approval(remote: Remote, run: str) -> bool:
+def answer_approval(remote: Remote, run: str, asked: Answer) -> bool:
     """Ask the person at this terminal. False where there is none."""
-    asked = remote.get(f"/v1/runs/{run}").get("approval")
-    if asked is None:
-        return True  # answered elsewhere
     echo_text(f"\n{asked['call']}\n{asked.get('why') or ''}".rstrip(), err=True)
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        click.echo(f"A person must approve this call: ninelives approvals approve {run}", err=True)
+        answer = f"ninelives approvals approve {run} --yes   (or deny {run})"
+        click.echo(f"A person must approve this call: {answer}", err=True)
         return False
     letter = click.prompt("Approve? y once, s session, a always, n no", type=click.Choice(list(CHOICES)), err=True)
     remote.get(f"/v1/runs/{run}/approval", "POST", {"choice": CHOICES[letter], "digest": asked["digest"]})
@@ -106,8 +105,9 @@ class Printing:
             echo_text(run["output"])
         if run["status"] == "completed":
             return ANSWERED
-        why = run["error"] or run.get("reason") or run["status"]
-        echo_text(f"ninelives: {run['run_id']} {run['status']}: {why}", err=True)
+        why = run["error"] or run.get("reason") or ""
+        because = f": {why}" if why not in ("", run["status"]) else ""
+        echo_text(f"ninelives: {run['run_id']} {run['status']}{because}", err=True)
         return FAILED
 
     def _note(self, text: str) -> None:

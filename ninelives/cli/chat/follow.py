@@ -61,6 +61,19 @@ class RunFollower:
                 self._why = str(error)  # no answer, or half of one: the key makes the next request the same
         raise AssertionError("_tries ends by raising")
 
+    def shown(self, run: str) -> Answer:
+        """The run as it is now. A server that is away is waited for. Raises ClickException."""
+        for _ in self._tries(f"{run} may go on there"):
+            try:
+                with self._connect().send(f"/v1/runs/{quote(run, safe='')}", timeout=READ_S) as response:
+                    found: Answer = json.load(response)
+                    return found
+            except HTTPError as error:
+                self._fail_unless_away(error)
+            except (OSError, HTTPException, ValueError) as error:
+                self._why = str(error)
+        raise AssertionError("_tries ends by raising")
+
     def events(self, run: str, after: int | None = None) -> Iterator[Answer]:
         """The events of a run until it ends. LOST and BACK are told where the connection is. Raises ClickException."""
         seen, lost_at = after, 0.0

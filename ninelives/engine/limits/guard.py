@@ -133,7 +133,10 @@ class LimitGuard:
         return Window(bound, counts.get(minute, 0), counts.get(minute - 1, 0), second)
 
 
-GO_ON = "What it did is kept: go on with POST /v1/runs/{id}/fork or previous_response_id."
+GO_ON = (
+    "What it did is kept: go on with POST /v1/runs/{id}/fork and the number of its last event as from_seq, or with "
+    "previous_response_id."
+)
 
 
 class SpendingLimit(Struct, frozen=True):
