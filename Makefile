@@ -249,7 +249,8 @@ one-call: $(STAMP)
 upgrade: $(STAMP)
 	$(BIN)/python -m tests.supervisor.upgrade $(ARGS)
 
-# Kills of a supervised server under stock clients (server.keep_clients): the same response goes on. About 1 s a kill.
+# Kills of a supervised server under stock clients (server.keep_clients): the same response goes on. About 1 s of CPU a
+# kill; 0.2 s with ARGS="--forked", where spares are forks. `--record FILE` and `--sum FILE` add up several storms.
 stock-clients: $(STAMP)
 	npm install --silent --no-audit --no-fund --prefix .stock-node openai@7.53.0
 	$(BIN)/python -m tests.supervisor.stock_clients --node .stock-node/node_modules/openai $(ARGS)

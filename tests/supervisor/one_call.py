@@ -69,13 +69,27 @@ class Storm:
         for tag, response in made:
             self._judge(tag, response)
 
-    def _begin(self) -> tuple[str, str]:
+    def gated_round(self, runs: int) -> None:
+        """Some runs, and a kill whose place does not depend on the clock: all words before a call were shown, and the
+        model goes on only after the kill."""
+        made = [self._begin("[[callgate]]") for _ in range(runs)]
+        for _, response in made:
+            with self._server.client.stream(f"/v1/responses/{response}?stream=true") as stream:
+                assert any(frame.data.get("delta", "").endswith("terminal. ") for frame in stream)
+        kill_server(self._server)
+        self.verdict.kills += 1
+        self.verdict.in_flight += 1
+        self._upstream.post("/_go")
+        for tag, response in made:
+            self._judge(tag, response)
+
+    def _begin(self, more: str = "") -> tuple[str, str]:
         self._count += 1
         tag = f"storm-{self._count}."
         effects = self._folder / f"{tag}effects"
         arguments = json.dumps({"command": f"echo once >> {effects}; sleep 0.2"})
         call = f"[[tools=terminal:{arguments}]]"
-        asked = f"{tag} {call} [[reason=8]] [[tokens={TOKENS} pace=0.02]]"
+        asked = f"{tag} {call} [[reason=8]] [[tokens={TOKENS} pace=0.02]] {more}"
         body = {"input": asked, "background": True, "store": True}
         return tag, str(self._server.client.post("/v1/responses", body).json()["id"])
 
@@ -127,13 +141,16 @@ def main() -> None:
     raise SystemExit(bool(verdict.wrong))
 
 
-def storm(folder: Path, kills: int, seed: int, bug: str = "", most_wrong: int = 20) -> Verdict:
-    """A storm of so many kills. It ends early where so much is wrong. `bug`: a planted one."""
+def storm(folder: Path, kills: int, seed: int, bug: str = "", most_wrong: int = 20, *, gated: bool = False) -> Verdict:
+    """A storm of so many kills. It ends early where so much is wrong. `bug`: a planted one. `gated`: the first kill
+    comes while two models write."""
     upstream = start_upstream(folder / "upstream")
     server = start_supervised(folder, upstream.url, bug, NINELIVES_SERVER_KEEP_CALLS="true")
     made = Storm(server, upstream, folder, seed)
     chance = random.Random(seed)
     try:
+        if gated:
+            made.gated_round(2)
         while made.verdict.kills < kills and len(made.verdict.wrong) < most_wrong:
             made.round(chance.randint(1, 4), min(chance.choice((1, 1, 2)), kills - made.verdict.kills))
     finally:

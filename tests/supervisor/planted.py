@@ -1,5 +1,5 @@
-"""python -m tests.supervisor.planted BUG serve ...: a server with a planted bug in what it does with kept calls and
-clients. Owns: the bugs. Refuses to know: who looks for them."""
+"""python -m tests.supervisor.planted BUG,... serve ...: a server with planted bugs in what it does with kept calls and
+clients, or with what a judge needs. Owns: the bugs. Refuses to know: who looks for them."""
 
 from __future__ import annotations
 
@@ -97,6 +97,29 @@ def lost_end() -> None:
     KeptTransport.write = write  # type: ignore[method-assign]
 
 
+def lost_done() -> None:
+    """Nobody says that a message is committed: the bytes of its call stay."""
+    SupervisedConnections.settle = lambda self, call: None  # type: ignore[method-assign]
+
+
+def lost_over() -> None:
+    """Nobody says that an answer is over: the note about its client stays."""
+    from ninelives.supervisor.custody import ClientCustody
+
+    ClientCustody.over = lambda self, slot: None  # type: ignore[method-assign]
+
+
+def other_bytes() -> None:
+    """The rest of an answer that went on has another name of the model: its text is right."""
+    from ninelives.http.edge.kept import AdoptedTransport, KeptTransport
+
+    def hand_over(self: KeptTransport, data: bytes) -> None:
+        right(self, data.replace(b"hermes-agent", b"hermes-Agent") if isinstance(self, AdoptedTransport) else data)
+
+    right = KeptTransport._hand_over
+    KeptTransport._hand_over = hand_over  # type: ignore[method-assign]
+
+
 def double_adoption() -> None:
     """Two connections go on with the same client."""
     from ninelives.http.edge.server import Serving
@@ -126,15 +149,43 @@ def other_protocol() -> None:
         supervised.PROTOCOL = 99
 
 
+def keeps_delivered() -> None:
+    """No bug: runs stay after their delivery, so that a judge can read them in the journal."""
+    from ninelives.engine import retention
+
+    retention.FORGET_S = 1e9
+
+
+def forked() -> None:
+    """No bug: servers are forks, see forked.py."""
+    become = os.execve
+
+    def execve(path: str, words: list[str], env: dict[str, str]) -> None:
+        become(path, ["tests.supervisor.forked" if each == "ninelives.supervisor" else each for each in words], env)
+
+    os.execve = execve  # type: ignore[assignment]
+
+
 CALL_BUGS = {"wrong_base": wrong_base, "wrong_memory": wrong_memory, "asks_again": asks_again}
 CLIENT_BUGS = {
     "wrong_client_base": wrong_client_base,
     "wrong_version": wrong_version,
     "lost_end": lost_end,
     "double_adoption": double_adoption,
+    "other_bytes": other_bytes,
+    "lost_done": lost_done,
+    "lost_over": lost_over,
 }
 BUGS = {**CALL_BUGS, **CLIENT_BUGS, "no_tcp_info": no_tcp_info, "other_protocol": other_protocol}
+AIDS = {"keeps_delivered": keeps_delivered, "forked": forked}
+
+
+def plant(names: str) -> None:
+    """Plant all of these, with commas between."""
+    for name in names.split(","):
+        (BUGS | AIDS)[name]()
+
 
 if __name__ == "__main__":
-    BUGS[sys.argv.pop(1)]()
+    plant(sys.argv.pop(1))
     runpy.run_module("ninelives", run_name="__main__", alter_sys=True)

@@ -1,9 +1,9 @@
 """python -m tests.supervisor.stock_clients: kills the server at random moments while stock clients stream
 (server.keep_calls and server.keep_clients). Owns: the load, the kills and the verdict. Every answer that has begun
-comes to its end, its text is the upstream's script, its bytes are those of a replay (where there is none, its events
-are those of an answer that nobody disturbed), each message is asked of the model once, and each tool ran once. Clients
-are curl, OpenAI's SDK for Python and for Node, and Anthropic's; none tries again.
-Refuses to know: how clients are kept."""
+comes to its end, its text is the upstream's script, its bytes are those of the projection of its journal (rendered.py),
+each message is asked of the model once, and each tool ran once. Chats and messages have the events of an answer that
+nobody disturbed. Nothing is kept of an answer that is over. Clients are curl, OpenAI's SDK for Python and for Node, and
+Anthropic's; none tries again. Refuses to know: how clients are kept, but for finding what is left of them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from ninelives.supervisor import custody, holder
 from tests import pg
 from tests.story.server import KEY, ROOT, Server, Upstream, signal_process, start_supervised, start_upstream, wait_until
+from tests.supervisor.forked import SOURCE
+from tests.supervisor.rendered import Runs, body_of, runs_in_postgres, runs_in_sqlite, stream_of
 from tests.supervisor.test_supervisor import children, server_pid, status
 
 Json = dict[str, Any]
@@ -39,12 +42,25 @@ TOKENS = 40
 BATCH = 50
 """Kills between two looks at what became of the answers."""
 KEEPALIVE = b": keepalive\n\n"
-CURL = ("chat", "chat-stored", "responses", "messages", "run", "wait-chat", "wait-responses")
+CURL = ("chat", "chat-stored", "chat-unstored", "responses", "messages", "run", "wait-chat", "wait-responses")
 PYTHON = ("chat", "responses", "messages", "wait")
 NODE = ("chat", "responses")
-STREAMS = ("chat", "chat-stored", "responses", "messages", "run")
-NO_REPLAY = (("curl", "chat"), ("curl", "messages"), ("python", "messages"))
+STREAMS = ("chat", "chat-stored", "chat-unstored", "responses", "messages", "run")
+DIALECT = {"wait": "chat", "wait-chat": "chat", "wait-responses": "responses", "run": "runs"} | {
+    way: way.split("-")[0] for way in STREAMS if way != "run"
+}
+UNNUMBERED = (("curl", "chat"), ("curl", "chat-unstored"), ("curl", "messages"), ("python", "messages"))
+"""Streams without the numbers of journal entries: a kill adds an entry."""
+RUN = {
+    "chat": re.compile(rb'"id":"chatcmpl-([0-9a-f]+)"'),
+    "responses": re.compile(rb'"id":"resp_([0-9a-f]+)"'),
+    "messages": re.compile(rb'"id":"msg_([0-9a-f]+)"'),
+}
+"""Where an answer names its run."""
 SAYS = {"reasoning_content": "reasoning", "content": "text", "tool_calls": "arguments"}
+LEFT_S = 20.0
+MOST_CLIENTS = 128
+"""Of a storm. The lowest slots are taken first."""
 BEFORE = "a kill before the answer was in custody"
 
 
@@ -89,9 +105,15 @@ class Stock:
         )
 
     def add(self, other: Stock) -> None:
-        """Another server's part of the same storm."""
+        """Another server's part of the same storm, or another storm."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
+
+    @classmethod
+    def read(cls, said: Json) -> Stock:
+        """A storm that was recorded."""
+        kinds = {name: type(value) for name, value in vars(cls()).items()}
+        return cls(**{name: kind(said[name]) for name, kind in kinds.items()})
 
 
 class Worker:
@@ -144,6 +166,7 @@ class Curl:
         path, body = {
             "chat": ("/v1/chat/completions", {"model": "m", "stream": True, "messages": said}),
             "chat-stored": ("/v1/chat/completions", {"model": "m", "stream": True, "store": True, "messages": said}),
+            "chat-unstored": ("/v1/chat/completions", {"model": "m", "stream": True, "store": False, "messages": said}),
             "responses": ("/v1/responses", {"stream": True, "store": True, "input": asked}),
             "messages": ("/v1/messages", {"model": "m", "max_tokens": 4000, "stream": True, "messages": said}),
             "wait-chat": ("/v1/chat/completions", {"model": "m", "messages": said}),
@@ -186,9 +209,10 @@ class Curl:
 class StockStorm:
     """One server, killed again and again under stock clients."""
 
-    def __init__(self, server: Server, upstream: Upstream, folder: Path, weather: Weather) -> None:
+    def __init__(self, server: Server, upstream: Upstream, folder: Path, weather: Weather, database: str) -> None:
+        """`database`: that of the store, where it is PostgreSQL."""
         node, deadline_s = weather.node, weather.deadline_s
-        self._server, self._upstream, self._folder = server, upstream, folder
+        self._server, self._upstream, self._folder, self._database = server, upstream, folder, database
         self._clients: dict[str, tuple[Any, tuple[str, ...]]] = {
             "curl": (Curl(server, deadline_s), CURL),
             "python": (
@@ -206,13 +230,12 @@ class StockStorm:
         self.verdict = Stock()
         self._script: dict[tuple[str, str], str] = {}
         self._shape: dict[tuple[str, str], list[Any]] = {}
-        for client, way in self.ways:
-            job = self._job(client, way)
-            seen = self._seen(job)
+        for job, seen in self._all(self.ways):
+            client, way = job["client"], job["way"]
             assert seen["whole"], (job, seen)
             self._script[client, way] = self._text(job, seen)
-            assert f"tok{TOKENS - 1} " in self._script[client, way], (job, seen)
-            self._shape[client, way] = shape(seen["raw"]) if (client, way) in NO_REPLAY else []
+            assert "".join(f"tok{n} " for n in range(TOKENS)) in self._script[client, way], (job, seen)
+            self._shape[client, way] = shape(seen["raw"]) if (client, way) in UNNUMBERED else []
 
     # load
 
@@ -230,6 +253,12 @@ class StockStorm:
             return dict(self._clients[job["client"]][0].do(job))
         finally:
             del self._active[job["id"]]
+
+    def _all(self, ways: list[tuple[str, str]]) -> list[tuple[Json, Json]]:
+        """Each of these ways once, at the same time."""
+        jobs = [self._job(*each) for each in ways]
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            return list(zip(jobs, threads.map(self._seen, jobs), strict=True))
 
     def batch(self, streams: int, kills: int, chance: random.Random) -> None:
         """So many kills, while so many clients ask without a break. Then all is judged."""
@@ -256,10 +285,34 @@ class StockStorm:
         for request in self._upstream.get("/_requests").json():
             told.update(set(re.findall(r"stock-\d+\.", json.dumps(request["messages"]))))
         self._upstream.post("/_reset")
+        self._calm(seen, told)
+        journal = self._journal([(job, what) for job, what in seen if what["whole"]])
         for job, what in seen:
-            self._judge(job, what, told[job["id"]])
+            self._judge(job, what, told[job["id"]], journal)
         log = self._server.log()
         self.verdict.adopted, self.verdict.sealed = log.count('"client_adopted"'), log.count('"run_sealed"')
+
+    def _calm(self, seen: list[tuple[Json, Json]], told: Counter[str]) -> None:
+        """An answer that no kill meets, by each kind of client. Nothing may be kept of it when it is over: neither
+        bytes of its model calls, nor a note about its client."""
+        first = dict(reversed(self.ways))
+        made, over = self._all(list(first.items())), time.monotonic() + LEFT_S
+        for job, what in made:
+            told[job["id"]] = 2
+            run = run_of(job, what)
+            while left := [each for each in kept_by(self._server.process.pid) if run and run in each]:
+                if time.monotonic() > over:
+                    self.verdict.wrong.append(f"{job['id']} calm: it is over and still kept: {left}")
+                    break
+                time.sleep(0.05)
+        seen += made
+
+    def _journal(self, seen: list[tuple[Json, Json]]) -> Runs:
+        """The runs of these answers."""
+        wanted = {run_of(job, what) for job, what in seen}
+        if self._database:
+            return runs_in_postgres(self._database, wanted)
+        return runs_in_sqlite(self._server.data, wanted)
 
     # kills
 
@@ -275,7 +328,7 @@ class StockStorm:
         verdict.kills += 1
         if chance.random() < 0.25:  # again, while the next server starts or goes on with the answers
             time.sleep(chance.uniform(0.0, 0.2))
-            for each in children(self._server.process.pid):
+            for each in servers(self._server.process.pid):
                 if each != old:
                     self._count_moments()
                     verdict.killed_at.append(time.monotonic())
@@ -300,7 +353,7 @@ class StockStorm:
     def _has_spare(self) -> bool:
         """A child besides the server sleeps: it has its imports behind it."""
         own = server_pid(self._server)
-        spares = [each for each in children(self._server.process.pid) if each != own]
+        spares = [each for each in servers(self._server.process.pid) if each != own]
         for _ in range(4):
             for spare in spares:
                 with suppress(OSError):
@@ -317,7 +370,7 @@ class StockStorm:
 
     # verdict
 
-    def _judge(self, job: Json, seen: Json, asked: int) -> None:
+    def _judge(self, job: Json, seen: Json, asked: int, journal: Runs) -> None:
         verdict, name = self.verdict, f"{job['client']}-{job['way']}"
         effects = self._folder / f"{job['id']}effects"
         lines = len(effects.read_text().splitlines()) if effects.exists() else 0
@@ -337,7 +390,7 @@ class StockStorm:
         found = {
             "it was cut": seen["whole"],
             "its text is another": not seen["whole"] or self._text(job, seen) == self._script[how],
-            "its bytes are not those of the replay": not seen["whole"] or self._replays(job, seen),
+            "its bytes are not those of its journal": not seen["whole"] or is_rendered(job, seen, journal),
             f"its events are others{self._differing(how, seen)}": not seen["whole"] or not self._differing(how, seen),
             "the model was asked again": asked == 2,
             "the tool ran twice": lines <= 1,
@@ -363,22 +416,6 @@ class StockStorm:
         pairs = zip_longest(found, right)
         return next((f" ({one} in place of {other})" for one, other in pairs if one != other), "")
 
-    def _replays(self, job: Json, seen: Json) -> bool:
-        """Compare with a stream of the same run that nobody disturbed."""
-        kind = job["way"]
-        if kind not in ("chat-stored", "responses", "run") and (job["client"] == "curl" or kind != "chat"):
-            return True
-        if kind == "run":
-            path = seen["path"]
-        else:
-            found = re.search(rb'"id":"((?:chatcmpl|resp)[-_][0-9a-f]+)"', seen["raw"])
-            assert found is not None
-            where = "responses" if kind == "responses" else "chat/completions"
-            path = f"/v1/{where}/{found[1].decode()}?stream=true"
-        words = ["curl", "-sS", "-N", self._server.url + path, "-H", f"Authorization: Bearer {KEY}"]
-        again = subprocess.run(words, capture_output=True, check=False, timeout=60).stdout
-        return without_keepalives(again) == without_keepalives(seen["raw"])
-
     def stop(self) -> None:
         for client, _ in self._clients.values():
             if isinstance(client, Worker):
@@ -387,6 +424,60 @@ class StockStorm:
 
 def without_keepalives(raw: bytes) -> bytes:
     return raw.replace(KEEPALIVE, b"")
+
+
+def run_of(job: Json, seen: Json) -> str:
+    """The run of an answer; empty where it does not say it."""
+    dialect = DIALECT[job["way"]]
+    if dialect == "runs":
+        return str(seen["path"].split("/")[3].removeprefix("run_"))
+    found = RUN[dialect].search(seen["raw"])
+    return found[1].decode() if found is not None else ""
+
+
+def is_rendered(job: Json, seen: Json, journal: Runs) -> bool:
+    """Are the bytes of an answer those which the package makes of the journal of its run?"""
+    entries = journal.get(run_of(job, seen))
+    if entries is None:
+        return False
+    render = stream_of if job["way"] in STREAMS else body_of
+    return render(DIALECT[job["way"]], entries) == without_keepalives(seen["raw"])
+
+
+def servers(supervisor: int) -> list[int]:
+    """The children of a supervisor that are servers or spares (forked.py has others)."""
+    found = []
+    for pid in children(supervisor):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() != SOURCE:
+                found.append(pid)
+    return found
+
+
+def kept_by(supervisor: int) -> list[str]:
+    """What a supervisor keeps: the names of model calls, and the notes about clients that are being answered."""
+    found: list[str] = []
+    for path in Path(f"/proc/{supervisor}/fd").iterdir():
+        with suppress(OSError):
+            if (kind := path.readlink().name).startswith("memfd:"):
+                fd = os.open(path, os.O_RDONLY)
+                found += kept_calls(fd) if "answers" in kind else kept_clients(fd) if "clients" in kind else []
+                os.close(fd)
+    return found
+
+
+def kept_calls(fd: int) -> list[str]:
+    _, _, length = holder._HEAD.unpack(os.pread(fd, holder._HEAD.size, 0))
+    return [os.pread(fd, length, holder._HEAD.size).decode()] if length else []
+
+
+def kept_clients(fd: int) -> list[str]:
+    found = []
+    for at in range(0, MOST_CLIENTS * custody.SLOT_BYTES, custody.SLOT_BYTES):
+        _, length, *_ = custody._HEAD.unpack(os.pread(fd, custody._HEAD.size, at + 8))
+        if length:
+            found.append(os.pread(fd, length, at + custody._NOTE_AT).decode())
+    return found
 
 
 def events(raw: bytes) -> list[Any]:
@@ -444,6 +535,7 @@ def _runs(raw: bytes) -> str:
 TEXTS: dict[str, Callable[[bytes], str]] = {
     "chat": _chat,
     "chat-stored": _chat,
+    "chat-unstored": _chat,
     "responses": _responses,
     "messages": _messages,
     "run": _runs,
@@ -469,22 +561,26 @@ class Weather:
     minutes: float = 600.0
     deadline_s: float = 120.0
     """How long a client waits for the end of its answer."""
+    forked: bool = False
+    """A spare is a fork in place of a new program: a kill costs a third (forked.py)."""
 
 
 def storm(folder: Path, weather: Weather) -> Stock:
     """A storm."""
     upstream = start_upstream(folder / "upstream")
+    database = asyncio.run(pg.server().database()) if weather.postgres else ""
     settings = {
-        "NINELIVES_STORE_URL": asyncio.run(pg.server().database()) if weather.postgres else "",
+        "NINELIVES_STORE_URL": database,
         "NINELIVES_SERVER_KEEP_CALLS": "true",
         "NINELIVES_SERVER_KEEP_CLIENTS": "true",
         "NINELIVES_LIMITS_KEEPALIVE_S": "0.2",  # some in every tool
     }
-    server = start_supervised(folder, upstream.url, weather.bug, **settings)
+    planted = ",".join(filter(None, ("keeps_delivered", "forked" * weather.forked, weather.bug)))
+    server = start_supervised(folder, upstream.url, planted, **settings)
     chance = random.Random(weather.seed)
     made: StockStorm | None = None
     try:
-        made = StockStorm(server, upstream, folder, weather)
+        made = StockStorm(server, upstream, folder, weather, database)
         over = time.monotonic() + weather.minutes * 60
         while (
             made.verdict.kills < weather.kills
@@ -501,6 +597,21 @@ def storm(folder: Path, weather: Weather) -> Stock:
     return made.verdict
 
 
+def show_sum(path: Path) -> None:
+    """Print the sum of recorded storms: of all, and of each kind."""
+    kinds: dict[str, Stock] = {}
+    for line in path.read_text().splitlines():
+        said = json.loads(line)
+        given, storm = said["given"], Stock.read(said)
+        store = "PostgreSQL" if given["postgres"] else "SQLite"
+        kind = f"{store}, spares are {'forks' if given['forked'] else 'programs'}"
+        for name in ("all", kind, f"commit {said['commit'][:7]}"):
+            kinds.setdefault(name, Stock()).add(storm)
+    for name, sum_ in kinds.items():
+        print(f"{name}: {sum_.show()}\n")
+    raise SystemExit(any(each.wrong for each in kinds.values()))
+
+
 def main() -> None:
     """Kill, print, and end with 1 where something was wrong."""
     options = argparse.ArgumentParser(prog="tests.supervisor.stock_clients")
@@ -513,8 +624,15 @@ def main() -> None:
     options.add_argument("--postgres", action="store_true", help="the store is PostgreSQL")
     options.add_argument("--minutes", type=float, default=600.0, help="no batch of kills begins after so long")
     options.add_argument("--only", default="", help="ways of asking, such as curl-chat,node-chat")
+    options.add_argument("--forked", action="store_true", help="a spare is a fork: a kill costs a third")
     options.add_argument("--log", help="where the log of the server is left")
+    options.add_argument(
+        "--record", type=Path, help="a file to which a line of JSON is added: the storm and its verdict"
+    )
+    options.add_argument("--sum", type=Path, help="kill nothing: add up such a file")
     given = options.parse_args()
+    if given.sum:
+        return show_sum(given.sum)
     only, each = tuple(filter(None, given.only.split(","))), -(-given.kills // given.servers)
     verdict = Stock()
     with tempfile.TemporaryDirectory(prefix="stock-clients-") as folder, ThreadPoolExecutor() as servers:
@@ -531,6 +649,7 @@ def main() -> None:
                 only=only,
                 postgres=given.postgres,
                 minutes=given.minutes,
+                forked=given.forked,
             )
             storms.append(servers.submit(storm, own, weather))
         try:
@@ -540,6 +659,11 @@ def main() -> None:
             if given.log:
                 for log in Path(folder).glob("*/server.err"):
                     shutil.copy(log, f"{given.log}.{log.parent.name}")
+    if given.record:
+        words = {name: value for name, value in vars(given).items() if isinstance(value, str | int | float | bool)}
+        commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+        with given.record.open("a") as file:
+            file.write(json.dumps({"given": words, "commit": commit.stdout.strip(), **vars(verdict)}) + "\n")
     print(verdict.show(), *verdict.wrong[:20], sep="\n")
     print(*verdict.errors.most_common(12), sep="\n")
     print(Counter(each.split(": ", 2)[1] for each in verdict.wrong))

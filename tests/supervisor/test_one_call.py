@@ -21,5 +21,10 @@ def test_a_storm_of_kills_asks_the_model_once_per_message(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("bug", CALL_BUGS)
 def test_the_storm_sees_a_planted_bug(tmp_path: Path, bug: str) -> None:
-    verdict = storm(tmp_path, 6, 4, bug=bug, most_wrong=1)
+    verdict = storm(tmp_path, 1, 4, bug=bug, most_wrong=1, gated=True)
     assert verdict.wrong, verdict.show()
+
+
+def test_a_kill_while_models_write_is_not_seen(tmp_path: Path) -> None:
+    verdict = storm(tmp_path, 1, 4, gated=True)
+    assert not verdict.wrong and verdict.kept == 2, (verdict.show(), verdict.wrong)
