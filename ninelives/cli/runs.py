@@ -24,6 +24,7 @@ from ninelives.cli.shared import (
 )
 
 _COLOURS = {"running": "blue", "completed": "green", "failed": "red", "waiting_for_approval": "yellow"}
+_ACTIVE = ("queued", "running", "stopping", "waiting_for_approval")
 
 
 @click.group(cls=HelpfulGroup)
@@ -72,8 +73,7 @@ def _crashes(receipt: Answer) -> str:
 
 
 def _time_of(run: Answer) -> str:
-    active = run["status"] in ("queued", "running", "stopping", "waiting_for_approval")
-    return age_of(run["created_at"]) if active else span_of(run["updated_at"] - run["created_at"])
+    return age_of(run["created_at"]) if run["status"] in _ACTIVE else span_of(run["updated_at"] - run["created_at"])
 
 
 def _one_line(run: Answer) -> str:
@@ -213,6 +213,18 @@ def pin(run: str, off: bool, url: str | None, key: str | None, as_json: bool) ->
     )
 
 
+def _fate(step: Answer) -> str:
+    """What became of a tool call, in words."""
+    times = "once" if step["starts"] == 1 else f"{step['starts']} times"
+    match step["outcome"]:
+        case "open":
+            return f"started {times}, runs"
+        case "unknown":
+            return f"started {times}, end unknown"
+        case _:
+            return "reused" if step.get("reused") else f"ran {times}"
+
+
 @runs.command("receipt", short_help="Explain what happened in a run.")
 @click.argument("run", required=False)
 @remote_options
@@ -226,12 +238,13 @@ def receipt(run: str | None, url: str | None, key: str | None, as_json: bool) ->
         return
     echo_text(f"{answer['run_id']}  {answer['status']}  {_crashes(answer)}")
     for step in answer["steps"]:
-        repeated = f", started {step['starts']} times" if step["starts"] > 1 else ""
-        echo_text(f"  {step['tool']:14} {step['effect']:10} {step['outcome']:8} {step['label']}{repeated}")
+        echo_text(f"  {step['tool']:14} {step['effect']:10} {_fate(step):25} {step['label']}")
     for approval in answer["approvals"]:
         echo_text(f"  approval of {approval['tool']}: {approval.get('choice', 'open')} {approval.get('by', '')}")
     for steer in answer["steers"]:
         echo_text(f"  steer, {'read by the model' if steer['used'] else 'not read'}: {steer['text']}")
+    if answer["status"] in _ACTIVE and (text := remote.get(f"/v1/runs/{answer['run_id']}").get("pending_steer")):
+        echo_text(f"  steer, not read by the model yet: {text}")
     spent, saved = answer["usage"]["total_tokens"], answer["usage_saved_by_recovery"]["total_tokens"]
     more = " (a model call may have been cut off: the upstream counted more then)" if answer["usage_incomplete"] else ""
     about = "about " if answer["usage_estimated"] else ""

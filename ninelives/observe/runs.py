@@ -28,7 +28,6 @@ class Watched(Struct):
     """When the first delta of the current message came; 0: none came yet."""
     tools: dict[str, tuple[e.ToolStarted, int]] = {}
     """Calls that started, by id."""
-    called: int = 0
     ended: bool = False
 
 
@@ -117,7 +116,6 @@ class RunObserver:
         started, began_at = watched.tools.pop(finished.call_id, (None, entry.at))
         due = state.facts.due.get(finished.call_id)
         name = started.call.name if started is not None else due.call.name if due is not None else ""
-        watched.called += 1
         self._metrics.tool_finished(name or "unnamed", finished)
         self._metrics.tokens(finished.usage)
         if self._traces is not None and started is not None:
@@ -141,7 +139,8 @@ class RunObserver:
             status=state.status,
             seconds=seconds,
             attempts=facts.attempt,
-            tools=watched.called,
+            crashes=facts.recoveries,
+            tools=len(facts.results),
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             **more,

@@ -60,7 +60,8 @@ def test_runs_show_names_what_is_asked_and_approvals_answers_it(server: Server) 
     wait_until(lambda: server.client.get(f"/v1/runs/{run}").json()["status"] == "completed", "the end")
     listed = next(line for line in ninelives(server, "runs", "ls").stdout.splitlines() if run in line)
     assert re.match(r"run_\w+  completed {10,}\d+s ", listed), "an answered question is no crash"
-    assert "completed  no crashes\n" in ninelives(server, "runs", "receipt", run).stdout
+    receipt = ninelives(server, "runs", "receipt", run).stdout
+    assert "completed  no crashes\n" in receipt and re.search(r"write_file +\S+ +ran once +", receipt), receipt
     assert ninelives(server, "approvals", "approve", run).stderr == f"Error: {run} does not wait for a person.\n"
     assert "0 runs wait for a person" in ninelives(server, "approvals", "deny").stderr
 
@@ -73,6 +74,16 @@ def test_runs_tail_without_a_terminal_says_what_is_asked_and_leaves(server: Serv
     assert ninelives(server, "approvals", "approve", run, "--yes").returncode == 0
     rest = ninelives(server, "runs", "tail", run)
     assert rest.returncode == 0 and "Answered: once." in rest.stdout and "Waiting for you" not in rest.stdout
+
+
+def test_the_receipt_names_a_steer_that_the_model_has_not_read_yet(server: Server) -> None:
+    run = waiting(server)
+    assert ninelives(server, "runs", "steer", run, "be brief").returncode == 0
+    assert "steer, not read by the model yet: be brief\n" in ninelives(server, "runs", "receipt", run).stdout
+    assert ninelives(server, "approvals", "approve", run, "--yes").returncode == 0
+    wait_until(lambda: server.client.get(f"/v1/runs/{run}").json()["status"] == "completed", "the end")
+    told = [line for line in ninelives(server, "runs", "receipt", run).stdout.splitlines() if "steer" in line]
+    assert told == ["  steer, read by the model: be brief"]
 
 
 def test_a_cancelled_question_is_called_so_once(server: Server) -> None:
