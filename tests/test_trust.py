@@ -14,12 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
 from ninelives.app.address import local_url, publish_address, published_address, withdraw_address
 from ninelives.app.errors import ConfigError
 from ninelives.app.settings import LoadedSettings, Settings, load
+from ninelives.cli.shared import Reconnect
 from tests.story.server import KEY, ROOT, wait_until
 
 FILE = "[server]\nport = {}\n"
@@ -254,6 +256,30 @@ def test_the_stored_key_is_sent_to_the_server_that_the_data_directory_names(repo
         assert (said.returncode, said.stdout) == (0, "no runs\n"), said
         stop()
     assert published_address(data) == ""
+
+
+def test_a_command_that_waits_for_its_server_sends_nothing_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart in order takes the name away for a while. Somebody else may listen at the default address."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NINELIVES_SERVER_DATA_DIR", str(tmp_path))
+    with listening() as (stranger, to_stranger), listening() as (again, to_server):
+        monkeypatch.setenv("NINELIVES_SERVER_PORT", str(stranger))
+        connect = Reconnect(None, KEY)
+        assert connect().url == f"http://127.0.0.1:{stranger}", "a server that was never named may be there"
+        publish_address(tmp_path, "http://127.0.0.1:1")
+        assert connect().url == "http://127.0.0.1:1"
+        withdraw_address(tmp_path, "http://127.0.0.1:1")
+        for _ in "ab":
+            with pytest.raises(ConnectionRefusedError, match="no server runs on"):
+                connect().send("/health")
+        assert connect().url == "http://127.0.0.1:1" and not to_stranger
+        publish_address(tmp_path, f"http://127.0.0.1:{again}")
+        with pytest.raises(HTTPError):
+            connect().send("/health")
+        assert len(to_server) == 1 and not to_stranger
 
 
 def test_an_address_is_withdrawn_by_its_own_server_only(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import click
 from ninelives.cli.shared import (
     Answer,
     HelpfulGroup,
+    Reconnect,
     Remote,
     age_of,
     echo_text,
@@ -119,9 +120,10 @@ def tail(run: str | None, after: int | None, url: str | None, key: str | None, a
     from ninelives.cli.chat.ask import ASKS
     from ninelives.cli.chat.follow import BACK, LOST, RunFollower
 
-    remote = Remote(url, key)
+    connect = Reconnect(url, key)
+    remote = connect()
     name = str(remote.get(f"/v1/runs/{_named(remote, run)}")["run_id"])  # one that does not exist is told at once
-    follower = RunFollower(lambda: Remote(url, key))
+    follower = RunFollower(connect)
     for event in follower.events(name, after):
         if as_json and event["event"] not in (LOST, BACK):
             click.echo(json.dumps(event))

@@ -141,12 +141,15 @@ def print_fields(answer: Answer, indent: str = "") -> None:
 
 class Remote:
     """A running server, reached over HTTP. The key in the data directory goes only to the server that this directory
-    names, or to the one that the user named."""
+    names, or to the one that the user named. `before`: where the directory named this server earlier. While it names
+    none, nothing is sent: whoever listens at the default address is another server."""
 
-    def __init__(self, url: str | None, key: str | None, *, use_key_file: bool = True) -> None:
+    def __init__(self, url: str | None, key: str | None, *, use_key_file: bool = True, before: str = "") -> None:
         server = settings_from(None).settings.server
-        named = url or published_address(server.data_path)
+        self.named = url or published_address(server.data_path)
+        named = self.named or before
         self.url = base_url(named or (f"{UNIX}{server.uds}" if server.uds else local_url(server.host, server.port)))
+        self._gone = f"no server runs on {server.data_path}" if before and not self.named else ""
         self._base = "http://localhost" if self.url.startswith(UNIX) else self.url
         if not _is_url(self._base):
             raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
@@ -174,6 +177,8 @@ class Remote:
     ) -> Any:
         """The open response. Raises HTTPError, OSError and HTTPException. Redirects are errors: they would carry the
         key to another server."""
+        if self._gone:
+            raise ConnectionRefusedError(self._gone)
         request = Request(self._base + path, method=method, headers=dict(headers or {}))
         if body is not None:
             request.data = json.dumps(body).encode()
@@ -212,6 +217,20 @@ class Remote:
         if error.code == 401 and self._held_back:
             message += f" {self._held_back} was not sent: no server runs on that directory. Name yours with --url."
         raise click.ClickException(printable(message)) from error
+
+
+class Reconnect:
+    """Connects to one server again and again. A restart may change its address, which the data directory names."""
+
+    def __init__(self, url: str | None, key: str | None, *, use_key_file: bool = True) -> None:
+        self._url, self._key, self._use_key_file = url, key, use_key_file
+        self._before = ""
+
+    def __call__(self) -> Remote:
+        """The server of the moment."""
+        remote = Remote(self._url, self._key, use_key_file=self._use_key_file, before=self._before)
+        self._before = remote.named or self._before
+        return remote
 
 
 class _NoRedirect(HTTPRedirectHandler):

@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 import click
 from click.core import ParameterSource
 
-from ninelives.cli.shared import Answer, Remote, echo_text, json_option, print_fields
+from ninelives.cli.shared import Answer, Reconnect, Remote, echo_text, json_option, print_fields
 
 TIMEOUT_S = 5.0
 WATCH_S = 2.0
@@ -46,9 +46,10 @@ def status(ctx: click.Context, url: str | None, key: str | None, timeout: float,
     if how == "pid":
         click.echo(_pid(url, key, timeout))
         return
+    connect = Reconnect(url, key, use_key_file=typed)
     while how == "watch":
-        _show_again(lambda: _health(Remote(url, key, use_key_file=typed), timeout), as_json=as_json)
-    answer = _health(Remote(url, key, use_key_file=typed), timeout)
+        _show_again(lambda: _health(connect(), timeout), as_json=as_json)
+    answer = _health(connect(), timeout)
     if as_json:
         click.echo(json.dumps(answer))
     else:

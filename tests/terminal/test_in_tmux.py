@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.story.server import KEY, ROOT, Server, Upstream, start_server, start_upstream
+from tests.story.server import KEY, ROOT, Server, Upstream, start_server, start_upstream, wait_until
 from tests.terminal.tmux import terminal
 
-SLOW = "[[tokens=60 pace=0.05]]"
+HANGS = "[[tokens=60 hang=20 times=1]]"
+"""The first model call stops after 20 tokens, so it is in mid-answer until its server dies. The next one is whole."""
 WRITE = '[[tools=write_file:{"path":"a.txt","content":"x"}]]'
 
 
@@ -55,8 +56,8 @@ def server(tmp_path: Path, upstream: Upstream) -> Iterator[Restarting]:
 def test_a_chat_goes_on_by_itself_after_a_restart_in_mid_answer(tmp_path: Path, server: Restarting, how: str) -> None:
     with terminal(tmp_path / "home", "chat", server.now.data) as shown:
         shown.see("Ninelives at http://127.0.0.1:")
-        shown.type(f"count {SLOW}", "Enter")
-        shown.see("tok9 ")
+        shown.type(f"count {how} {HANGS}", "Enter")
+        shown.see("tok19")
         if how == "kill -9":
             server.now.kill()
         else:
@@ -97,10 +98,11 @@ def test_a_chat_asks_for_approvals_in_place_and_takes_steers(tmp_path: Path, ups
     try:
         with terminal(tmp_path / "home", "chat", server.now.data) as shown:
             shown.see("Ctrl-D leaves")
-            shown.type(f"write {WRITE} [[pre=40 pace=0.05]]", "Enter")
-            shown.see("tok9 ")
+            shown.type(f"write {WRITE} [[pre=40 callgate]]", "Enter")
+            shown.see("tok39")
             shown.type("use fewer words", "Enter")
             shown.see("↪ use fewer words")
+            upstream.post("/_go")
             shown.see("approve? y once")
             assert "a.txt" in shown.see("Waiting for you")
             shown.type("x", "Enter")
@@ -126,11 +128,11 @@ def test_ctrl_c_right_after_a_question_cancels_its_run_and_the_chat_stays(tmp_pa
 
 
 def test_ask_in_a_terminal_and_runs_tail_wait_for_a_restart(tmp_path: Path, server: Restarting) -> None:
-    with terminal(tmp_path / "home", f"ask 'count {SLOW}'", server.now.data) as shown:
-        shown.see("tok9 ")
+    with terminal(tmp_path / "home", f"ask 'count for ask {HANGS}'", server.now.data) as shown:
+        shown.see("tok19")
         run = server.now.client.get("/v1/runs").json()["data"][0]["run_id"]
         with terminal(tmp_path / "other", f"runs tail {run}", server.now.data) as tail:
-            tail.see("tok9 ")
+            tail.see("tok19")
             server.now.kill()
             tail.see("The server is away.")
             server.again()
@@ -156,9 +158,8 @@ def ask(server: Restarting, tmp_path: Path, *words: str, stdin: str = "") -> sub
 def test_ask_in_a_pipe_prints_the_answer_once_whatever_happens_to_the_server(
     tmp_path: Path, server: Restarting
 ) -> None:
-    child = ask(server, tmp_path, "count", "this:", stdin=SLOW)
-    with server.now.client.stream("/v1/responses", {"input": "[[tokens=20 pace=0.05]]", "stream": True}) as other:
-        other.until("response.completed")  # a second of the answer has passed
+    child = ask(server, tmp_path, "count", "this:", stdin=HANGS)
+    wait_until(lambda: b"\nninelives_subscribers 1.0\n" in server.now.client.get("/metrics").body, "ask reads the run")
     server.now.kill()
     server.again()
     out, err = child.communicate(timeout=60)

@@ -3,6 +3,7 @@ to know: what runs in it."""
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ class Terminal:
     """A tmux window. The last screen is kept in a file."""
 
     def __init__(self, folder: Path) -> None:
-        self._socket = folder / "tmux"
+        self._socket = folder / f"tmux-{secrets.token_hex(4)}"  # a tmux that ends may still hold the socket of before
         self._screen = folder / "screen.txt"
 
     def _tmux(self, *words: str) -> str:

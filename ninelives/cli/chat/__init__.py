@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ninelives.cli.shared import Remote, json_option, remote_options
+from ninelives.cli.shared import Reconnect, json_option, remote_options
 
 
 @click.command()
@@ -25,11 +25,8 @@ def chat(session: str | None, fresh: bool, model: str | None, url: str | None, k
     from ninelives.cli.chat.memory import ChatMemory
     from ninelives.cli.chat.screen import ChatScreen
 
-    def connect() -> Remote:
-        return Remote(url, key)
-
     memory = ChatMemory(url)
-    ChatScreen(connect, memory.enter(session, fresh=fresh), model or "").run()
+    ChatScreen(Reconnect(url, key), memory.enter(session, fresh=fresh), model or "").run()
 
 
 @click.command()
@@ -64,4 +61,4 @@ def ask(
         raise click.UsageError("What is the question? ninelives ask WORDS, or text on stdin.")
     named = session or (ChatMemory(url).enter(None, fresh=False).session if last else "")
     question = Question(text, named, **given)  # type: ignore[arg-type]
-    raise SystemExit(answer_question(question, lambda: Remote(url, key)))
+    raise SystemExit(answer_question(question, Reconnect(url, key)))

@@ -217,7 +217,7 @@ class ChatScreen:
             self._prompt.app.invalidate()
 
     def _ask_for_approval(self, run: str) -> None:
-        asked = self._connect().get(f"/v1/runs/{run}").get("approval")
+        asked = self._follower.shown(run).get("approval")  # a server that went away meanwhile is waited for
         if asked is not None:
             text = Text(harmless(asked["call"]) + (f"\n\n{harmless(asked['why'])}" if asked.get("why") else ""))
             self._print(Panel(text, title="Waiting for you", border_style="yellow", title_align="left"))
