@@ -21,7 +21,7 @@ import click
 
 from ninelives.app.address import UNIX, local_url, published_address
 from ninelives.app.errors import ConfigError
-from ninelives.app.settings import LoadedSettings, load
+from ninelives.app.settings import LoadedSettings, ServerSettings, load
 from ninelives.core.hosts import is_loopback
 from ninelives.observe.log import printable
 
@@ -147,14 +147,11 @@ class Remote:
     def __init__(self, url: str | None, key: str | None, *, use_key_file: bool = True, before: str = "") -> None:
         server = settings_from(None).settings.server
         self.named = url or published_address(server.data_path)
-        named = self.named or before
-        self.url = base_url(named or (f"{UNIX}{server.uds}" if server.uds else local_url(server.host, server.port)))
-        self._gone = f"no server runs on {server.data_path}" if before and not self.named else ""
-        self._base = "http://localhost" if self.url.startswith(UNIX) else self.url
-        if not _is_url(self._base):
-            raise click.ClickException(f"--url {self.url} is not the URL of a server, such as http://127.0.0.1:8642.")
+        self.url = base_url(self.named or before or _default_url(server))
+        self._gone_from = server.data_path if before and not self.named else None
+        self._base = _http_base(self.url)
         given, stored = key or server.key, _key_file(server.data_path / "key")
-        self._key = given or (stored if named and use_key_file else "")
+        self._key = given or (stored if self.named and use_key_file else "")
         self._held_back = str(server.data_path / "key") if stored and not self._key else ""
         self._opener = _opener(self.url)
 
@@ -177,8 +174,8 @@ class Remote:
     ) -> Any:
         """The open response. Raises HTTPError, OSError and HTTPException. Redirects are errors: they would carry the
         key to another server."""
-        if self._gone:
-            raise ConnectionRefusedError(self._gone)
+        if self._gone_from is not None:
+            raise ConnectionRefusedError(f"no server runs on {self._gone_from}")
         request = Request(self._base + path, method=method, headers=dict(headers or {}))
         if body is not None:
             request.data = json.dumps(body).encode()
@@ -274,6 +271,10 @@ def _opener(url: str) -> OpenerDirector:
     return build_opener(_NoRedirect, *([ProxyHandler({})] if here else []))
 
 
+def _default_url(server: ServerSettings) -> str:
+    return f"{UNIX}{server.uds}" if server.uds else local_url(server.host, server.port)
+
+
 def base_url(text: str) -> str:
     """The URL of a server, from that or from one of its usual addresses: .../v1, .../health, .../health/detailed."""
     url = text.strip().rstrip("/")
@@ -281,6 +282,14 @@ def base_url(text: str) -> str:
         if tail != "/detailed" or url.endswith("/health/detailed"):
             url = url.removesuffix(tail).rstrip("/")
     return url
+
+
+def _http_base(url: str) -> str:
+    """What paths are added to. Raises ClickException."""
+    base = "http://localhost" if url.startswith(UNIX) else url
+    if not _is_url(base):
+        raise click.ClickException(f"--url {url} is not the URL of a server, such as http://127.0.0.1:8642.")
+    return base
 
 
 def _is_url(text: str) -> bool:
