@@ -16,8 +16,10 @@ _ESTABLISHED, _CLOSE_WAIT = 1, 8
 
 
 def written(fd: int) -> int:
-    """How many bytes the kernel has taken for a connection. Raises OSError."""
+    """How many bytes the kernel has taken for a connection. Nobody may write to it meanwhile. Raises OSError."""
     with _Borrowed(fd) as sock:
+        if not _queue(fd, _OUTQ):  # all is acknowledged: the count stands still
+            return _info(sock)[1]
         while True:
             _, before, _ = _info(sock)
             waiting = _queue(fd, _OUTQ)

@@ -133,6 +133,12 @@ def test_a_connection_that_waits_for_its_next_request_goes_on_after_a_kill(serve
     wait_until(lambda: has_spare(server), "a spare", 60)
     caller = Caller(server, "/v1/chat/completions", chat("kept-idle.", 3))
     caller.whole()
+    for number in range(2):  # the second time the connection is one that was adopted
+        kill_server(server)
+        caller.seen = b""
+        caller.ask("/v1/chat/completions", chat(f"kept-idle{number}.", 3))
+        assert text_of(caller.whole()) == words(3)
+    wait_until(lambda: has_spare(server), "a spare", 60)
     signal_process(server_pid(server), signal.SIGKILL)
     caller.ask("/v1/models", None)  # while there is no server, or after
     caller.sees(b'"object":"list"')

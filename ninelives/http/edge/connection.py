@@ -16,7 +16,6 @@ import socket
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from typing import Any
@@ -148,6 +147,9 @@ class ClientConnection(HttpToolsProtocol):
         """Where this client is kept: its slot."""
         self._kept: KeptTransport | None = None
         """The way of an answer to a client that is kept."""
+        self._read: int | None = 0
+        """How much was read from this connection, by all processes. To count costs less than to ask the kernel. None:
+        not known."""
 
     # For the event loop
 
@@ -168,6 +170,8 @@ class ClientConnection(HttpToolsProtocol):
         square of its length. What is neither head nor body counts too: chunk sizes, their extensions and trailers."""
         if self._kept is not None:  # the next request: it would be lost with this process, and the client not know it
             self._release()
+        if self._read is not None:
+            self._read += len(data)
         most = self.limits.head_bytes
         data = memoryview(data)  # type: ignore[assignment] # pieces are no copies
         while data and self._left is None and not self._upgraded and not self.transport.is_closing():
@@ -344,15 +348,18 @@ class ClientConnection(HttpToolsProtocol):
 
     def _note_waiting(self) -> None:
         """The connection waits for its next request. Where that has begun to come, a crash loses it."""
-        sock = self.transport.get_extra_info("socket")
-        if self.custody is None or self._slot is None or self._head_begun or self.pipeline or sock is None:
+        if self.custody is None or self._slot is None or self._head_begun or self.pipeline or self._read is None:
             return
-        with suppress(OSError):  # the client is gone
-            self.custody.wait(self._slot, consumed(sock.fileno()))
+        self.custody.wait(self._slot, self._read)
 
-    def adopt(self, slot: int) -> None:
-        """Go on with a connection of an earlier process, from its slot. Call it before the connection is made."""
+    def adopt(self, slot: int, fd: int) -> None:
+        """Go on with a connection of an earlier process, from its slot and its socket. Call it before the connection is
+        made."""
         self._slot = slot
+        try:
+            self._read = consumed(fd)
+        except OSError:  # the client is gone
+            self._read = None
 
     def resume(self, left: LeftClient, app: ASGIApp) -> None:
         """Go on with the answer of a client that an earlier process left. `app` gets its note, and how it was left."""

@@ -13,9 +13,9 @@ written anew if the kernel took nothing of it."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -159,7 +159,8 @@ class KeptTransport:
         self.is_closing: Callable[[], bool] = transport.is_closing  # asked before each write: faster than __getattr__
         self._custody = custody
         self._slot: int | None = slot
-        self._words, self._word = custody.words, custody.word(slot)
+        self._words, self._word, self._kind = custody.words, custody.word(slot), 0
+        self._send: Callable[[bytes], None] = transport.write
         self._total = 0
         self._ahead = 0
         """The length of a head that waits for the first piece (HeadFirst in connection.py)."""
@@ -178,7 +179,7 @@ class KeptTransport:
 
     def stream(self) -> None:
         """The answer is a stream: its pieces go out as they come."""
-        self._streams = True
+        self._streams, self._kind = True, _STREAM
 
     def begin(self, head: bytes) -> None:
         """The head of the answer, before it is written."""
@@ -196,14 +197,13 @@ class KeptTransport:
     def _hand_over(self, data: bytes) -> None:
         self._ahead = 0
         if self._slot is not None:
-            self._total += len(data)
-            self._sum = zlib.crc32(data, self._sum)
-            if self._total > MOST_BYTES:
+            self._total = total = self._total + len(data)
+            self._sum = checksum = crc32(data, self._sum)
+            if total > MOST_BYTES:
                 self.release()
             else:
-                kind = _STREAM if self._streams else 0
-                self._words[self._word] = kind | self._total << _SUM_BITS | self._sum
-        self.transport.write(data)
+                self._words[self._word] = self._kind | total << _SUM_BITS | checksum
+        self._send(data)
 
     def beat(self, write: Callable[[bytes], None]) -> None:
         """Write a keepalive by `write`, which leads here."""
@@ -237,7 +237,7 @@ class AdoptedTransport(KeptTransport):
     def __init__(self, transport: Any, custody: Custody, left: LeftClient, taken: int) -> None:
         """`taken`: how many bytes of the answer the kernel took."""
         super().__init__(transport, custody, left.slot)
-        self._streams = True
+        self.stream()
         self._head = left.head.encode("latin-1")
         self._told, self._told_sum = bytes_of(left.told), left.told & (1 << _SUM_BITS) - 1
         self._skip = taken
@@ -280,7 +280,7 @@ class AdoptedTransport(KeptTransport):
         start = max(0, self._skip - self._total)
         self._rest += piece[start:]
         self._total += len(piece)
-        self._sum = zlib.crc32(piece, self._sum)
+        self._sum = crc32(piece, self._sum)
         if self._total == self._told:
             self._prove()
         elif self._total > self._told:

@@ -233,7 +233,7 @@ class Serving:
 
     async def _adopted(self, sock: socket.socket, slot: int) -> ClientConnection:
         made = self._connection(config=self._server.config, server_state=self._server.server_state, app_state={})
-        made.adopt(slot)
+        made.adopt(slot, sock.fileno())
         await asyncio.get_running_loop().connect_accepted_socket(partial(_same, made), sock)
         return made
 
