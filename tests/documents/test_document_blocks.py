@@ -185,7 +185,8 @@ def until_it_listens(command: str, block: Block, reader: Reader) -> None:
     """Run the server of a block, on another port and data directory, and stop it."""
     out = reader.home / "other.out"
     env = reader.env | {"NINELIVES_SERVER_PORT": "0", "NINELIVES_SERVER_DATA_DIR": str(reader.home / "other")}
-    del env["NINELIVES_MODEL_URL"]
+    del env["NINELIVES_MODEL_URL"]  # it would hide the file and the variables of a block
+    env.setdefault("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")  # no search for model servers on this machine
     *first, last = command.replace("--port 8642", "--port 0").splitlines()
     assigned = re.match(r"(\w+=\S+ )+", last)
     last = f"exec env {last}" if assigned else f"exec {last}"  # the signal is for the server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,16 @@ async def begun(built: Assembled) -> tuple[str, str]:
     return talk, (await sent(built, "GET", f"{BASE}/{talk}/items")).json()["data"][0]["id"]
 
 
+async def done_by_the_writer(built: Assembled, job: Callable[[Any], None]) -> None:
+    """Do a job where rows are written. A write of the server that shares its batch and finds no room undoes both."""
+    writer = built.store.database.writer
+    while True:
+        try:
+            return await writer.ask(job)
+        except StoreUnavailable:
+            assert writer.broken is None
+
+
 async def test_503_shutting_down(built: Assembled) -> None:
     talk, item = await begun(built)
     built.engine._admission.stop()
@@ -77,14 +87,8 @@ async def test_503_storage_full(built: Assembled) -> None:
         db.pragma("max_page_count", 1)  # no page more than there are
 
     built.store.database.upkeep.cancel()  # nothing is moved or freed meanwhile
-    filled = False
-    while not filled:
-        try:
-            await built.store.database.writer.ask(fill)
-            filled = True
-        except StoreUnavailable:  # a write of the server came with it and found no room: both are undone
-            assert built.store.database.writer.broken is None
+    await done_by_the_writer(built, fill)
     await edits_are_refused(built, talk, item, "storage_full", "y" * 200_000)
-    await built.store.database.writer.ask(lambda db: db.pragma("max_page_count", 1_000_000) and None)
+    await done_by_the_writer(built, lambda db: db.pragma("max_page_count", 1_000_000) and None)
     assert (await sent(built, "POST", f"{BASE}/{talk}/items", {"items": [ITEM]})).status == 200
     assert (await sent(built, "DELETE", f"{BASE}/{talk}")).json()["deleted"] is True
