@@ -497,6 +497,22 @@ async def test_a_holder_never_writes_behind_rows_that_the_database_has_lost(plac
     assert [record.seq for record in await place.ann.read("r1")] == [0, 1, 2, 3]
 
 
+async def test_a_lane_plans_each_append_once_however_few_rows_it_has(place: Place) -> None:
+    """PostgreSQL would plan it anew each time, because it expects more rows. That costs as much as the append."""
+    await place.ann.open("r1")
+    for _ in range(20):
+        assert await place.ann.write("r1", b"more") is Verdict.WRITTEN
+    await place.ann.end("r1")
+    plans = await place.store._connections.on_lane(
+        0,
+        lambda lane: lane.fetch(
+            "SELECT sum(generic_plans)::int, sum(custom_plans)::int FROM pg_prepared_statements"
+            " WHERE statement LIKE 'WITH%INSERT INTO run_log%'"
+        ),
+    )
+    assert [tuple(row) for row in plans] == [(21, 0)]
+
+
 async def test_a_run_whose_end_was_lost_is_claimed_again_and_told_so(place: Place) -> None:
     """Its process has forgotten it: the beat gives the claim back (Notices.beaten)."""
     await place.ann.open("r1")

@@ -141,7 +141,7 @@ class PostgresClaims:
         asked, attempt = opening.asked, 1 if opening.holder else 0
         values = (opening.run, opening.holder, attempt, self._lease_ms, self._holder, opening.ended is not None)
         if await self._connections.fetch(SQL["retake"], *values):
-            return opened, RunEnd(attempt, row.last, row.after, len(row.data))
+            return opened, RunEnd(attempt, row.first, row.last, row.after, len(row.data))
         if asked.credential:
             await self._connections.execute(SQL["wait_again"], *self._place_of(asked, opening.run, None))
         return Attached(opening.run, again=bool(asked.credential))
@@ -289,7 +289,7 @@ class PostgresClaims:
         if mark.session:
             values = (asked.owner, mark.session, mark.at, opening.run, mark.session_turn)
             await connection.execute(SQL["add_turn"], *values)
-        return RunEnd(attempt, row.last, row.after, len(row.data))
+        return RunEnd(attempt, row.first, row.last, row.after, len(row.data))
 
     # Claiming
 
@@ -327,7 +327,7 @@ class PostgresClaims:
             new = packed([record], crc)
             values = (run, record.seq, attempt, call.at, crc, new.after, new.data, call.holder, self._lease_ms, payload)
             if await connection.fetch(SQL["claim_run"], *values, owner):
-                end = RunEnd(attempt, record.seq, new.after, row["bytes"] + len(new.data))
+                end = RunEnd(attempt, record.seq, record.seq, new.after, row["bytes"] + len(new.data))
                 return Claim(owner, run, attempt, record, row["overdue"]), end
             # the old holder wrote once more before the fence
             seq, crc = await connection.fetchrow(SQL["log_end"], owner, run)
@@ -484,6 +484,6 @@ async def _find_claim(connection: Connection, call: ClaimCall) -> Claimed | None
             continue
         record = Record(row["first_seq"], attempt, call.at, data)
         if packed([record], row["crc_before"]).data == row["data"]:
-            end = RunEnd(attempt, record.seq, row["crc_after"], row["bytes"])
+            end = RunEnd(attempt, record.seq, record.seq, row["crc_after"], row["bytes"])
             return Claim(row["owner"], call.run, attempt, record, overdue), end
     return None

@@ -44,6 +44,9 @@ for them, and so does the whole batch that its end is part of."""
 ROUNDS = 40
 BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 """Lanes find rows by key only. A plan made while a table was small would later scan all of it."""
+PLAN_ONCE = {"plan_cache_mode": "force_generic_plan"}
+"""Lanes plan a statement once. By itself PostgreSQL would plan each append anew, because most are shorter than the
+ten rows that it expects. That takes as long as the append: 0.16 ms, and 0.45 ms with a mark."""
 BY_ANY_JOIN = {"enable_hashjoin": "on", "enable_mergejoin": "on"}
 """Queries may join many rows, but scan no table that has an index for them."""
 
@@ -181,7 +184,8 @@ class Connections:
         StoreUnavailable."""
         options = options_of(wiring, name)
         settings = {**options.get("server_settings", {}), **BY_INDEX} if wiring.prepared else {}
-        lane = {**options, "server_settings": settings, "max_inactive_connection_lifetime": 0}
+        lane_settings = {**settings, **PLAN_ONCE} if wiring.prepared else {}
+        lane = {**options, "server_settings": lane_settings, "max_inactive_connection_lifetime": 0}
         query = {**options, "server_settings": {**settings, **BY_ANY_JOIN} if wiring.prepared else {}}
         pools: list[Any] = []
         try:

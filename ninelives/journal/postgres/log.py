@@ -67,6 +67,9 @@ class RunEnd(Struct, frozen=True):
     """The end of a run's log, and the attempt that holds the run."""
 
     attempt: int
+    first: int
+    """The first number of the last row. That row is looked up by its whole key: a search for the end of the log would
+    compare all rows of the run on a page of the index."""
     seq: int
     crc: int
     size: int
@@ -191,7 +194,7 @@ class PostgresLog:
             plain = [part for part in fit if part.mark is None and part.run not in written]
             marked = [part for part in fit if part.mark is not None and part.run not in written]
             if plain:
-                written |= await self._append_plain(connection, plain, rows)
+                written |= await self._append_plain(connection, plain, rows, ends)
             if marked:
                 written |= await self._append_marked(connection, marked, rows, ends)
             written = await self._add_confirmed(connection, parts, written)
@@ -234,15 +237,17 @@ class PostgresLog:
         unknown = {p.run: p.attempt for p in parts if p.run not in self.ends or self.ends[p.run].attempt != p.attempt}
         for row in await connection.fetch(SQL["ends"], list(unknown)) if unknown else ():
             if row["attempt"] == unknown[row["id"]]:
-                self.ends[row["id"]] = RunEnd(row["attempt"], row["last_seq"], row["crc_after"], row["bytes"])
+                self.ends[row["id"]] = RunEnd(*row[1:])
 
-    async def _append_plain(self, connection: Connection, parts: list[Slice], rows: dict[str, LogRow]) -> set[str]:
+    async def _append_plain(
+        self, connection: Connection, parts: list[Slice], rows: dict[str, LogRow], ends: dict[str, RunEnd]
+    ) -> set[str]:
         full = [part for part in parts if part.records]
         empty = [part.run for part in parts if not part.records]
         written: set[str] = set()
         if full:
             told = notify_payloads(self._holder, (part.run for part in full if part.run in self._followed))
-            values = [*_columns(full, rows), told]
+            values = [*_columns(full, rows), [ends[part.run].first for part in full], told]
             try:
                 written = await _fetch_written(connection, "append", values)
             except asyncpg.UniqueViolationError:
@@ -298,7 +303,7 @@ class PostgresLog:
             elif part.mark is not None and (part.mark.ended or part.mark.parked):
                 self._remember_end(part, self.ends.pop(part.run, None), row)
             elif end is not None and row is not None:
-                self.ends[part.run] = RunEnd(part.attempt, row.last, row.after, end.size + len(row.data))
+                self.ends[part.run] = RunEnd(part.attempt, row.first, row.last, row.after, end.size + len(row.data))
 
     def _remember_end(self, part: Slice, end: RunEnd | None, row: LogRow | None) -> None:
         if part.mark is None or not part.mark.ended or end is None:

@@ -1,38 +1,38 @@
 -- name: append
 -- Appends slices without a mark, and notifies other processes. Each is written only where its attempt holds the run and
--- the log ends just before it: after a failover to a standby that was behind, rows may be missing. A place that is taken
--- at the same moment fails the whole statement.
+-- the row before it ($9 is its first number) is there: after a failover to a standby that was behind, rows may be
+-- missing. A row after it would have its place, and a taken place fails the whole statement.
 WITH written AS (
   INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
-  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
-    AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[],
+    $9::bigint[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data, before)
   CROSS JOIN LATERAL (
     SELECT r.owner FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
       AND (s.first_seq - 1, s.crc_before) =
         (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.owner = r.owner AND b.run = s.run
-          ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
+          AND b.first_seq = s.before) LIMIT 1
   ) AS held
   RETURNING run
 )
-SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($9::text[]) AS p;
+SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($10::text[]) AS p;
 
 -- name: append_contested
 -- The same after a taken place: skips the slice whose place it is, writes all others.
 WITH written AS (
   INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
-  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[])
-    AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data)
+  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[],
+    $9::bigint[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data, before)
   CROSS JOIN LATERAL (
     SELECT r.owner FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
       AND (s.first_seq - 1, s.crc_before) =
         (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.owner = r.owner AND b.run = s.run
-          ORDER BY b.first_seq DESC LIMIT 1) LIMIT 1
+          AND b.first_seq = s.before) LIMIT 1
   ) AS held
   ON CONFLICT DO NOTHING RETURNING run
 )
-SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($9::text[]) AS p;
+SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($10::text[]) AS p;
 
 -- name: append_marked
 -- Appends slices with a mark: locks and changes the run's row, then all that depends on it, in one statement. The log
@@ -76,10 +76,10 @@ SELECT id FROM m UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($2
 
 -- name: ends
 -- The end of the log and the attempt of runs, where this process does not know them.
-SELECT r.id, r.attempt, l.last_seq, l.crc_after,
+SELECT r.id, r.attempt, l.first_seq, l.last_seq, l.crc_after,
   (SELECT COALESCE(sum(octet_length(data)), 0) FROM run_log WHERE owner = r.owner AND run = r.id)::bigint AS bytes
 FROM runs r CROSS JOIN LATERAL (
-  SELECT last_seq, crc_after FROM run_log WHERE owner = r.owner AND run = r.id ORDER BY first_seq DESC LIMIT 1
+  SELECT first_seq, last_seq, crc_after FROM run_log WHERE owner = r.owner AND run = r.id ORDER BY first_seq DESC LIMIT 1
 ) l WHERE r.id = ANY ($1::text[]) AND r.holder IS NOT NULL AND NOT r.ended;
 
 -- name: went_back
