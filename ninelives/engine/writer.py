@@ -32,7 +32,7 @@ from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavaila
 Staged = ClaimedRun | PendingOpening
 PACE = 6.0
 """A flush begins at the earliest so many times after the one before as a flush takes. A commit costs PostgreSQL as much
-as 25 rows (60 streams on three replicas), so most of its work is saved by fewer commits."""
+as 16 rows (60 streams on three replicas), so most of its work is saved by fewer commits."""
 FEW = 16
 """A flush of fewer runs than this is put off once more: 50 streams then share a flush by fifteen, not by five."""
 

@@ -180,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
     """Measure, print, judge."""
     options = argparse.ArgumentParser(prog="python -m tests.cluster.compare", description=__doc__)
     options.add_argument("--before", default=BEFORE, help="a commit")
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--rounds", type=int, default=6, help="even: each code follows itself as often as the other")
     options.add_argument("--seconds", type=float, default=12.0, help="of each paced load")
     options.add_argument("--rows", type=int, nargs="*", default=[1_000_000, 5_000_000])
     options.add_argument("--json", type=Path, help="also write the figures to this file")

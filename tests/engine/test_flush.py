@@ -73,9 +73,9 @@ class Counted(MemoryStore):
 class Desk:
     """One writer over one store."""
 
-    def __init__(self, linger_s: float) -> None:
+    def __init__(self, linger_s: float, longest_s: float = EngineLimits().longest_linger_s) -> None:
         self.store = Counted()
-        self.limits = EngineLimits(linger_s=linger_s)
+        self.limits = EngineLimits(linger_s=linger_s, longest_linger_s=longest_s)
         given: Any = (self.store, MemoryStore(lambda: 0.0), LocalNotifier(), None)
         self.parts = parts = EngineParts(*given, self.limits, Silent(), lambda: 1, str)
         self.readers = Readers(parts)
@@ -162,7 +162,7 @@ async def test_deltas_are_flushed_when_the_time_is_over_without_any_fact() -> No
 
 
 def test_the_wait_follows_the_time_of_a_flush_and_one_slow_flush_hardly_changes_it() -> None:
-    at = Desk(EngineLimits().linger_s)
+    at = Desk(EngineLimits().linger_s, longest_s=0.03)
     assert at.writer.linger_s == at.limits.linger_s
     for _ in range(64):
         at.writer._note_flush(0.0015)
