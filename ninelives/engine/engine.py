@@ -54,7 +54,7 @@ class Engine:
             False: Writer(parts, parts.durable, self.lease, self),
             True: Writer(parts, parts.memory, None, self),
         }
-        self.lister = SessionLister(parts.durable.sessions, readers.look, parts.log)
+        self.lister = SessionLister(parts.durable.sessions, readers.look, lambda: bool(readers.lives), parts.log)
         self._workers = workers = Workers(parts, readers, writers, self.lease, tasks, self.lister)
         self.accounts = workers.accounts
         self._finder = WorkFinder(parts, holder, workers)

@@ -2,8 +2,9 @@
 what a session shows (core/sessions.py), and how it is stored.
 
 Theory of operation. The store knows which runs are not listed. They are listed in batches and out of the way: when no
-run has ended for a while, when somebody asks for sessions, or when many wait. So listing costs nothing at the end of a
-run, and nothing while a server is busy. The newest ended runs are kept in memory; others are read from the journal."""
+run has ended for a while and none is at work, when somebody asks for sessions, or when many wait. So listing costs
+nothing at the end of a run, and little while a server is busy: on PostgreSQL a run costs as much as six flushes. The
+newest ended runs are kept in memory; others are read from the journal."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from ninelives.journal.values import Gone, StoreUnavailable
 
 CALM_S = 5.0
 """Runs are listed when none has ended for this long, if nobody asks for sessions before."""
+BUSY_S = 60.0
+"""How long they wait for the end of runs that are at work."""
 MOST_RUNS = 4_096
 """So many do not wait for that: somebody who asks for sessions would wait for them."""
 KEPT_RUNS = 256
@@ -34,10 +37,17 @@ CATCH_UP_S = 2.0
 class SessionLister:
     """Lists the runs of one durable store in their sessions."""
 
-    def __init__(self, sessions: Sessions, look: Callable[[str, str], Awaitable[RunState | None]], log: Logger) -> None:
-        """`look` reads the state of a run."""
+    def __init__(
+        self,
+        sessions: Sessions,
+        look: Callable[[str, str], Awaitable[RunState | None]],
+        is_busy: Callable[[], bool],
+        log: Logger,
+    ) -> None:
+        """`look` reads the state of a run. `is_busy`: whether runs are at work here."""
         self._sessions = sessions
         self._look = look
+        self._is_busy = is_busy
         self._log = log
         self._ended: dict[Gone, RunState] = {}
         self._waiting = 0
@@ -74,9 +84,10 @@ class SessionLister:
                 self._due.set()
 
     async def _calm(self) -> None:
-        """Wait until no run has ended for a while, or many wait."""
-        before = -1
-        while before < self._waiting < MOST_RUNS:
+        """Wait until no run has ended for a while and none is at work, or many wait."""
+        time = asyncio.get_running_loop().time
+        before, end = -1, time() + BUSY_S
+        while self._waiting < MOST_RUNS and (before < self._waiting or (self._is_busy() and time() < end)):
             before = self._waiting
             await asyncio.sleep(CALM_S)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -54,7 +55,7 @@ async def test_a_long_request_is_hashed_off_the_loop_and_listed_in_its_order(mon
     async def look(owner: str, run: str) -> RunState:
         return states[run]
 
-    lister = SessionLister(cast(Sessions, store), look, cast(Logger, None))
+    lister = SessionLister(cast(Sessions, store), look, lambda: False, cast(Logger, None))
     await lister.catch_up("alice")
     assert where == {"a" * 16: False, "b" * 16: True}
     assert [turn.run[0] for turn in store.turns] == ["a", "b"]
@@ -64,7 +65,7 @@ async def test_runs_are_listed_when_none_has_ended_for_a_while_or_many_wait(monk
     """The clock of the loop is real: a calm of an hour never comes."""
     runs = [f"{n:016d}" for n in range(6)]
     store = Listed(*runs)
-    lister = SessionLister(cast(Sessions, store), _gone, cast(Logger, None))
+    lister = SessionLister(cast(Sessions, store), _gone, lambda: False, cast(Logger, None))
     for calm_s, most in ((3600.0, 6), (0.0, 1_000)):
         monkeypatch.setattr(listing, "CALM_S", calm_s)
         monkeypatch.setattr(listing, "MOST_RUNS", most)
@@ -77,6 +78,27 @@ async def test_runs_are_listed_when_none_has_ended_for_a_while_or_many_wait(monk
                 await asyncio.sleep(0.005)
         listing_them.cancel()
         await asyncio.gather(listing_them, return_exceptions=True)
+
+
+async def test_runs_wait_for_the_end_of_those_at_work_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "CALM_S", 0.0)
+    for busy_s, work in ((3600.0, iter([True] * 50)), (0.0, iter([True] * 1_000_000))):
+        monkeypatch.setattr(listing, "BUSY_S", busy_s)
+        store, asked = Listed("0" * 16), list[int]()
+
+        def is_busy(work: Iterator[bool] = work, store: Listed = store, asked: list[int] = asked) -> bool:
+            asked.append(len(store.turns))
+            return next(work, False)
+
+        lister = SessionLister(cast(Sessions, store), _gone, is_busy, cast(Logger, None))
+        lister.ended(ended("0" * 16))
+        listing_it = asyncio.create_task(lister.run())
+        async with asyncio.timeout(60):
+            while not store.turns:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        listing_it.cancel()
+        await asyncio.gather(listing_it, return_exceptions=True)
+        assert len(asked) == (51 if busy_s else 1) and not any(asked)
 
 
 async def _gone(owner: str, run: str) -> None:
