@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from shutil import which
 from socket import gethostname
 from typing import TYPE_CHECKING
@@ -360,8 +361,11 @@ class Foreground:
 
         if self._supervised is not None and self._supervised.keeps:
             self._connections = self._kept_calls(self._supervised, log)
-        before = self._supervised.before if self._supervised is not None else ""
-        role = ProcessRole(self._serves, name, self._connections, _runs_of(custody), before)
+        holder, before = token_hex(12), tuple[str, ...]()
+        if self._supervised is not None:
+            self._supervised.mark(holder)
+            before = self._supervised.before
+        role = ProcessRole(self._serves, name, self._connections, _runs_of(custody), before, holder)
         return await build_server(self._loaded, log, role, self._extensions or NO_EXTENSIONS)
 
     async def _greet(self, built: BuiltServer, url: str, name: str) -> None:

@@ -70,8 +70,10 @@ class ProcessRole(Struct, frozen=True):
     """Makes connections to models that outlive this process."""
     adopted: frozenset[Gone] = frozenset()
     """Runs (owner, run) whose callers waited at the process before, and are still connected."""
-    before: str = ""
-    """The name under which the process before held claims, where a supervisor has seen its end."""
+    before: tuple[str, ...] = ()
+    """The names under which processes before held claims, where a supervisor has seen their end."""
+    holder: str = ""
+    """The name under which this process holds claims in a shared store. Empty: a new one."""
 
 
 class StoreDown(StartError):
@@ -173,7 +175,7 @@ async def _open_postgres(settings: Settings, role: ProcessRole, log: Log) -> Ope
     with _asyncpg_needed():
         from ninelives.journal.postgres.store import Identity
 
-    notifier, holder = LocalNotifier(), secrets.token_hex(12)
+    notifier, holder = LocalNotifier(), role.holder or secrets.token_hex(12)
     home = await asyncio.to_thread(home_of, settings.server.data_path / "workspaces")
     identity = Identity(holder, role.name or socket.gethostname(), settings.server.worker, role.before)
     store = await _connect(settings, identity, notifier, log)

@@ -83,8 +83,8 @@ class Supervisor:
         self._held = HeldSockets()
         self._relays = Relays()
         self._last = ""
-        self._mark = ""
-        """What the last server that was ready calls itself."""
+        self._marks: list[str] = []
+        """What servers called themselves: the last one that was ready, and those after it that died before."""
         self._status: Path | None = None
 
     async def run(self) -> int:
@@ -185,6 +185,8 @@ class Supervisor:
                 self._swap()
         elif "ready" in message:
             self._is_ready(child, message)
+        elif "mark" in message:
+            self._marks.append(message["mark"])
         elif "swap" in message:
             self._ask_swap()
         elif "take" in message:
@@ -199,7 +201,8 @@ class Supervisor:
 
     def _is_ready(self, server: ServerProcess, message: Message) -> None:
         server.ready_at = time.monotonic()
-        self._status, self._mark, self._serves, self._failed = Path(message["status"]), message.get("mark", ""), True, 0
+        self._status, self._marks = Path(message["status"]), [message.get("mark", "")]
+        self._serves, self._failed = True, 0
         self._swaps += self._swapping
         if not server.took:  # it has another PROTOCOL
             self._held.release_all()
@@ -223,7 +226,7 @@ class Supervisor:
             return
         self._server, self._spare = self._spare or self._spawn(), None
         self._server.took = False
-        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "before": self._mark})
+        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "before": ",".join(self._marks)})
 
     def _swap(self) -> None:
         """The successor is warm: it takes the place of the server."""

@@ -55,8 +55,9 @@ class Supervised:
         """The supervisor and this server mean the same by what is held. False after some upgrades."""
         self.restarts = 0
         """How many servers of this supervisor came before."""
-        self.before = ""
-        """What the last of them called itself. It has ended."""
+        self.before: tuple[str, ...] = ()
+        """What the last of them called themselves: the last one that was ready, and those that died after it. All have
+        ended."""
         self._left: list[tuple[Message, list[int]]] = []
         """What the server before gave to the supervisor."""
 
@@ -69,7 +70,7 @@ class Supervised:
             os._exit(0)
         if "go" not in message:
             os._exit(0)
-        self.restarts, self.before = message["go"], message.get("before", "")
+        self.restarts, self.before = message["go"], tuple(filter(None, message.get("before", "").split(",")))
         if self.keeps:
             self._take_left()
         signal.signal(signal.SIGHUP, lambda *_: None)  # it is for the supervisor, also where a terminal sends it to all
@@ -95,6 +96,12 @@ class Supervised:
     def connections(self) -> holder.SupervisedConnections:
         """Connections to upstreams that outlive this process, and those that the server before left. Call it once."""
         return holder.SupervisedConnections(self._line, self._named(holder.NAME))
+
+    def mark(self, name: str) -> None:
+        """Say how this server is called, before anything is done in that name. An older supervisor takes that for a
+        release of nothing."""
+        with suppress(LineEnded):  # the watch ends this process
+            self._line.send({"held": "mark", "mark": name})
 
     def ready(self, status: Path, mark: str) -> None:
         """Say that requests are answered, where the supervisor may say how it is, and how this server is called."""

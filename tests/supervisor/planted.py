@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import socket
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -149,6 +151,20 @@ def other_protocol() -> None:
         supervised.PROTOCOL = 99
 
 
+def dies_before_ready() -> None:
+    """No bug: the second server is killed when it has taken over, and the supervisor does not know that yet."""
+    from ninelives.supervisor.supervised import Supervised
+
+    right = Supervised.ready
+
+    def ready(self: Supervised, status: Path, mark: str) -> None:
+        if self.restarts == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        right(self, status, mark)
+
+    Supervised.ready = ready  # type: ignore[method-assign]
+
+
 def keeps_delivered() -> None:
     """No bug: runs stay after their delivery, so that a judge can read them in the journal."""
     from ninelives.engine import retention
@@ -177,7 +193,7 @@ CLIENT_BUGS = {
     "lost_over": lost_over,
 }
 BUGS = {**CALL_BUGS, **CLIENT_BUGS, "no_tcp_info": no_tcp_info, "other_protocol": other_protocol}
-AIDS = {"keeps_delivered": keeps_delivered, "forked": forked}
+AIDS = {"keeps_delivered": keeps_delivered, "forked": forked, "dies_before_ready": dies_before_ready}
 
 
 def plant(names: str) -> None:

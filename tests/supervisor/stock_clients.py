@@ -23,7 +23,7 @@ import time
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -565,10 +565,14 @@ class Weather:
     """A spare is a fork in place of a new program: a kill costs a third (forked.py)."""
 
 
+MAKING_DATABASE = threading.Lock()
+
+
 def storm(folder: Path, weather: Weather) -> Stock:
     """A storm."""
     upstream = start_upstream(folder / "upstream")
-    database = asyncio.run(pg.server().database()) if weather.postgres else ""
+    with MAKING_DATABASE:
+        database = asyncio.run(pg.server().database()) if weather.postgres else ""
     settings = {
         "NINELIVES_STORE_URL": database,
         "NINELIVES_SERVER_KEEP_CALLS": "true",
@@ -652,6 +656,7 @@ def main() -> None:
                 forked=given.forked,
             )
             storms.append(servers.submit(storm, own, weather))
+        wait(storms)
         try:
             for made in storms:
                 verdict.add(made.result())

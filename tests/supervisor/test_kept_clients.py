@@ -40,6 +40,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iter
     assert made.stop() == 0, made.log()
 
 
+LIVING = "SELECT count(*) FROM replicas WHERE NOT dead AND lease_until > ninelives_now()"
+
+
 class Caller:
     """A plain HTTP client on one socket, which sees every byte."""
 
@@ -249,6 +252,29 @@ def test_on_postgresql_a_stream_and_a_waiting_post_go_on_after_a_kill_and_a_rest
             caller.leave()
     finally:
         assert shared.stop() == 0, shared.log()
+
+
+@pytest.mark.long
+def test_on_postgresql_an_unstored_stream_outlives_a_server_that_dies_before_it_is_ready(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    """The third server knows the name of the second one, at which the caller waited last. Else the caller was lost with
+    the second one: after one more kill, the run waited for the same request, and the client for ever."""
+    url = asyncio.run(pg.server().database())
+    shared = start_supervised(tmp_path, upstream.url, "dies_before_ready", **SETTINGS, NINELIVES_STORE_URL=url)
+    try:
+        caller = Caller(shared, "/v1/chat/completions", chat("shared-twice.", 900, store=False))
+        caller.sees(b"tok9 ")
+        kill_server(shared)
+        assert shared.log().count('"server_died"') == 2
+        wait_until(lambda: asyncio.run(pg.server().run(url, LIVING))[0][0] == 1, "the dead to be known", 60, every=0.2)
+        time.sleep(1.0)  # where the caller counts as lost, it does so soon after
+        kill_server(shared)
+        assert text_of(caller.whole()) == words(900)
+        assert len(upstream.asked("shared-twice.")) == 1
+        caller.leave()
+    finally:
+        shared.stop()
 
 
 @pytest.mark.long

@@ -52,7 +52,7 @@ class PostgresPeers:
 class PostgresDeliveries:
     """See Deliveries. `holder` is this process: it reports on its own callers only. `before`: see Identity."""
 
-    def __init__(self, connections: Connections, holder: str, before: str = "") -> None:
+    def __init__(self, connections: Connections, holder: str, before: Sequence[str] = ()) -> None:
         self._connections = connections
         self._holder = holder
         self._before = before
@@ -74,7 +74,7 @@ class PostgresDeliveries:
     async def strand(self, at: int, besides: Collection[Gone] = ()) -> None:
         """See Deliveries.strand. Affects only the callers of processes that are gone."""
         if self._before:
-            before, self._before = self._before, ""
+            before, self._before = list(self._before), ()
             owners, runs = [owner for owner, _ in besides], [run for _, run in besides]
             await self._connections.execute(SQL["succeed"], before, self._holder, owners, runs, limit_s=WORK_S)
         await self._connections.execute(SQL["strand"], "", limit_s=WORK_S)

@@ -67,13 +67,13 @@ FORGET_AT_ONCE = 64
 
 
 class Identity(Struct, frozen=True):
-    """A process that uses the store. `holder` is unique for ever; `name` is for people. `before` is the holder of the
-    process that this one succeeds; that one has ended."""
+    """A process that uses the store. `holder` is unique for ever; `name` is for people. `before` has the holders that
+    this one succeeds; they have ended."""
 
     holder: str
     name: str
     works: bool
-    before: str = ""
+    before: tuple[str, ...] = ()
 
 
 class PostgresStore:

@@ -19,14 +19,14 @@ WITH back AS (
 SELECT pg_notify('ninelives', $2) FROM back WHERE holder IS NULL AND NOT ended LIMIT 1;
 
 -- name: succeed
--- The process before this one has ended, and its supervisor has seen it: what it held is free. The callers of these runs
--- are still connected, and wait here now, unless a retried request has taken their place.
+-- The processes before this one have ended, and their supervisor has seen it: what they held is free. The callers of these
+-- runs are still connected, and wait here now, unless a retried request has taken their place.
 WITH gone AS (
-  UPDATE replicas SET dead = true, beat_at = ninelives_now() WHERE holder = $1 AND NOT dead
+  UPDATE replicas SET dead = true, beat_at = ninelives_now() WHERE holder = ANY ($1::text[]) AND NOT dead
 )
 UPDATE runs r SET waits = true, lost_at = 0, waiter = $2, wake_at = CASE WHEN asks = '' THEN 0 ELSE wake_at END
 FROM unnest($3::text[], $4::text[]) AS a (owner, id)
-WHERE r.owner = a.owner AND r.id = a.id AND r.waiter = $1 AND (r.waits OR r.lost_at > 0);
+WHERE r.owner = a.owner AND r.id = a.id AND r.waiter = ANY ($1::text[]) AND (r.waits OR r.lost_at > 0);
 
 -- name: unlocked_here
 -- A process has lost its lock but lives.
