@@ -181,9 +181,7 @@ class ClientConnection(HttpToolsProtocol):
             if self._dry >= most and self._left is None:
                 self.refuse(head_too_large(most))
         if self._left is not None:
-            self._left -= len(data)
-            if self._left < 0:
-                self.transport.abort()
+            self._left = self._discard(self._left - len(data))
         elif self.cycle is not None and not self.cycle.response_complete:
             self._set_timer(None)
             self._head_begun = False
@@ -191,6 +189,12 @@ class ClientConnection(HttpToolsProtocol):
         elif not self._head_begun and not self._upgraded:
             self._head_begun = True
             self._set_timer(self.limits.head_s, self._late)
+
+    def _discard(self, left: int) -> int:
+        """What may still come is discarded. A client that sends more is cut."""
+        if left < 0:
+            self.transport.abort()
+        return left
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol. Ends the deadline, and calls the watchers."""
