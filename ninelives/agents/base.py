@@ -37,6 +37,10 @@ class DeltaSink(Protocol):
         that waits until there is room, or until the agent is stopped."""
         ...
 
+    def is_read(self) -> bool:
+        """True while somebody reads the run as it goes. Nobody misses the deltas of a message that comes as a whole."""
+        ...
+
     def put(self, delta: Delta) -> None:
         """The same as to yield it. Call only while has_room() is True, and in the order of the text."""
         ...

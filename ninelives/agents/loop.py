@@ -216,6 +216,8 @@ class LoopAgent:
         ask = Ask(messages, tools, options, _taking(state.deltas, incoming), call, draft is not None)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
+                if state.deltas is not None and not state.deltas.is_read() and incoming.take_whole(parts):
+                    continue  # a delta costs a record, and the message is committed next
                 for delta in incoming.feed(parts):
                     yield delta
                 if incoming.full:

@@ -246,6 +246,15 @@ class Incoming:
             elif (rest := self._skip(delta, self._skips)) is not None:
                 yield rest
 
+    def take_whole(self, parts: Sequence[Part]) -> bool:
+        """Keep the parts of one read without deltas, where they are the whole message. Otherwise False."""
+        began = self._text or self._thinking or self._refusal or self._names or self._skips is not None
+        if began or type(parts[-1]) is not Finished:
+            return False
+        for _ in self._all(_merged(parts)):
+            pass
+        return True
+
     def _skip(self, delta: e.Delta, skips: dict[type[Text] | type[Declined] | type[Thinking], int]) -> e.Delta | None:
         """What was not passed on yet. The begins of calls are left out: a status line is not told twice."""
         if isinstance(delta, e.CallBegun):

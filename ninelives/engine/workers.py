@@ -220,8 +220,10 @@ class Worker:
     async def _pump(self, claimed: Claimed) -> None:
         """From the agent to the writer, until the run ends or is stopped."""
         run = self.run
-        if run.halt.done() or (claimed is not OPENED and not await self._may_go_on(claimed)) or await self._is_spent():
+        if run.halt.done():
             return  # told before it began: nothing is begun only to be stopped
+        if claimed is not OPENED and (not await self._may_go_on(claimed) or await self._is_spent()):
+            return  # who was just admitted is within every limit
         resolved = run.staged.facts.accepted.resolved
         follows = resolved.previous is not None or resolved.session_turns is not None
         earlier = await self._history() if follows else ()
@@ -254,6 +256,10 @@ class Worker:
         if run.phase is not DRIVING or run.pending_bytes > self._limits.stage_bytes:
             return False
         return not run.in_memory or run.backlog() < self._limits.subscriber_bytes
+
+    def is_read(self) -> bool:
+        """See DeltaSink.is_read."""
+        return bool(self.run.audiences)
 
     def put(self, delta: Delta) -> None:
         """See DeltaSink.put."""

@@ -101,6 +101,8 @@ class RunObserver:
         said = entry.event
         assert isinstance(said, e.MessageCompleted)
         self._metrics.tokens(said.usage)
+        if not watched.delta_at:  # it came as a whole
+            self._first_delta(state, watched, entry)
         if self._traces is not None:
             self._traces.message(state, watched, said, entry.at)
         watched.delta_at = 0

@@ -10,7 +10,7 @@ import pytest
 from ninelives.agents.base import Turn
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.core import events as e
-from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
+from ninelives.models.base import Ask, CallPiece, Finished, Part, Text, Thinking
 from ninelives.tools.registry import Toolbox
 from tests.journals import Pen
 
@@ -27,15 +27,27 @@ class Says:
         yield list(self._parts)
 
 
+class SaysTwice(Says):
+    """The first part comes in a read of its own."""
+
+    async def stream(self, ask: Ask) -> AsyncIterator[Sequence[Part]]:
+        yield [self._parts[0]]
+        yield list(self._parts[1:])
+
+
 class Taker:
     """Takes what is told ahead, if it is free."""
 
-    def __init__(self, *, free: bool) -> None:
+    def __init__(self, *, free: bool, read: bool = True) -> None:
         self._free = free
+        self._read = read
         self.settled: list[e.MessageCompleted] = []
 
     def has_room(self) -> bool:
         return self._free
+
+    def is_read(self) -> bool:
+        return self._read
 
     def put(self, delta: e.Delta) -> None:
         raise AssertionError("this model yields")
@@ -79,3 +91,18 @@ async def test_a_message_with_calls_is_no_last_one() -> None:
     events = await run(calls, taker)
     assert isinstance(events[0], e.MessageCompleted)
     assert not taker.settled
+
+
+async def test_a_message_that_comes_as_a_whole_has_no_deltas_where_nobody_reads_the_run() -> None:
+    taker = Taker(free=True, read=False)
+    thought = Says(Thinking("hm"), Text("hi "), Text("you"), Finished("stop", e.Usage()))
+    assert await run(thought, taker) == [e.RunCompleted()]
+    assert [(said.reasoning, said.text) for said in taker.settled] == [("hm", "hi you")]
+
+
+async def test_a_message_that_comes_in_two_reads_has_its_deltas_though_nobody_reads_the_run() -> None:
+    taker = Taker(free=True, read=False)
+    assert await run(SaysTwice(Text("hi "), Text("you"), Finished("stop", e.Usage())), taker) == [
+        *(e.TextDelta("hi "), e.TextDelta("you"), e.RunCompleted())
+    ]
+    assert [said.text for said in taker.settled] == ["hi you"]
