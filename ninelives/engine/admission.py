@@ -290,7 +290,7 @@ class Admission:
             if chore:
                 self.chores -= 1
             else:
-                self._finder.release(run.staged.facts.accepted.owner)
+                self._finder.release(run.owner)
 
     def _place_in_queue(self, order: Order) -> QueuePlace | None:
         """A place, before the store is asked; None where the queue is full. Raises at once where the order can be

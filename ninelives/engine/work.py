@@ -366,7 +366,7 @@ class WorkFinder:
         run.advance(ClaimEvent.FAIL)
         try:
             await writer.fact(run, RunFailed(code="server_error", message=message, reason="recovery_attempts_exceeded"))
-            self._workers.accounts.fail(run.staged.facts.accepted)
+            self._workers.accounts.fail(run.accepted)
         except ClaimLost:
             self._log.warning("claim_lost", run=run.run)
 

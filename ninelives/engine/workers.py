@@ -220,11 +220,9 @@ class Worker:
     async def _pump(self, claimed: Claimed) -> None:
         """From the agent to the writer, until the run ends or is stopped."""
         run = self.run
-        if run.halt.done():
+        if run.halt.done() or (claimed is not OPENED and not await self._may_go_on(claimed)):
             return  # told before it began: nothing is begun only to be stopped
-        if claimed is not OPENED and (not await self._may_go_on(claimed) or await self._is_spent()):
-            return  # who was just admitted is within every limit
-        resolved = run.staged.facts.accepted.resolved
+        resolved = run.accepted.resolved
         follows = resolved.previous is not None or resolved.session_turns is not None
         earlier = await self._history() if follows else ()
         turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self, steering=run)
@@ -270,7 +268,8 @@ class Worker:
         self._writer.stage(self.run, self._counted(message))
 
     async def _may_go_on(self, claimed: Claimed) -> bool:
-        """What the journal says before the agent is asked: a stop, a question without an answer, or nothing."""
+        """What the journal says before the agent is asked: a stop, a question without an answer, or nothing. Then the
+        limits, which for a run that was just opened the admission has asked."""
         run, asks = self.run, waiting(self.run.staged)
         if run.attempt > 1 and not claimed.clean:
             await self._keep_again()
@@ -285,7 +284,7 @@ class Worker:
         if claimed.answer is not None:
             await self._keep_answer(claimed.answer)
             await self._writer.fact(run, claimed.answer)
-        return True
+        return not await self._is_spent()
 
     def _ran_before(self, claimed: Claimed) -> bool:
         """Whether an earlier attempt may have asked the agent: one that died, or one that left something. An attempt
@@ -368,7 +367,7 @@ class Worker:
         """A fact with the cost of its tokens, which are counted."""
         if not isinstance(event, MessageCompleted | ToolFinished) or event.usage == NOTHING:
             return event
-        usage = self._guard.accounts.spend(self.run.staged.facts.accepted, event.usage)
+        usage = self._guard.accounts.spend(self.run.accepted, event.usage)
         return event if usage is event.usage else msgspec.structs.replace(event, usage=usage)
 
     async def _hold_back(self) -> None:
@@ -378,7 +377,7 @@ class Worker:
             await self._reader_drained()
 
     async def _history(self) -> tuple[Message, ...]:
-        return await patiently(lambda: self._earlier.before(self.run.staged.facts.accepted))
+        return await patiently(lambda: self._earlier.before(self.run.accepted))
 
     async def _reader_drained(self) -> None:
         try:
@@ -460,7 +459,7 @@ class Worker:
     async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
         failed = RunFailed(code=code, message=self._mask(message), reason=reason, status=status)
         await self._writer.fact(self.run, failed)
-        self._guard.accounts.fail(self.run.staged.facts.accepted)
+        self._guard.accounts.fail(self.run.accepted)
 
 
 class Workers:

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ninelives.core.errors import ClientError, NinelivesError, not_found
 from ninelives.core.spec import Message, Spec
@@ -28,7 +27,7 @@ from ninelives.http.body import Aside, BodyLimits, read_json, read_json_optional
 from ninelives.http.edge.access import ProfileReach
 from ninelives.http.edge.kept import KeptRequest
 from ninelives.http.edge.keys import ApiKey
-from ninelives.http.stream import Broke, Left, RunStream, unless_gone
+from ninelives.http.stream import Broke, Left, OnEnd, RunStream, unless_gone
 from ninelives.journal.values import RunRow
 from ninelives.models.base import Ask
 from ninelives.sessions.book import SessionBook
@@ -196,11 +195,28 @@ def answer(body: object, status: int = 200, session: str = "") -> Response:
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
-def answer_ticket(parts: RouteParts, owner: str, ticket: Ticket, body: object, status: int = 200) -> Response:
-    """A JSON answer for a ticket. Its delivery is recorded after it was sent."""
-    response = answer(body, status, ticket.session)
-    response.background = BackgroundTask(parts.engine.close, owner, ticket, whole=True)
-    return response
+class RunAnswer(Struct):
+    """An ASGI response: the run of a ticket as JSON. Its delivery is recorded after it was sent."""
+
+    body: bytes
+    status: int
+    session: str
+    left: OnEnd
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        headers = [(b"content-length", b"%d" % len(self.body)), (b"content-type", b"application/json")]
+        if self.session:
+            headers.append((b"x-hermes-session-id", self.session.encode("latin-1", "replace")))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+        await self.left(whole=True)
+
+
+def answer_ticket(parts: RouteParts, owner: str, ticket: Ticket, body: object, status: int = 200) -> RunAnswer:
+    """The answer for a ticket."""
+    left = partial(parts.engine.close, owner, ticket)
+    return RunAnswer(msgspec.json.encode(body), status, ticket.session, left)
 
 
 async def _cut_off(parts: RouteParts, owner: str, ticket: Ticket) -> ASGIApp:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ninelives.http.edge.connection import HeadFirst, write_piece
+from ninelives.http.edge.connection import write_piece
+from ninelives.http.edge.whole import HeadFirst
 
 
 class Cycle(SimpleNamespace):

@@ -13,9 +13,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from ninelives.core.errors import AgentError, ClientError, Damaged, NewerEvent, ServerError, WentBack
-from ninelives.http.edge.gate import Gate, Rules
+from ninelives.http.edge.gate import Gate, Rules, traced
 from ninelives.http.edge.keys import Keyring
-from ninelives.http.edge.tracing import traced
 from ninelives.http.errors import error_response, on_http_exception
 from ninelives.journal.values import StoreUnavailable
 from tests.asgi import Answer, call, knock
@@ -408,7 +407,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     ],
 )
 def test_a_traceparent_is_taken_over_where_it_is_valid(sent: str, valid: bool) -> None:
-    assert traced([(b"traceparent", sent.encode())], lambda: "new") == ("new", sent if valid else "")
+    assert traced({b"traceparent": [sent.encode()]}, lambda: "new") == ("new", sent if valid else "")
 
 
 async def test_our_headers_win_over_those_of_a_route_and_its_others_stay() -> None:

@@ -71,7 +71,7 @@ async def test_a_request_has_the_extensions_and_is_answered_with_our_date() -> N
     done = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.update(scope["extensions"], cycle=send.__self__)
+        seen.update(scope["extensions"], cycle=send.cycle)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"one", "more_body": True})
         seen["written"] = seen["ninelives.write"](b"two")

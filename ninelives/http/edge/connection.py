@@ -43,13 +43,13 @@ from ninelives.http.edge.kept import (
     standing,
 )
 from ninelives.http.edge.starting import StartingApp
+from ninelives.http.edge.whole import LONG_ANSWER, HeadFirst, WholeSend
 from ninelives.supervisor.custody import LeftClient
 from ninelives.supervisor.kernel import consumed, written
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
 """What a connection still takes, and drops, after an early answer."""
-LONG_ANSWER = 65_536
 UNREAD_BYTES = 134_217_728
 SENT_S = 0.01
 """A client is released when its answer is in the socket. Where that is full, it is looked at this often."""
@@ -276,7 +276,12 @@ class ClientConnection(HttpToolsProtocol):
             scope["extensions"]["ninelives.keep"] = partial(self._keep, self.custody, weakref.ref(cycle))
         if cycle.more_body:  # the answer may come before the rest of the body
             send = self._closing(cycle, send)
-        cycle.transport = HeadFirst(cycle, cycle.transport)
+        else:
+            scope["extensions"]["ninelives.body_is_here"] = {}
+        if cycle.more_body or self.custody is not None:
+            cycle.transport = HeadFirst(cycle, cycle.transport)
+        else:
+            send = WholeSend(cycle, send)
         app = self._application
         return (app.current if isinstance(app, StartingApp) else app)(scope, receive, send)
 
@@ -459,44 +464,6 @@ class ClientConnection(HttpToolsProtocol):
 def connection_class(limits: ConnectionLimits, custody: Custody | None = None) -> type[ClientConnection]:
     """The protocol class for uvicorn, with its bounds."""
     return type("ClientConnection", (ClientConnection,), {"limits": limits, "custody": custody})
-
-
-class HeadFirst(Struct):
-    """Stands in for the transport of a response until its head has gone out. It holds the head back for the first piece
-    of the body, because a write to a socket costs a tenth of a small request. If no piece follows in the same turn of
-    the event loop, the head goes alone. Then the real transport takes over."""
-
-    cycle: Any
-    transport: Any
-    head: bytes = b""
-
-    def write(self, data: bytes) -> None:
-        """The first call holds the head back, the second one sends both."""
-        if not self.head:
-            self.head = data
-            if isinstance(self.transport, KeptTransport):
-                self.transport.begin(data)
-            asyncio.get_running_loop().call_soon(self._flush)
-        elif len(data) > LONG_ANSWER:  # not to be copied
-            self._flush()
-            self.transport.write(data)
-        else:
-            self.head += data
-            self._flush()
-
-    def close(self) -> None:
-        """Send what is held back, then close."""
-        self._flush()
-        self.transport.close()
-
-    def _flush(self) -> None:
-        head, self.head = self.head, b""
-        self.cycle.transport = self.transport
-        if head and not self.transport.is_closing():
-            self.transport.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.transport, name)
 
 
 class Lingering:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -27,9 +28,8 @@ from ninelives.http.edge.access import ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.kept import KeptRequest
-from ninelives.http.edge.keys import ApiKey, Keyring, missing_key
+from ninelives.http.edge.keys import ApiKey, Keyring, KeySource, missing_key
 from ninelives.http.edge.proxies import TrustedProxies
-from ninelives.http.edge.tracing import traced
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger
@@ -65,6 +65,10 @@ _POLICY_VIOLATION = 1008
 _CLOSING = frozenset({408, 413, 431})
 """After these the connection is closed: the request was not read, or its sender is not to be trusted with another."""
 
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_HEADERS = (b"x-request-id", b"traceparent")
+
 Seen = Mapping[bytes, list[bytes]]
 """The headers that the gate reads, each with all its values, because duplicates must be refused."""
 
@@ -79,6 +83,7 @@ _READ = frozenset(
         b"access-control-request-headers",
         _SESSION_KEY,
         *USER_HEADERS,
+        *_TRACE_HEADERS,
     },
 )
 
@@ -131,8 +136,9 @@ class _GatedAnswer(Struct):
         if self.ended:
             raise ClientDisconnect
         if message["type"] in _STARTS:
-            ours = {name for name, _ in self.headers if name != b"vary"}
-            theirs = [(name, value) for name, value in message.get("headers", ()) if name.lower() not in ours]
+            ours = dict(self.headers)
+            ours.pop(b"vary", None)
+            theirs = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
             message = {**message, "headers": [*theirs, *self.headers, *self.state.get("rates", ())]}
             self.status = message.get("status", 101)
         return self.pass_on(message)
@@ -174,7 +180,11 @@ class Gate:
             await self.inside(scope, receive, send)
             return
         named, scope["path"] = split_path(scope["path"])
-        request_id, trace = traced(scope["headers"], self._new_id)
+        seen: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            if name in _READ:
+                seen.setdefault(name, []).append(value)
+        request_id, trace = traced(seen, self._new_id)
         style, state = STYLES.get(scope["path"][:STYLE_CHARS], OPENAI), scope.setdefault("state", {})
         remote = self._rules.proxies.client_of(scope)
         state.update(
@@ -183,7 +193,7 @@ class Gate:
         ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
         answer = _GatedAnswer(send, style, [*FIXED, *ids], scope["state"])
         state["headers"] = answer.headers
-        await self._answer(scope, answer, self._enter(scope, receive, answer))
+        await self._answer(scope, answer, self._enter(scope, seen, receive, answer))
 
     async def resume(self, going_on: GoingOn, scope: Scope, receive: Receive, send: Send) -> None:
         """Go on with a request that another process of this server let in, and has begun to answer. Its key is looked
@@ -234,15 +244,10 @@ class Gate:
             took = round(self._rules.now() - began, 4)
             self._log.info("request", **_fields(scope), status=answer.status, seconds=took)
 
-    async def _enter(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
+    async def _enter(self, scope: Scope, seen: Seen, receive: Receive, answer: _GatedAnswer) -> None:
         """Check the head. It is refused where it has too many headers, or where the HTTP server lets it be too long."""
         headers, rules = scope["headers"], self._rules
-        size = len(scope["path"]) + len(scope.get("query_string", b""))
-        seen: dict[bytes, list[bytes]] = {}
-        for name, value in headers:
-            size += len(name) + len(value)
-            if name in _READ:
-                seen.setdefault(name, []).append(value)
+        size = len(scope["path"]) + len(scope.get("query_string", b"")) + sum(map(len, chain.from_iterable(headers)))
         if len(headers) > MAX_HEADERS or size > rules.max_head:
             raise head_too_large(rules.max_head)
         if b"origin" in seen:
@@ -258,21 +263,14 @@ class Gate:
                 raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
             if len(length) > 18 or int(length) > rules.max_body:
                 raise too_large(rules.max_body)
-        await self._pass_on(scope, receive, answer)
-
-    async def _pass_on(self, scope: Scope, receive: Receive, answer: _GatedAnswer) -> None:
-        """Let the routes answer. The request ends with its key, if that can end."""
         if scope["type"] == "websocket":
             scope["state"]["key_ended"] = asyncio.Event()
         await self._during(scope, answer, self.inside(scope, receive, answer.send))
 
-    async def _during(self, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> None:
+    def _during(self, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> Awaitable[None]:
+        """Let the routes answer. The request ends with its key, if that can end."""
         key, stored = scope["state"]["key"], self._keyring.stored
-        if key is None or not key.stored or stored is None:
-            await work
-            return
-        with stored.during(key, partial(_end, scope, answer)):
-            await work
+        return work if key is None or not key.stored or stored is None else _until_end(stored, scope, answer, work)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
@@ -339,6 +337,11 @@ class Gate:
         return listed and scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
 
 
+async def _until_end(stored: KeySource, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> None:
+    with stored.during(scope["state"]["key"], partial(_end, scope, answer)):
+        await work
+
+
 def _end(scope: Scope, answer: _GatedAnswer) -> None:
     """End a request whose key has ended. A stream breaks off without its end; a websocket closes itself."""
     if scope["type"] == "websocket":
@@ -395,3 +398,12 @@ async def _refuse(scope: Scope, answer: _GatedAnswer, error: NinelivesError) -> 
         await answer.whole(*made, prefix="websocket.")
     else:
         await answer.send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})
+
+
+def traced(seen: Seen, new_id: Callable[[], str]) -> tuple[str, str]:
+    """The id of a request, the caller's own where it is a plain word, and its traceparent (W3C Trace Context), or an
+    empty text. Where a header was sent twice, the last one counts."""
+    request_id, trace = [seen[name][-1] if name in seen else b"" for name in _TRACE_HEADERS]
+    known = request_id.decode() if request_id and _REQUEST_ID.fullmatch(request_id) else new_id()
+    told = trace.decode("latin-1")
+    return known, told if trace and _TRACEPARENT.fullmatch(told) else ""

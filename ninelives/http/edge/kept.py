@@ -163,7 +163,7 @@ class KeptTransport:
         self._send: Callable[[bytes], None] = transport.write
         self._total = 0
         self._ahead = 0
-        """The length of a head that waits for the first piece (HeadFirst in connection.py)."""
+        """The length of a head that waits for the first piece (HeadFirst in whole.py)."""
         self._sum = 0
         self._streams = False
         self._answer: list[bytes] = []

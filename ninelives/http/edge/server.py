@@ -23,8 +23,8 @@ from ninelives.http.edge.connection import ClientConnection, ConnectionState
 from ninelives.http.edge.shutdown import Shutdown
 from ninelives.supervisor.custody import LeftClient
 
-# Parts of uvicorn that are not its public API, and are used or replaced here and in connection.py. Each version in the
-# range of pyproject.toml must pass tests/http/test_uvicorn.py and tests/story/test_websocket_ends.py.
+# Parts of uvicorn that are not its public API, and are used or replaced here, in connection.py and in whole.py. Each
+# version in the range of pyproject.toml must pass tests/http/test_uvicorn.py and tests/story/test_websocket_ends.py.
 # Before 0.52.1, a refused websocket upgrade had two Content-Length headers. A drain with open websockets lost close
 # codes (1006 instead of 1012) or ended with exit code 1.
 # - uvicorn.server.Server: serve() calls capture_signals(), startup(), main_loop(), shutdown(), in this order.
@@ -38,6 +38,7 @@ from ninelives.supervisor.custody import LeftClient
 # - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out, or
 #   until the end where the body is not complete; chunked_encoding, response_started, response_complete, more_body and
 #   flow.write_paused are read; disconnected and message_event are set where the connection answers by itself.
+#   whole.py does for a whole answer what its send() does, and tests/http/test_whole.py compares both.
 # - uvicorn.protocols.http.httptools_impl.RequestResponseCycle: made here for an answer that another process has begun;
 #   more_body is set, run_asgi is called. on_message_begin of the protocol makes its scope.
 # - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol: __init__, send and connection_lost are

@@ -4,6 +4,7 @@ of DIALECTS; and RunRoutes, the common way from a request to a run and back. Ref
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -34,6 +35,9 @@ from ninelives.http.references import check_results
 from ninelives.journal.answers import answer_entry_id, not_pending
 from ninelives.journal.base import Logger
 from ninelives.journal.values import Query, RunRow
+
+SHORT_BODY = 2048
+"""So many bytes of a request may stay in memory while its run waits."""
 
 
 class PureParse(Protocol):
@@ -224,13 +228,13 @@ class RunRoutes(DialectRoutes):
         )
         ticket = await answering.submitted(request, parts, order)
         del order
-        # The run may wait for long: from here on the whole request is in its store only.
-        parsed = replace(parsed, spec=parsed.spec.for_readers())
+        if size > SHORT_BODY:  # the run may wait for long: from here on the whole request is in its store only
+            parsed = replace(parsed, spec=parsed.spec.for_readers())
         return await self.answer_created(request, parsed, ticket)
 
-    async def answer_created(self, request: Request, parsed: ParsedRequest, ticket: Ticket) -> ASGIApp:
+    def answer_created(self, request: Request, parsed: ParsedRequest, ticket: Ticket) -> Awaitable[ASGIApp]:
         """The answer to a POST: a stream, or a body when the run has ended. `parsed` is without its conversation."""
-        return await answering.answer_run(request, self.parts, ticket, self.how, stream=parsed.stream)
+        return answering.answer_run(request, self.parts, ticket, self.how, stream=parsed.stream)
 
     async def _answer_question(self, request: Request, reply: Reply, *, stream: bool) -> ASGIApp | None:
         """Pass a person's answer on, then show the rest of that run as an answer of its own (G11). None when the

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from ninelives.core.errors import ClientError, not_found
 from ninelives.core.state import RunState
@@ -55,7 +56,7 @@ class ConversationRoutes(DialectRoutes):
 
     # The conversation
 
-    async def create(self, request: Request) -> Response:
+    async def create(self, request: Request) -> ASGIApp:
         """POST: a new one, with its first items."""
         context = self.context(request)
         raw, parts = await answering.optional_body_of(request, self.parts), self.parts
@@ -98,7 +99,7 @@ class ConversationRoutes(DialectRoutes):
 
     # Its items
 
-    async def add(self, request: Request) -> Response:
+    async def add(self, request: Request) -> ASGIApp:
         """POST items: they are added at the end."""
         context, named = self.context(request), request.path_params["id"]
         raw, parts = await self.read_body(request), self.parts
