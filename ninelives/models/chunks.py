@@ -184,10 +184,11 @@ class AnswerReader:
     def chunk(self, line: bytes, parts: list[Part]) -> None:
         """Add the parts of one chunk."""
         chunk = self._read(line)
+        choices = chunk.choices
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
         begin = len(parts)
-        for choice in chunk.choices or ():
+        for choice in choices or ():
             if choice.index == 0 and choice.delta is not None:
                 self._say(choice.delta, parts)
             if choice.finish_reason:
@@ -277,8 +278,9 @@ class EventLines(Struct):
         lines[0] = b"".join(self.tail)
         self.tail = [lines.pop()]
         self.size = len(self.tail[0])
-        for line in lines:
-            if not line:
+        for line in filter(None, lines):
+            if line.startswith(b"data: {"):  # JSON may be followed by spaces
+                self.answer.chunk(line[6:], parts)
                 continue
             self._line(line.strip(), parts)
             if self.answer.done:
