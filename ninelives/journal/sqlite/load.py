@@ -43,7 +43,8 @@ def tip_of(database: Path) -> Path:
 
 def connect(path: Path) -> apsw.Connection:
     """A connection that waits for locks and never checkpoints by itself."""
-    db = apsw.Connection(str(path))
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOMUTEX
+    db = apsw.Connection(str(path), flags)
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     # Plans do not depend on bound values. Otherwise a query beside a partial index is planned anew on each call.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

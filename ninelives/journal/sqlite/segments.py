@@ -44,6 +44,9 @@ def pack_all(records: list[Record], crc: int) -> list[Segment]:
     """Pack records into segments of about SEGMENT_BYTES. `crc` is the checksum before the first record."""
     segments: list[Segment] = []
     start = size = 0
+    if records and sum([len(record.data) for record in records]) < SEGMENT_BYTES:  # nearly all runs
+        blob, after = pack(records, crc)
+        return [Segment(records[0].seq, records[-1].seq, crc, after, blob)]
     for place, record in enumerate(records):
         size += len(record.data)
         if size >= SEGMENT_BYTES or place == len(records) - 1:

@@ -112,8 +112,8 @@ class Tail(Struct):
 
     def drop_first(self, count: int, crc: int, first_id: int) -> None:
         """Remove the first `count` records: they are in segments now."""
-        self.size -= sum(len(record.data) for record in self.records[:count])
-        del self.records[:count]
+        dropped, self.records = self.records[:count], self.records[count:]
+        self.size = self.size - sum([len(record.data) for record in dropped]) if self.records else 0
         self.crc = crc
         self.first_id = first_id
 
