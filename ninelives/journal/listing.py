@@ -25,8 +25,9 @@ BUSY_S = 60.0
 """How long they wait for the end of runs that are at work."""
 MOST_RUNS = 4_096
 """So many do not wait for that: somebody who asks for sessions would wait for them."""
-KEPT_RUNS = 256
-"""Ended runs with short requests that are kept in memory until they are listed. Others are read again."""
+KEPT_RUNS = 1_024
+"""Ended runs with short requests that are kept in memory until they are listed. Others are read again, each with two
+hops between threads."""
 LIST_RUNS = 64
 PAUSE_S = 0.02
 """Between two batches, so that running streams get in between."""
