@@ -89,7 +89,7 @@ class WorkFinder:
         """Slots that are in use, by owner."""
         self._owners: set[str] = set()
         """Who wanted a slot: the first two."""
-        self._active = 0
+        self.active = 0
         self._turns = Turns(parts.limits.weights)
         self.queue = Queue(parts.limits)
         self.backlog = False
@@ -120,15 +120,10 @@ class WorkFinder:
         """Is it being claimed, or driven?"""
         return run in self._taken or run in self._workers.by_run
 
-    @property
-    def active(self) -> int:
-        """How many slots are in use."""
-        return self._active
-
     def take_slot(self, owner: str, *, in_memory: bool) -> bool:
         """Take a slot for a run that is about to be opened; False where it must wait: it is the turn of others, or it
         is not for us to drive it."""
-        free = self._active < self._limits.concurrent_runs and not self.stopping and self._may_pass(owner)
+        free = self.active < self._limits.concurrent_runs and not self.stopping and self._may_pass(owner)
         taken = free and (in_memory or self._claims())
         if taken:
             self._occupy(owner)
@@ -136,7 +131,7 @@ class WorkFinder:
 
     def _occupy(self, owner: str) -> None:
         self.slots[owner] += 1
-        self._active += 1
+        self.active += 1
         self._turns.served(owner)
 
     def _may_pass(self, owner: str) -> bool:
@@ -174,7 +169,7 @@ class WorkFinder:
 
     def release(self, owner: str) -> None:
         """A slot is free."""
-        self._active -= 1
+        self.active -= 1
         self.slots[owner] -= 1
         if not self.slots[owner]:
             del self.slots[owner]
@@ -352,7 +347,7 @@ class WorkFinder:
         parked_here = self._workers.parked.pop(run.run, False)
         self.taken_over += not clean
         if not clean and len(self.survivors) < MOST_SURVIVORS:
-            self.survivors.append((run.staged.facts.accepted.owner, run.run))
+            self.survivors.append((run.owner, run.run))
         if run.attempt > 1:
             self.restarted += clean and not parked_here
             self.recovered += not (clean and parked_here)
