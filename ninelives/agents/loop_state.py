@@ -251,7 +251,7 @@ class Incoming:
         began = self._text or self._thinking or self._refusal or self._names or self._skips is not None
         if began or type(parts[-1]) is not Finished:
             return False
-        for _ in self._all(_merged(parts)):
+        for _ in self._all(parts):
             pass
         return True
 

@@ -123,8 +123,11 @@ def is_short(spec: Spec) -> bool:
         return False
     if len(spec.instructions or "") > SHORT_TEXT:
         return False
-    texts = [message.get("content") or "" for message in spec.input]
-    return all(isinstance(text, str) and len(text) <= SHORT_TEXT for text in texts) and not spec.client_tools
+    for message in spec.input:
+        text = message.get("content") or ""
+        if not isinstance(text, str) or len(text) > SHORT_TEXT:
+            return False
+    return not spec.client_tools
 
 
 def forked_spec(spec: Spec, earlier: Iterable[Message]) -> Spec:

@@ -140,20 +140,22 @@ class Admission:
         try:
             await pending.opened()
         except asyncio.CancelledError:
-            self._tasks.spawn(self._abandon_opened(order, opened, span, pending))
+            self._tasks.spawn(self._abandon_opened(order, opened, accepted, span, pending))
             raise
         except BaseException:
             self._finder.release(order.owner)
             raise
-        return self._begin(opened, order, span)
+        return self._begin(opened, accepted, order, span)
 
-    async def _abandon_opened(self, order: Order, opened: Opened, span: LeaseSpan, pending: PendingOpening) -> None:
+    async def _abandon_opened(
+        self, order: Order, opened: Opened, accepted: RunAccepted, span: LeaseSpan, pending: PendingOpening
+    ) -> None:
         """A caller left before its run was in the store."""
         try:
             await pending.opened()
         except NinelivesError:
             return self._finder.release(order.owner)
-        await self._abandon(order.owner, self._begin(opened, order, span))
+        await self._abandon(order.owner, self._begin(opened, accepted, order, span))
 
     async def _give_way(self) -> None:
         """Delay a new run while the writer is late, so that running streams do not stutter. The delay is at most 40
@@ -215,7 +217,7 @@ class Admission:
                 self._finder.seek()
             return await self._ticket(order.owner, opened)
         if place is None:
-            return self._begin(opened, order, span)
+            return self._begin(opened, accepted_of(order, opened.resolved), order, span)
         return self._wait(opened, order, place)
 
     def _wait(self, opened: Opened, order: Order, place: QueuePlace) -> Ticket:
@@ -265,13 +267,12 @@ class Admission:
         self._finder.opened(opened.run, place)
         return Ticket(opened.run, opened.resolved.session or "")
 
-    def _begin(self, opened: Opened, order: Order, span: LeaseSpan) -> Ticket:
-        """Drive a run that was opened with a slot, or as a chore, with two records. Its first event is made again from
-        the order, because to decode it would take as long as to parse the request."""
+    def _begin(self, opened: Opened, accepted: RunAccepted, order: Order, span: LeaseSpan) -> Ticket:
+        """Drive a run that was opened with a slot, or as a chore, with two records. `accepted` is the first of them:
+        made from the order, because to decode it would take as long as to parse the request."""
         self._accounts.begin(order.owner, order.spec.model, order.credential)
         name, in_memory, session = opened.run, order.spec.kept == "memory", opened.resolved.session or ""
         if span.held() and not self._finder.takes(name):
-            accepted = accepted_of(order, opened.resolved)
             at = opened.records[0].at
             first, second = Entry(name, 0, at, 0, accepted), Entry(name, 1, at, 1, _STARTED)
             state = apply(start(first), second)
@@ -312,7 +313,7 @@ class Admission:
             raise
         if not isinstance(opened, Opened):
             raise TypeError("a chore has no idempotency key")
-        return self._begin(opened, order, LeaseSpan())
+        return self._begin(opened, accepted_of(order, opened.resolved), order, LeaseSpan())
 
     def _room(self, order: Order) -> tuple[bool, QueuePlace | None]:
         """A slot, or a place in the queue; neither for an order that is refused."""

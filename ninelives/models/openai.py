@@ -537,8 +537,11 @@ def _is_large(messages: Sequence[Message]) -> bool:
         messages = (*messages.before, *messages.after)
     if len(messages) > MANY_MESSAGES:
         return True
-    texts = [message.get("content") for message in messages]
-    return sum(len(text) if isinstance(text, str) else LARGE_CHARS for text in texts if text) >= LARGE_CHARS
+    size = 0
+    for message in messages:
+        text = message.get("content") or ""
+        size += len(text) if isinstance(text, str) else LARGE_CHARS
+    return size >= LARGE_CHARS
 
 
 def _host(url: str) -> str:

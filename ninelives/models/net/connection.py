@@ -149,9 +149,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         timer = loop.call_at(by, _wake, woken, TimeoutError())
+        self._news = partial(_wake, woken)
         try:
-            await self.wait(partial(_wake, woken), woken)
+            await woken
         finally:
+            self._news = None
             timer.cancel()
 
     def header(self, name: bytes) -> str | None:
