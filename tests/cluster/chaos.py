@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -180,7 +181,7 @@ class Chaos:
             try:
                 return await self._cluster.start(victim)
             except AssertionError:
-                if "Traceback" in victim.last_lines(40):
+                if re.search("^ *Traceback", victim.last_lines(40), re.MULTILINE):  # not one in a line of the log
                     raise
         return await self._cluster.start(victim)
 
