@@ -231,7 +231,7 @@ test-cluster: $(STAMP) $(VENV)/.installed-$(KUBERNETES) balancers
 bench-cluster: $(STAMP)
 	$(BIN)/python -m tests.cluster.bench $(ARGS)
 
-# Three replicas beside three of the code before the work on latency, and a log of five million rows: about 8 min.
+# Three replicas beside three of the code before the work on latency, and a log of five million rows: about 10 min.
 compare-cluster: $(STAMP)
 	$(BIN)/python -m tests.cluster.compare $(ARGS)
 

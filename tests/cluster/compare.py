@@ -2,7 +2,8 @@
 rounds that take turns, the medians of both, the growth of the log to millions of rows, and the verdicts. Refuses to
 know: processes and the load generator (tests/cluster/bench.py).
 
-Each code has a database of its own. Rounds take turns, so that a machine that becomes slower slows both."""
+Each code has a database of its own. Rounds take turns, so that a machine that becomes slower slows both. A round begins
+when both databases rest: what a code puts off, such as listing runs in their sessions, must not slow the other."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from lab.bench.client import Seen
 from lab.bench.machine import Fleet, describe
 from tests.cluster.__main__ import archived
 from tests.cluster.bench import Bench, Target
+from tests.cluster.bench_parts import cpu_s
 from tests.cluster.database import Database
 
 BEFORE = "b3016e7"
@@ -35,6 +37,10 @@ HALF = 0.5
 LATER = 1.1
 """What noise may add to a time that must not grow."""
 FLAT = 1.25
+REST = 0.05
+"""What part of a core a database uses at rest: replicas beat, and look for work."""
+REST_S = 30.0
+UNLISTED = "SELECT count(*) AS n FROM runs WHERE listed < 2 AND ended AND hidden = 0"
 FILL = """
 INSERT INTO runs (id, owner, dialect, model, status, attempt, parked, ended, last_seq, bytes, session, metadata, listed,
   created_at, updated_at, used_at, ended_at)
@@ -104,6 +110,20 @@ def measured(bench: Bench, target: Target, database: Database, seconds: float) -
     )
 
 
+async def rest(databases: Sequence[Database]) -> None:
+    """Wait until all of them have listed their runs and are idle, at most REST_S."""
+    end, used = time.monotonic() + REST_S, [1.0]
+    while (max(used) > REST or await unlisted(databases)) and time.monotonic() < end:
+        before = [cpu_s(each.pid) for each in databases]
+        await asyncio.sleep(1.0)
+        used = [cpu_s(each.pid) - so_far for each, so_far in zip(databases, before, strict=True)]
+
+
+async def unlisted(databases: Sequence[Database]) -> int:
+    """How many runs are not listed in their sessions."""
+    return sum([(await each.ask(UNLISTED))[0]["n"] for each in databases])
+
+
 def medians(rounds: Sequence[Round]) -> Round:
     """Of each figure, but the sum of the errors."""
     middle = {name: statistics.median(getattr(one, name) for one in rounds) for name in Round.__dataclass_fields__}
@@ -165,13 +185,17 @@ async def run(bench: Bench, before: Path, given: argparse.Namespace, done: Compa
             await asyncio.to_thread(bench.ask, codes[name][0], loads.Load("warm-up", "flood", "", 12, 50))
         for n in range(given.rounds):
             for name in reversed(codes) if n % 2 else codes:
+                await rest([database for _, database in codes.values()])
                 one = await asyncio.to_thread(measured, bench, *codes[name], given.seconds)
                 done.rounds.setdefault(name, []).append(one)
         for server in codes["before"][0].servers:
             await asyncio.to_thread(bench.fleet.stop, server.pid)
         for rows in given.rows:
             await fill(codes["this code"][1], rows)
-            some = [await asyncio.to_thread(measured, bench, *codes["this code"], given.seconds) for _ in range(3)]
+            some = []
+            for _ in range(3):
+                await rest([codes["this code"][1]])
+                some.append(await asyncio.to_thread(measured, bench, *codes["this code"], given.seconds))
             done.grown[rows] = medians(some)
     judge(done)
 
