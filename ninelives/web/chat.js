@@ -41,6 +41,7 @@ class ChatView extends HTMLElement {
         this.#talk.replaceChildren(...bones(3));
         const [talk, runs] = await Promise.all([this.#messages(signal), get(`/api/runs?limit=1&q=${encodeURIComponent(`session:${this.session} is:active`)}`, { signal })]);
         this.#draw(talk);
+        this.#showEnd();
         if (runs.data[0]) { this.#note.replaceChildren(el("p", { class: "soft" }, "The answer goes on where it was.")); await this.#follow(runs.data[0].run_id, true); }
       } else this.#talk.replaceChildren(empty("A place to try things.", el("p", {}, "Kill the server in the middle of an answer: it goes on, and this page shows what happened.")));
       this.words.focus({ preventScroll: true });
@@ -56,6 +57,15 @@ class ChatView extends HTMLElement {
 
   #draw(messages) { this.#talk.replaceChildren(...messages.map((message) => said(message, this.leaving.signal))); }
 
+  // A conversation opens at its end. Its Markdown arrives in pieces, so the page grows for a moment.
+  #showEnd() {
+    const follow = new ResizeObserver(() => scrollTo(0, document.documentElement.scrollHeight));
+    const end = () => follow.disconnect();
+    follow.observe(this.#talk);
+    setTimeout(end, 2000);
+    for (const kind of ["wheel", "touchstart", "keydown", "pointerdown"]) addEventListener(kind, end, { once: true, passive: true, signal: this.leaving.signal });
+  }
+
   async #say() {
     const text = this.words.value.trim();
     if (!text || this.run) return;
@@ -64,6 +74,7 @@ class ChatView extends HTMLElement {
     if (this.#talk.querySelector(".empty")) this.#talk.replaceChildren();
     const mine = said({ role: "user", content: text }, this.leaving.signal);
     this.#talk.append(mine);
+    scrollTo(0, document.documentElement.scrollHeight);
     // A key makes the request safe to repeat: a server that died before it answered may have begun the run.
     const sent = { headers: { "idempotency-key": `page-${crypto.randomUUID()}` }, signal: this.leaving.signal };
     this.send.disabled = true;

@@ -83,7 +83,7 @@ function signOut() {
   route();
 }
 
-for (const [name, href] of PLACES) places.append(el("a", { href }, name));
+for (const [name, href] of PLACES) places.append(el("a", { href, "data-name": name }, name));
 dialog.append(el("h1", { id: "keys-title" }, "Keys"),
   el("dl", { class: "keys" }, HELP.map(([name, words]) => [el("dt", {}, el("kbd", {}, name)), el("dd", {}, words)])),
   el("button", { type: "button", class: "main", onclick: () => dialog.close() }, "Close"));
