@@ -6,10 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic import Anthropic, APIStatusError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,11 +19,17 @@ from ninelives.dialects.messages.frames import ContinuedMessages, MessagesProjec
 from ninelives.dialects.sse import KEEPALIVE
 from tests.dialects.transcript import edge_view, follow, json_of, read, replay
 from tests.journals import Pen, journals, quick, spec_of
+from tests.lazy import LazyModule
 
 try:  # anthropic 2 brought its own httpx
     import httpx2 as transport_kit
 except ImportError:
     import httpx as transport_kit
+
+if TYPE_CHECKING:
+    import anthropic
+else:
+    anthropic = LazyModule("anthropic")
 
 MESSAGES = MessagesProjection()
 chats = journals("messages", approvals=False)
@@ -173,7 +178,7 @@ def test_live_readers_share_one_view(entries: list[e.Entry]) -> None:
 
 
 @contextmanager
-def client(stream: bytes) -> Iterator[Anthropic]:
+def client(stream: bytes) -> Iterator[anthropic.Anthropic]:
     """The SDK, talking to a server that answers everything with this stream, keepalives between its frames."""
     shown = stream.replace(b"\n\n", b"\n\n" + KEEPALIVE)
 
@@ -181,10 +186,10 @@ def client(stream: bytes) -> Iterator[Anthropic]:
         return transport_kit.Response(200, headers={"content-type": "text/event-stream"}, content=shown)
 
     with transport_kit.Client(transport=transport_kit.MockTransport(answer)) as transport:
-        yield Anthropic(api_key="k" * 16, base_url="http://ninelives", http_client=transport, max_retries=0)
+        yield anthropic.Anthropic(api_key="k" * 16, base_url="http://ninelives", http_client=transport, max_retries=0)
 
 
-def sdk_message(sdk: Anthropic, *, beta: bool) -> tuple[dict[str, Any], str]:
+def sdk_message(sdk: anthropic.Anthropic, *, beta: bool) -> tuple[dict[str, Any], str]:
     """What the SDK's helper puts together, and the text that it streams."""
     asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
     with sdk.beta.messages.stream(**asked) if beta else sdk.messages.stream(**asked) as stream:
@@ -201,7 +206,7 @@ def test_the_sdks_helper_puts_together_exactly_the_body(beta: bool, entries: lis
     stream = b"".join(replay(MESSAGES, entries))
     with client(stream) as sdk:
         if not isinstance(state.facts.end, e.RunCompleted | e.RunInterrupted):
-            with pytest.raises(APIStatusError) as caught:
+            with pytest.raises(anthropic.APIStatusError) as caught:
                 sdk_message(sdk, beta=beta)
             assert caught.value.body["error"]["code"] in stream.decode()  # type: ignore[index,call-overload]
             return

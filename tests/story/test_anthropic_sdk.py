@@ -6,9 +6,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
 
 try:  # anthropic 2 brought its own httpx
@@ -16,7 +15,13 @@ try:  # anthropic 2 brought its own httpx
 except ImportError:
     import httpx as transport_kit
 
+from tests.lazy import LazyModule
 from tests.story.server import KEY, Client, Server, Upstream, start_server, wait_until
+
+if TYPE_CHECKING:
+    import anthropic
+else:
+    anthropic = LazyModule("anthropic")
 
 pytestmark = pytest.mark.xdist_group("processes")
 
