@@ -132,8 +132,8 @@ class ServerSettings(Section, frozen=True):
     worker: Annotated[bool, _doc("Execute stored runs here; false leaves them to other replicas.")] = True
     supervisor: Annotated[bool, _doc("Restart a server that dies (Linux); false: one process.")] = True
     spare: Annotated[bool, _doc("Keep an idle process: restarts take 0.1 s, for 45 MB.")] = True
-    keep_calls: Annotated[bool, _doc("Model calls survive a killed server: the supervisor keeps them.")] = False
-    keep_clients: Annotated[bool, _doc("Streams survive a killed server: the supervisor keeps clients.")] = False
+    keep_calls: Annotated[bool, _doc("Model calls survive a killed server: the supervisor keeps them.")] = True
+    keep_clients: Annotated[bool, _doc("Streams survive a killed server: the supervisor keeps clients.")] = True
     replica: Annotated[str, _doc("Name of this replica in health; empty is host:port.")] = ""
 
     @property
