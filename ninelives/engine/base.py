@@ -203,7 +203,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """Deltas that come sooner than this after the last flush wait for each other: a commit of one delta costs about as
     much as a commit of twenty; where only a few are there, half as long again. Facts do not wait. Where a flush takes
     long, they wait longer (`Writer.linger_s`)."""
-    longest_linger_s: float = 0.0045
+    longest_linger_s: float = 0.0055
     """But no longer than this, unless `linger_s` says so."""
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
