@@ -44,6 +44,7 @@ class Rolling:
         self.again = 0
         """Model calls that were made again because they had given nothing yet."""
         self._count = 0
+        self._asked = 0
 
     async def roll(self) -> Result:
         """Load, and each replica in turn; then every run is judged."""
@@ -123,8 +124,10 @@ class Rolling:
         self.clients.append(client)
 
     async def _chat(self, sdk: openai.AsyncOpenAI, client: Client) -> None:
-        """Not stored: it ends where it began, or is tried again by the SDK."""
-        messages: Any = [{"role": "user", "content": "load-chat [[tokens=20 pace=0.02]]"}]
+        """Not stored: it ends where it began, or is tried again by the SDK. No two are alike: of two like ones, whose
+        callers send no ids, the second may join the run of the first by a retry (G13)."""
+        self._asked += 1
+        messages: Any = [{"role": "user", "content": f"load-chat {self._asked} [[tokens=20 pace=0.02]]"}]
         answer = await sdk.chat.completions.create(model="hermes-agent", messages=messages)
         if not str(answer.choices[0].message.content).endswith("tok19 "):
             self.result.wrong("end", "chat", f"it was answered {answer.choices[0].message.content!r}")
