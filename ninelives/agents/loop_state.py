@@ -247,9 +247,11 @@ class Incoming:
                 yield rest
 
     def take_whole(self, parts: Sequence[Part]) -> bool:
-        """Keep the parts of one read without deltas, where they are the whole message. Otherwise False."""
+        """Keep the parts of one read without deltas, where they are a whole message of text and calls. Otherwise False:
+        thoughts and text of one entry would be two events of a run with one number, and a reader who has the first
+        could not go on at the second."""
         began = self._text or self._thinking or self._refusal or self._names or self._skips is not None
-        if began or type(parts[-1]) is not Finished:
+        if began or type(parts[-1]) is not Finished or any(type(part) in (Thinking, Declined) for part in parts):
             return False
         for _ in self._all(parts):
             pass

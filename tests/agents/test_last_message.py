@@ -95,9 +95,14 @@ async def test_a_message_with_calls_is_no_last_one() -> None:
 
 async def test_a_message_that_comes_as_a_whole_has_no_deltas_where_nobody_reads_the_run() -> None:
     taker = Taker(free=True, read=False)
-    thought = Says(Thinking("hm"), Text("hi "), Text("you"), Finished("stop", e.Usage()))
-    assert await run(thought, taker) == [e.RunCompleted()]
-    assert [(said.reasoning, said.text) for said in taker.settled] == [("hm", "hi you")]
+    assert await run(Says(Text("hi "), Text("you"), Finished("stop", e.Usage())), taker) == [e.RunCompleted()]
+    assert [said.text for said in taker.settled] == ["hi you"]
+
+
+async def test_a_message_with_thoughts_has_its_deltas_so_that_no_two_events_have_one_number() -> None:
+    taker = Taker(free=True, read=False)
+    thought = Says(Thinking("hm"), Text("hi"), Finished("stop", e.Usage()))
+    assert await run(thought, taker) == [e.ReasoningDelta("hm"), e.TextDelta("hi"), e.RunCompleted()]
 
 
 async def test_a_message_that_comes_in_two_reads_has_its_deltas_though_nobody_reads_the_run() -> None:
