@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
 import resource
 import sys
 import time
 from contextlib import suppress
 
+from ninelives.supervisor.loop import EventLoop
 from ninelives.supervisor.plan import SupervisorPlan, has_terminal
 from ninelives.supervisor.process import Supervisor
 
@@ -26,16 +27,25 @@ def say(level: str, name: str, **fields: object) -> None:
         sys.stderr.flush()
 
 
-async def supervise(plan: SupervisorPlan) -> int:
-    """Run until the server ends."""
+def say_fault(error: Exception) -> None:
+    """Log a mistake of the supervisor. It goes on: all clients depend on it."""
+    at, trace = [], error.__traceback__
+    while trace is not None:
+        at.append(f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    say("error", "supervisor_fault", why=repr(error), at=" > ".join(at), note="please report this line")
+
+
+def supervise(plan: SupervisorPlan) -> int:
+    """Run until the server ends. Returns its exit code."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # it holds a descriptor for each client that is kept
-    return await Supervisor(plan, say, lambda: plan.terminal and not has_terminal()).run()
+    return Supervisor(plan, EventLoop(say_fault), say, lambda: plan.terminal and not has_terminal()).run()
 
 
 def main() -> None:
-    """Run the supervisor. Its exit code is that of the server."""
-    raise SystemExit(asyncio.run(supervise(SupervisorPlan.read(int(sys.argv[1])))))
+    """Run the supervisor, and end the process. Its exit code is that of the server."""
+    os._exit(supervise(SupervisorPlan.read(int(sys.argv[1]))))  # the thread of the relays has nothing to finish
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 VARIABLE = "_NINELIVES_SUPERVISED"
 """Tells a server its supervisor, the descriptors of its control line, of the listening socket and of the shared memory,
@@ -21,8 +20,7 @@ _KEPT = ("PATH", "HOME", "TZ", "LANG", "SYSTEMD_EXEC_PID", "INVOCATION_ID", "JOU
 _KEPT_BEGINNINGS = ("LC_", "PYTHON", "SSL_CERT_", "LD_", "ASAN_")
 
 
-@dataclass(frozen=True)
-class SupervisorPlan:
+class SupervisorPlan(NamedTuple):
     """How to start servers, and the first one, which runs already."""
 
     argv: list[str]
@@ -38,7 +36,7 @@ class SupervisorPlan:
     terminal: bool
     """The command ends when its terminal closes."""
     memory: int
-    """Descriptor of the memory that servers share (clients.py)."""
+    """Descriptor of the memory that servers share (custody.py)."""
 
     @classmethod
     def read(cls, fd: int) -> SupervisorPlan:
@@ -49,14 +47,15 @@ class SupervisorPlan:
     def become_supervisor(self) -> None:
         """Replace this program by the supervisor. Returns only by raising OSError."""
         fd = os.memfd_create("plan")
-        os.write(fd, json.dumps(asdict(self)).encode())
+        os.write(fd, json.dumps(self._asdict()).encode())
         os.lseek(fd, 0, os.SEEK_SET)
         for each in (fd, self.listener, self.control, self.memory):
             os.set_inheritable(each, True)
-        package = str(Path(__file__).resolve().parents[2])
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
         env = {name: value for name, value in self.env.items() if name in _KEPT or name.startswith(_KEPT_BEGINNINGS)}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (package, env.get("PYTHONPATH", ""))))
-        os.execve(sys.executable, [sys.executable, "-P", "-m", "ninelives.supervisor", str(fd)], env)
+        words = [sys.executable, "-S", "-P", "-m", "ninelives.supervisor", str(fd)]  # -S: nothing of site-packages
+        os.execve(sys.executable, words, env)
 
 
 def has_terminal() -> bool:

@@ -6,18 +6,17 @@ it serve, also before it is warm. So a restart is one message where a spare is w
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from ninelives.supervisor.held import HeldSockets
 from ninelives.supervisor.line import ControlLine, LineEnded, Message
+from ninelives.supervisor.loop import EventLoop
 from ninelives.supervisor.plan import PROTOCOL, VARIABLE, SupervisorPlan
 from ninelives.supervisor.relay import Relays
 
@@ -36,16 +35,16 @@ Say = Callable[..., None]
 """Writes a log line: level, name and fields."""
 
 
-@dataclass
 class ServerProcess:
     """A child process: a spare, or the server."""
 
-    pid: int
-    line: ControlLine
-    warm: bool = False
-    took: bool = True
-    """It has what the server before left."""
-    ready_at: float | None = None
+    def __init__(self, pid: int, line: ControlLine) -> None:
+        self.pid = pid
+        self.line = line
+        self.warm = False
+        self.took = True
+        """It has what the server before left."""
+        self.ready_at: float | None = None
 
     def tell(self, message: Message, *fds: int) -> bool:
         """Send a message. False where the process is gone, or cannot take it."""
@@ -65,13 +64,12 @@ class ServerProcess:
 class Supervisor:
     """One server at a time on one listening socket."""
 
-    def __init__(self, plan: SupervisorPlan, say: Say, hung_up: Callable[[], bool]) -> None:
+    def __init__(self, plan: SupervisorPlan, loop: EventLoop, say: Say, hung_up: Callable[[], bool]) -> None:
         """`hung_up` says whether the terminal of the command is gone, which SIGHUP means too."""
         self._plan = plan
+        self._loop = loop
         self._say = say
         self._hung_up = hung_up
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[int] = self._loop.create_future()
         self._server: ServerProcess | None = None
         self._spare: ServerProcess | None = None
         self._next: ServerProcess | None = None
@@ -85,25 +83,26 @@ class Supervisor:
         self._last = ""
         self._marks: list[str] = []
         """What servers called themselves: the last one that was ready, and those after it that died before."""
-        self._status: Path | None = None
+        self._status = ""
+        """The file that says how it is; empty until a server serves."""
 
-    async def run(self) -> int:
+    def run(self) -> int:
         """Supervise until the server is told to stop. Returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stop)
-        self._loop.add_signal_handler(signal.SIGHUP, self._hang_up)
-        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+            self._loop.on_signal(number, self._stop)
+        self._loop.on_signal(signal.SIGHUP, self._hang_up)
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
         self._server = self._watched(ServerProcess(self._plan.first, ControlLine.of(self._plan.control)))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         self._reap()
         try:
-            return await self._ended
+            return self._loop.run()
         finally:
             for each in (self._server, self._spare, self._next):
                 if each is not None:
                     each.kill()
-            if self._status is not None:
-                self._status.unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(self._status)
 
     # Signals
 
@@ -131,7 +130,7 @@ class Supervisor:
             self._again = False
             self._say("info", "restart_asked", note="the server is swapped for the code that is installed now")
             self._next = self._spawn()
-            self._loop.call_later(WARM_S, self._give_up, self._next)
+            self._loop.later(WARM_S, partial(self._give_up, self._next))
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
@@ -157,7 +156,7 @@ class Supervisor:
 
     def _watched(self, child: ServerProcess) -> ServerProcess:
         child.line.sock.setblocking(False)
-        self._loop.add_reader(child.line.sock, self._read_all, child)
+        self._loop.on_readable(child.line.sock, partial(self._read_all, child))
         return child
 
     def _read_all(self, child: ServerProcess) -> None:
@@ -172,7 +171,7 @@ class Supervisor:
         except BlockingIOError:
             return False
         except LineEnded:
-            self._loop.remove_reader(child.line.sock)
+            self._loop.forget(child.line.sock)
             return False
         self._obey(child, message, fds)
         return True
@@ -201,7 +200,7 @@ class Supervisor:
 
     def _is_ready(self, server: ServerProcess, message: Message) -> None:
         server.ready_at = time.monotonic()
-        self._status, self._marks = Path(message["status"]), [message.get("mark", "")]
+        self._status, self._marks = message["status"], [message.get("mark", "")]
         self._serves, self._failed = True, 0
         self._swaps += self._swapping
         if not server.took:  # it has another PROTOCOL
@@ -211,7 +210,7 @@ class Supervisor:
             self._say("info", "server_back", pid=server.pid, restarts=self._restarts, after_ms=took_ms)
         self._swapping = False
         self._note()
-        self._loop.call_later(SPARE_DELAY_S, self._make_spare)
+        self._loop.later(SPARE_DELAY_S, self._make_spare)
         if self._again:
             self._ask_swap()
 
@@ -248,7 +247,7 @@ class Supervisor:
             child: ServerProcess | None = getattr(self, name)
             if child is not None and child.pid == pid:
                 self._read_all(child)  # its last words: calls and clients that it gave or released
-                self._loop.remove_reader(child.line.sock)
+                self._loop.forget(child.line.sock)
                 child.line.close()
                 setattr(self, name, None)
                 {"_server": self._server_gone, "_spare": self._spare_gone, "_next": self._next_gone}[name](child, code)
@@ -273,14 +272,14 @@ class Supervisor:
         self._last = _ending(code)
         self._say("warning", "server_died", pid=server.pid, by=self._last, restarts_in_s=delay_s)
         if delay_s:
-            self._loop.call_later(delay_s, self._promote)
+            self._loop.later(delay_s, self._promote)
         else:
             self._promote()
 
     def _spare_gone(self, spare: ServerProcess, code: int) -> None:
         self._spares_failed += 1
         if not self._stopping and not self._swapping:
-            self._loop.call_later(min(LONGEST_DELAY_S, 2.0**self._spares_failed), self._make_spare)
+            self._loop.later(min(LONGEST_DELAY_S, 2.0**self._spares_failed), self._make_spare)
             if not spare.warm:
                 self._say("warning", "spare_failed", code=code, note="a restart will be slower")
 
@@ -293,18 +292,18 @@ class Supervisor:
             self._ask_swap()
 
     def _end(self, code: int) -> None:
-        if not self._ended.done():
-            self._ended.set_result(128 - code if code < 0 else code)
+        self._loop.end(128 - code if code < 0 else code)
 
     def _note(self) -> None:
         """Say how it is, for `ninelives restart`."""
-        if self._status is None or self._server is None:
+        if not self._status or self._server is None:
             return
         own = {"pid": os.getpid(), "server": self._server.pid, "restarts": self._restarts, "last": self._last}
-        draft = self._status.with_name(f"{self._status.name}.new")
+        draft = f"{self._status}.new"
         try:
-            draft.write_text(json.dumps({**own, "swaps": self._swaps, "failed": self._swaps_failed}) + "\n")
-            draft.replace(self._status)
+            with open(draft, "w") as file:
+                file.write(json.dumps({**own, "swaps": self._swaps, "failed": self._swaps_failed}) + "\n")
+            os.replace(draft, self._status)
         except OSError as error:
             self._say("warning", "status_not_written", why=str(error), note="`ninelives restart` needs this file")
 
