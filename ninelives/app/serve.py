@@ -240,17 +240,24 @@ class Foreground:
             if server.keep_clients or server.keep_calls:
                 log.warning("supervisor_differs", note="stop and start the service: until then nothing is kept")
             return None
-        from ninelives.supervisor.kernel import why_not
-
-        settings, custody = self._loaded.settings, self._supervised.custody()
-        why = "server.keep_clients is off"
-        if settings.server.keep_clients:
-            why = "the server speaks TLS itself" if settings.server.tls_cert else why_not()
-            if why:
-                log.warning("clients_not_kept", why=why, note="a killed server cuts its clients")
+        custody = self._supervised.custody()
+        why = self._why_not_kept(log) if server.keep_clients else "server.keep_clients is off"
         if why:
             custody.drop()
         return None if why else custody
+
+    def _why_not_kept(self, log: Log) -> str:
+        """Why clients cannot be kept, which is logged; empty where they can."""
+        from ninelives.supervisor.kernel import why_not
+
+        server = self._loaded.settings.server
+        by_choice = "the server speaks TLS itself" if server.tls_cert else "it has a unix socket" if server.uds else ""
+        why = by_choice or why_not()
+        if why:
+            expected = by_choice and self._loaded.origins["server.keep_clients"] == "default"
+            say = log.info if expected else log.warning
+            say("clients_not_kept", why=why, note="a killed server cuts its clients")
+        return why
 
     def _tls(self) -> Certificate | None:
         from ninelives.http.edge.tls import Certificate, TlsError

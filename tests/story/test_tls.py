@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -167,6 +168,8 @@ def test_under_the_supervisor_a_killed_server_and_sighup_keep_tls(tmp_path: Path
     process = _start(args, environment(tmp_path), tmp_path, "server")
     try:
         port = int(_said(process, r"listening on https://127[.]0[.]0[.]1:([0-9]+)"))
+        told = re.search(r'"level":"(\w+)","event":"clients_not_kept"', process.err.read_text())
+        assert told is not None and told[1] == "info", "nobody asked for keep_clients"
         trust = ssl.create_default_context(cafile=str(files[0]))
         first = (tmp_path / "data/lock").read_text()
         signal_process(int(first), signal.SIGKILL)

@@ -43,9 +43,10 @@ def ask(path: Path, url: str, body: object = None, **headers: str) -> tuple[int,
 def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
     where, env = tmp_path / "s", environment(tmp_path) | {"NINELIVES_SERVER_TRUSTED_PROXIES": "unix,10.0.0.0/8"}
     args = ["-m", "ninelives", "serve", "--uds", str(where), "--data-dir", str(tmp_path / "data")]
-    process = _start(args, env, tmp_path, "server")
+    process = _start(args, env | {"NINELIVES_SERVER_KEEP_CLIENTS": "true"}, tmp_path, "server")
     try:
         assert _said(process, r"listening on unix:(\S+)") == str(where)
+        assert '"level":"warning","event":"clients_not_kept"' in process.err.read_text(), "the user asked for it"
         assert stat.S_IMODE(where.stat().st_mode) == 0o660
         chat = {"stream": True, "messages": [{"role": "user", "content": "hello"}]}
         status, body = ask(where, "/v1/chat/completions", chat, host="agents.example.org")
