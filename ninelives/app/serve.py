@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ninelives.journal.values import Gone
     from ninelives.models.base import Model
     from ninelives.observe.log import Log
+    from ninelives.supervisor.calls import SupervisedConnections
     from ninelives.supervisor.custody import ClientCustody
-    from ninelives.supervisor.holder import SupervisedConnections
     from ninelives.supervisor.reload import CodeWatch
     from ninelives.supervisor.supervised import Supervised
 
@@ -370,7 +370,7 @@ class Foreground:
             self._connections = self._kept_calls(self._supervised, log)
         holder, before = token_hex(12), tuple[str, ...]()
         if self._supervised is not None:
-            self._supervised.mark(holder)
+            self._supervised.say_name(holder)
             before = self._supervised.before
         role = ProcessRole(self._serves, name, self._connections, _runs_of(custody), before, holder)
         return await build_server(self._loaded, log, role, self._extensions or NO_EXTENSIONS)

@@ -78,13 +78,15 @@ class Supervisor:
         """`_again`: one more swap was asked for during a swap, whose successor may have the code of before."""
         self._restarts = self._swaps = self._quick = self._failed = self._spares_failed = self._swaps_failed = 0
         self._began = 0.0
+        """When the last server died, or was told to leave."""
         self._held = HeldSockets()
         self._relays = Relays()
         self._last = ""
-        self._marks: list[str] = []
+        """How the last server or successor ended that was not told to."""
+        self._names: list[str] = []
         """What servers called themselves: the last one that was ready, and those after it that died before."""
         self._status = ""
-        """The file that says how it is; empty until a server serves."""
+        """The path of the status file; empty until a server serves."""
 
     def run(self) -> int:
         """Supervise until the server is told to stop. Returns the exit code."""
@@ -185,7 +187,7 @@ class Supervisor:
         elif "ready" in message:
             self._is_ready(child, message)
         elif "mark" in message:
-            self._marks.append(message["mark"])
+            self._names.append(message["mark"])
         elif "swap" in message:
             self._ask_swap()
         elif "take" in message:
@@ -200,7 +202,7 @@ class Supervisor:
 
     def _is_ready(self, server: ServerProcess, message: Message) -> None:
         server.ready_at = time.monotonic()
-        self._status, self._marks = message["status"], [message.get("mark", "")]
+        self._status, self._names = message["status"], [message.get("mark", "")]
         self._serves, self._failed = True, 0
         self._swaps += self._swapping
         if not server.took:  # it has another PROTOCOL
@@ -209,7 +211,7 @@ class Supervisor:
             took_ms = round((server.ready_at - self._began) * 1000)
             self._say("info", "server_back", pid=server.pid, restarts=self._restarts, after_ms=took_ms)
         self._swapping = False
-        self._note()
+        self._write_status()
         self._loop.later(SPARE_DELAY_S, self._make_spare)
         if self._again:
             self._ask_swap()
@@ -225,7 +227,7 @@ class Supervisor:
             return
         self._server, self._spare = self._spare or self._spawn(), None
         self._server.took = False
-        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "before": ",".join(self._marks)})
+        self._server.tell({"go": self._restarts + self._swaps + self._swapping, "before": ",".join(self._names)})
 
     def _swap(self) -> None:
         """The successor is warm: it takes the place of the server."""
@@ -287,15 +289,15 @@ class Supervisor:
         self._swaps_failed += 1
         self._last = f"it ended with {_ending(code)} before it was ready. Its lines in the log of the server say why."
         self._say("error", "restart_failed", code=code, note="the server goes on as it was; read the lines above")
-        self._note()
+        self._write_status()
         if self._again:
             self._ask_swap()
 
     def _end(self, code: int) -> None:
         self._loop.end(128 - code if code < 0 else code)
 
-    def _note(self) -> None:
-        """Say how it is, for `ninelives restart`."""
+    def _write_status(self) -> None:
+        """Write the status file, for `ninelives restart`."""
         if not self._status or self._server is None:
             return
         own = {"pid": os.getpid(), "server": self._server.pid, "restarts": self._restarts, "last": self._last}

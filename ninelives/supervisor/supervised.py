@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from ninelives.supervisor import custody, holder
+from ninelives.supervisor import calls, custody
 from ninelives.supervisor.line import ControlLine, LineEnded, Message
 from ninelives.supervisor.plan import PROTOCOL, VARIABLE, SupervisorPlan, command_line, ends_with_terminal
 
@@ -93,20 +93,20 @@ class Supervised:
         """Clients whose answers outlive this process, and those that the server before left. Call it once."""
         return custody.ClientCustody(self._line, self._memory, self._named(custody.NAME))
 
-    def connections(self) -> holder.SupervisedConnections:
+    def connections(self) -> calls.SupervisedConnections:
         """Connections to upstreams that outlive this process, and those that the server before left. Call it once."""
-        return holder.SupervisedConnections(self._line, self._named(holder.NAME))
+        return calls.SupervisedConnections(self._line, self._named(calls.NAME))
 
-    def mark(self, name: str) -> None:
-        """Say how this server is called, before anything is done in that name. An older supervisor takes that for a
-        release of nothing."""
+    def say_name(self, name: str) -> None:
+        """Say how this server is called, before anything is done in that name."""
         with suppress(LineEnded):  # the watch ends this process
-            self._line.send({"held": "mark", "mark": name})
+            self._line.send({"held": "mark", "mark": name})  # an older supervisor takes it for a release of nothing
 
-    def ready(self, status: Path, mark: str) -> None:
-        """Say that requests are answered, where the supervisor may say how it is, and how this server is called."""
+    def ready(self, status: Path, name: str) -> None:
+        """Say that requests are answered, which file the supervisor writes its status to, and how this server is
+        called."""
         with suppress(LineEnded):  # the watch ends this process
-            self._line.send({"ready": os.getpid(), "status": str(status), "mark": mark})
+            self._line.send({"ready": os.getpid(), "status": str(status), "mark": name})
 
     def ask_swap(self) -> None:
         """Ask for a server with the code of now, as `ninelives restart` does. Any thread may call it."""

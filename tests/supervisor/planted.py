@@ -16,7 +16,7 @@ import msgspec
 
 from ninelives.agents import loop_state
 from ninelives.core.state import RunState
-from ninelives.supervisor.holder import SupervisedConnections
+from ninelives.supervisor.calls import SupervisedConnections
 from ninelives.supervisor.plan import VARIABLE
 
 
@@ -33,10 +33,10 @@ def wrong_base() -> None:
 
 def wrong_memory() -> None:
     """One byte of what was read before is missing."""
-    from ninelives.supervisor import holder, kernel
+    from ninelives.supervisor import calls, kernel
 
     if not is_first():
-        holder.consumed = lambda fd: kernel.consumed(fd) - 1  # type: ignore[attr-defined]
+        calls.consumed = lambda fd: kernel.consumed(fd) - 1  # type: ignore[attr-defined]
 
 
 def asks_again() -> None:

@@ -30,7 +30,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ninelives.supervisor import custody, holder
+from ninelives.supervisor import calls, custody
 from tests import pg
 from tests.story.server import KEY, ROOT, Server, Upstream, signal_process, start_supervised, start_upstream, wait_until
 from tests.supervisor.forked import SOURCE
@@ -467,8 +467,8 @@ def kept_by(supervisor: int) -> list[str]:
 
 
 def kept_calls(fd: int) -> list[str]:
-    _, _, length = holder._HEAD.unpack(os.pread(fd, holder._HEAD.size, 0))
-    return [os.pread(fd, length, holder._HEAD.size).decode()] if length else []
+    _, _, length = calls._HEAD.unpack(os.pread(fd, calls._HEAD.size, 0))
+    return [os.pread(fd, length, calls._HEAD.size).decode()] if length else []
 
 
 def kept_clients(fd: int) -> list[str]:

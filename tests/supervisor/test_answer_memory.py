@@ -1,4 +1,4 @@
-"""Rules of ninelives/supervisor/holder.py: the answer of a model call is read into memory that outlives its process,
+"""Rules of ninelives/supervisor/calls.py: the answer of a model call is read into memory that outlives its process,
 and the kernel says how much of it is there."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ninelives.models.net.connection import Origin, Pool
-from ninelives.supervisor import holder
-from ninelives.supervisor.holder import AnswerMemory, SupervisedConnections
+from ninelives.supervisor import calls
+from ninelives.supervisor.calls import AnswerMemory, SupervisedConnections
 from ninelives.supervisor.kernel import tcp_pair
 from ninelives.supervisor.line import Message
 from tests.story.server import signal_process
@@ -190,7 +190,7 @@ async def test_the_next_answer_on_a_connection_has_a_memory_of_its_own(
 async def test_the_oldest_answers_go_where_all_have_too_many_bytes(
     line: Line, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holder, "ALL_BYTES", 1000)
+    monkeypatch.setattr(calls, "ALL_BYTES", 1000)
     server = connections(line)
     first = asked(server, pair[0])
     pair[1].sendall(bytes(800))
@@ -212,7 +212,7 @@ async def test_an_answer_that_is_too_long_is_read_on_and_not_kept(
     ours, upstream = pair
     server = connections(line)
     memory = asked(server, ours)
-    monkeypatch.setattr(holder, "CALL_BYTES", holder.READ_BYTES + 10)
+    monkeypatch.setattr(calls, "CALL_BYTES", calls.READ_BYTES + 10)
     for number in range(4):
         upstream.sendall(b"%08d" % number)
         assert read(ours, memory) == b"%08d" % number

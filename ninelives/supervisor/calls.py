@@ -47,8 +47,8 @@ NAME = "call "
 class AnswerMemory:
     """The memory of one connection: see models/net/kept.py."""
 
-    def __init__(self, holder: SupervisedConnections, number: int, memory: int, sock: socket.socket) -> None:
-        self._holder = holder
+    def __init__(self, owner: SupervisedConnections, number: int, memory: int, sock: socket.socket) -> None:
+        self._owner = owner
         self.number = number
         self._map = mmap.mmap(memory, _HEAD_BYTES + CALL_BYTES)
         self._data = memoryview(self._map)[_HEAD_BYTES:]
@@ -75,7 +75,7 @@ class AnswerMemory:
         start, self._read = self._at, self._read + size
         if self.call:
             self._at += size
-            self._holder.grew(size)
+            self._owner.grew(size)
         return self._data[start : start + size]
 
     def begin(self, call: str, size: int) -> None:
@@ -93,7 +93,7 @@ class AnswerMemory:
     def forget(self) -> None:
         """Keep nothing of the answer."""
         _HEAD.pack_into(self._map, 0, 0, 0, 0)
-        self._holder.grew(-self._at)
+        self._owner.grew(-self._at)
         self._at, self.call = 0, ""
 
     def recover(self) -> bool:
@@ -104,7 +104,7 @@ class AnswerMemory:
             return False
         self.call = self._map[_HEAD.size : _HEAD.size + length].decode()
         self._at = kept
-        self._holder.grew(kept)
+        self._owner.grew(kept)
         return True
 
     def kept(self) -> memoryview:
