@@ -68,7 +68,8 @@ class ClientCustody:
         each write, in one instruction, so a kill leaves the old one or the new one."""
         self._leaving = False
         used = {message["slot"] for message, _ in left}
-        self._free = [slot for slot in range(SLOTS - 1, -1, -1) if slot not in used]
+        self._unused = (slot for slot in range(SLOTS) if slot not in used)
+        self._released: list[int] = []
         self.idle: list[tuple[socket.socket, int]] = []
         """Those that wait for their next request, with their slots."""
         found = [self._left(message["slot"], socket.socket(fileno=fd)) for message, (fd,) in left]
@@ -110,15 +111,19 @@ class ClientCustody:
 
     def open(self, fd: int) -> int | None:
         """Give the supervisor a duplicate of a client's socket. Returns its slot; None where that cannot be done."""
-        if not self._free or self._leaving:
+        slot = None if self._leaving else self._free_slot()
+        if slot is None:
             return None
-        slot = self._free.pop()
         self.over(slot)
         _IDLE.pack_into(self._map, slot * SLOT_BYTES + _IDLE_AT, 0)
         if not self._send(slot, {"slot": slot}, fd):
-            self._free.append(slot)
+            self._released.append(slot)
             return None
         return slot
+
+    def _free_slot(self) -> int | None:
+        """Prefer one whose pages have memory already."""
+        return self._released.pop() if self._released else next(self._unused, None)
 
     def begin(self, slot: int, note: bytes, base: int, *, keep_alive: bool) -> bool:
         """An answer begins, of which nothing was written. False where it cannot be kept."""
@@ -167,7 +172,7 @@ class ClientCustody:
         if self._leaving:
             return
         if self._send(slot, {"release": True}):
-            self._free.append(slot)
+            self._released.append(slot)
         else:
             asyncio.get_running_loop().call_later(AGAIN_S, self.release, slot)
 

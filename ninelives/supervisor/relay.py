@@ -70,8 +70,11 @@ class Relays:
     def dial(self, wish: dict[str, Any], fd: int) -> None:
         """Connect to what a server asks for, and join it to a socket."""
         sock = socket.socket(fileno=fd)
-        if self._loop is None:
-            self._loop = _start_loop()
+        try:
+            self._loop = self._loop or _start_loop()
+        except BaseException:
+            sock.close()  # the server sees at once that there is no connection
+            raise
         self._loop.call_soon_threadsafe(self._begin, self._loop, wish, sock)
 
     def _begin(self, loop: asyncio.AbstractEventLoop, wish: dict[str, Any], sock: socket.socket) -> None:

@@ -1,4 +1,5 @@
-"""Rules of ninelives/supervisor/loop.py: one callback at a time, and none that fails ends the supervisor."""
+"""Rules of ninelives/supervisor/loop.py: one callback at a time, and none that fails ends the supervisor. What
+relay.py imports late may be such a failure."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ninelives.supervisor import relay
 from ninelives.supervisor.__main__ import say_fault
 from ninelives.supervisor.loop import EventLoop
 
@@ -131,3 +133,20 @@ def test_a_callback_that_fails_is_told_and_the_loop_goes_on(
     told = json.loads(capsys.readouterr().err)
     assert (told["event"], told["why"]) == ("supervisor_fault", "KeyError('slot')")
     assert " > fail:" in told["at"]
+
+
+def test_a_server_that_wants_tls_is_told_at_once_where_asyncio_cannot_be_imported(
+    loop: EventLoop, failures: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is imported when it is needed. By then the supervisor may be out of descriptors, or Python was replaced."""
+
+    def start_loop() -> None:
+        raise ImportError("asyncio")
+
+    monkeypatch.setattr(relay, "_start_loop", start_loop)
+    server, supervisor = socket.socketpair()
+    loop.later(0.0, lambda: relay.Relays().dial({"host": "localhost"}, supervisor.detach()))
+    loop.later(0.0, lambda: loop.end(0))
+    with server:
+        assert loop.run() == 0
+        assert server.recv(1) == b"" and [type(error) for error in failures] == [ImportError]
