@@ -11,7 +11,7 @@ import pytest
 if "ninelives.testing" not in sys.modules:  # show values in the suite's asserts, if it is not imported yet
     pytest.register_assert_rewrite("ninelives.testing")
 
-from ninelives.journal.sqlite import database
+from ninelives.journal.sqlite import database, tails
 from ninelives.testing import VirtualClock
 from tests.journal.opened_store import OpenedStore
 
@@ -25,6 +25,12 @@ def clock() -> VirtualClock:
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upkeep runs without pauses."""
     monkeypatch.setattr(database, "UPKEEP_S", 0.001)
+
+
+@pytest.fixture
+def all_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run is so short that it is packed with its end."""
+    monkeypatch.setattr(tails, "SHORT_BYTES", -1)
 
 
 @pytest.fixture

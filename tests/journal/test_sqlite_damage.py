@@ -19,7 +19,10 @@ from ninelives.testing import VirtualClock
 from tests.journal.opened_store import OpenedStore, contents, edit, overwrite, rows_in, size
 
 Open = Callable[..., Awaitable[OpenedStore]]
+pytestmark = pytest.mark.usefixtures("all_are_long")
 HOT = "entries WHERE run = (SELECT n FROM runs WHERE id = 'r1')"
+
+STORE_THREADS = {"ninelives-writer", "ninelives-reader", "ninelives-upkeep"}
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ async def test_damage_in_the_hot_table_is_found_at_the_start(hot: Path, clock: V
     with pytest.raises(Damaged, match=r"run (r1|r2|done)"):
         await SqliteStore.open_at(hot, "normal", clock.now_ms)
     assert size(hot) == before, "nothing was repaired behind anybody's back"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ninelives-")]
+    assert not STORE_THREADS & {thread.name for thread in threading.enumerate()}
 
 
 async def test_a_start_without_damage_finds_none(hot: Path, open_store: Open) -> None:

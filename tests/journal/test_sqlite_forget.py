@@ -54,7 +54,7 @@ async def test_a_forgotten_run_is_in_no_file_after_one_round_of_upkeep(
     blob = b"\0" * 64
     if sealed:
         await one.database.seal(["gone"])
-        ((blob,),) = await one.query("SELECT data FROM segments")
+        ((blob,),) = await one.query("SELECT data FROM segments WHERE run = (SELECT n FROM runs WHERE id = 'gone')")
     if place == "in the middle":
         await ann.finished("done after")
         await ann.open("after")

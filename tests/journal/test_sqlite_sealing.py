@@ -17,6 +17,7 @@ from ninelives.journal.values import Mark, Query, Record, Verdict
 from tests.journal.opened_store import OpenedStore, until
 
 Open = Callable[..., Awaitable[OpenedStore]]
+pytestmark = pytest.mark.usefixtures("all_are_long")
 
 
 async def reads_right_everywhere(opened: OpenedStore, run: str, whole: list[Record], step: int = 1) -> None:

@@ -8,7 +8,7 @@ memory, and older ones in segments. Only a start reads the hot table: once, in t
 
 When a run ends, is parked, or its tail grows long, the upkeep thread packs its records into segments and the writer
 stores them; then the tail drops them. A reader that misses the tail therefore always finds the segment. Rows below the
-lowest id that any tail needs are deleted in slices.
+lowest id that any tail needs are deleted in slices. A short run is packed by the writer, in the transaction of its end.
 
 Checkpoints run on the upkeep connection (wal_autocheckpoint is 0 on the writer). Once the write-ahead log is past its
 bound, the writer itself checkpoints between two batches (docs/architecture.md, R10).
@@ -291,6 +291,8 @@ class SqliteDatabase:
         end_id, by_run = self.tails.end_id, self.tails.by_run
         tails = [(run, by_run[run]) for run in runs if run in by_run]
         work = [Packing(run, tail, list(tail.records), tail.crc, tail.ended) for run, tail in tails]
+        for _, tail in tails:
+            tail.packed = True
 
         def pack(db: apsw.Connection) -> None:
             for one in work:

@@ -6,7 +6,7 @@ last_seq only at claim, park and end, because an UPDATE per run in each flush co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -18,7 +18,7 @@ from ninelives.core import admission
 from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
 from ninelives.journal import queries
-from ninelives.journal.segments import origin
+from ninelives.journal.segments import origin, pack
 from ninelives.journal.sqlite.fences import Fence, Fences
 from ninelives.journal.sqlite.tails import Written
 from ninelives.journal.values import (
@@ -41,8 +41,13 @@ SQL = queries.load("sqlite", "store")
 SESSIONS = queries.load("sqlite", "sessions")
 Marked = tuple[str, Fence, Fence | None, Mark]
 """A run with its fence before and after a mark."""
+Sealed = tuple[int | None, int | None, int]
+"""How far a mark seals its run, the checksum there, and the bytes of the segment."""
+_OPEN: Sealed = (None, None, 0)
 _VALUES = "(?,?,?,?,?,?,?)"
 _WIDTH = 7
+_NO_RECORD: tuple[apsw.SQLiteValue, ...] = ("", 0, 0, 0, 0, 0, b"")
+"""A row of the hot table that belongs to no run, as those of forgotten runs."""
 _INSERT = {
     # The only statement that is built. Few big inserts make the log fast; powers of two keep the set small.
     1 << k: "INSERT INTO entries(owner,run,seq,attempt,at,crc,data) VALUES " + ",".join([_VALUES] * (1 << k))
@@ -102,7 +107,7 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
     after = fence.after_mark(opening.ended) if opening.ended else fence
     fences.put(opening.run, after)
     if opening.ended:
-        _mark(db, [(opening.run, fence, after, opening.ended.filled())])
+        _mark(db, [(opening.run, fence, after, opening.ended.filled())], {})
     return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
 
 
@@ -192,54 +197,90 @@ def _insert(db: apsw.Connection, fences: Fences, values: list[apsw.SQLiteValue])
     return fences.wrote(first, rows)
 
 
-def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice]) -> Written:
-    """Journal.append, inside the transaction."""
-    verdicts: list[Verdict] = []
-    values: list[apsw.SQLiteValue] = []
-    marks: list[Marked] = []
-    opened: dict[str, int] = {}
-    rows: list[tuple[apsw.SQLiteValue, ...]] = []
-    is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
-    for part in slices:
-        opening = part.opening
+class _Appending:
+    """Slices that are appended in one transaction. Rows are gathered and written by few statements, because APSW looks
+    each one up, and it may evict another one from the cache."""
+
+    def __init__(self, fences: Fences, whole: Mapping[str, list[Record]]) -> None:
+        """`whole` has all records of the runs that are packed with their end (Tails.short_ends)."""
+        self._fences = fences
+        self._whole = whole
+        self.opened: dict[str, int] = {}
+        self.sealed: dict[str, Sealed] = {}
+        self._runs: list[tuple[apsw.SQLiteValue, ...]] = []
+        self._values: list[apsw.SQLiteValue] = []
+        self._segments: list[tuple[apsw.SQLiteValue, ...]] = []
+        self._marks: list[Marked] = []
+
+    def add(self, part: Slice) -> bool:
+        """Add a slice. False: it is fenced."""
+        run, records, mark, opening, fences = part.run, part.records, part.mark, part.opening, self._fences
         if opening is None or opening.foregone is None:
-            fence = fences.get(part.run)
+            fence = fences.get(run)
         else:
-            row, fence = _new_run(fences, opening, opening.foregone, len(part.records) - 1)
-            rows.append(row)
-            opened[part.run] = fence.n
+            row, fence = _new_run(fences, opening, opening.foregone, len(records) - 1)
+            self._runs.append(row)
+            self.opened[run] = fence.n
         if (
             fence is None
             or fence.holder is None
             or fence.attempt != part.attempt
-            or (part.records and part.records[0].seq != fence.seq + 1)
-            or (part.records and part.records[-1].seq != fence.seq + len(part.records))
+            or (records and records[0].seq != fence.seq + 1)
+            or (records and records[-1].seq != fence.seq + len(records))
         ):
-            verdicts.append(is_fenced)
-            continue
-        crc = _chain(fence, part.records, values)
-        fence = replace(fence, seq=fence.seq + len(part.records), crc=crc)
+            return False
+        last, whole = fence.seq + len(records), self._whole.get(run)
+        if whole and mark and mark.ended and len(whole) == last + 1:  # no other slice of the run is in this append
+            crc = self._pack(run, fence, whole)
+        else:
+            crc = _chain(fence, records, self._values)
+        fence = replace(fence, seq=last, crc=crc)
         after: Fence | None = fence
-        if part.mark:  # the next slice must find it, even in the same append
-            after = fence.after_mark(part.mark)
-            marks.append((part.run, fence, after, part.mark.filled()))
-        fences.put(part.run, after)
-        verdicts.append(is_written)
-    if rows:  # each statement by itself would be looked up, and evict another one from the cache
-        db.executemany(SQL["insert_run"], rows)
-    first = _insert(db, fences, values)
-    if marks:
-        _mark(db, marks)
-    return Written(verdicts, first, opened)
+        if mark:  # the next slice must find it, even in the same append
+            after = fence.after_mark(mark)
+            self._marks.append((run, fence, after, mark.filled()))
+        fences.put(run, after)
+        return True
+
+    def _pack(self, run: str, fence: Fence, records: list[Record]) -> int:
+        """Seal a run with its end. Returns the checksum after its last record."""
+        before = origin(run)
+        blob, crc = pack(records, before)
+        last = records[-1].seq
+        self._segments.append((fence.owner, fence.n, 0, last, before, blob))
+        self.sealed[run] = (last, crc, len(blob))
+        return crc
+
+    def write(self, db: apsw.Connection) -> int:
+        """Write what was added. Returns the row of the first new record."""
+        if self._runs:
+            db.executemany(SQL["insert_run"], self._runs)
+        if self._segments:
+            db.executemany(SQL["insert_whole"], self._segments)
+            if not self._values:  # each commit must move the tip: a log that was cut before this one is found by it
+                self._values += _NO_RECORD
+        first = _insert(db, self._fences, self._values)
+        if self._marks:
+            _mark(db, self._marks, self.sealed)
+        return first
 
 
-def _mark(db: apsw.Connection, marks: Sequence[Marked]) -> None:
+def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice], whole: Mapping[str, list[Record]]) -> Written:
+    """Journal.append, inside the transaction."""
+    is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
+    appending = _Appending(fences, whole)
+    verdicts = [is_written if appending.add(part) else is_fenced for part in slices]
+    first = appending.write(db)
+    return Written(verdicts, first, appending.opened, appending.sealed.keys())
+
+
+def _mark(db: apsw.Connection, marks: Sequence[Marked], sealed: Mapping[str, Sealed]) -> None:
     rows: list[tuple[apsw.SQLiteValue, ...]] = []
-    for _, fence, after, mark in marks:
+    for run, fence, after, mark in marks:
         turn = mark.turn or None if fence.kept == "stored" else None  # nothing follows other runs
         wake_at, asks = (after.wake_at, after.asks) if after else (0, "")
         flags = int(mark.parked), int(mark.ended), int(mark.chains)
-        rows.append((fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks))
+        rows.append((fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks, *sealed.get(run, _OPEN)))
     db.executemany(SQL["mark_run"], rows)
     for run, fence, _, mark in marks:
         if mark.ended:

@@ -89,8 +89,9 @@ class SqliteStore:
 
     async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
         """See Journal.append."""
+        whole = self._tails.short_ends(slices)
         return await self.database.write(
-            lambda db: run_rows.append(db, self._fences, slices), partial(self._tails.add_appended, slices)
+            lambda db: run_rows.append(db, self._fences, slices, whole), partial(self._tails.add_appended, slices)
         )
 
     async def claim(self, run: str, holder: str, first: FirstRecord, at: int) -> Claim | None:

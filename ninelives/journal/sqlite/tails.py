@@ -4,11 +4,11 @@ the hot table, rebuilt at each start. Refuses to know: SQL and threads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from msgspec import Struct
 
-from ninelives.journal.segments import SEGMENT_BYTES, origin
+from ninelives.journal.segments import SEGMENT_BYTES, SHORT_BYTES, origin
 from ninelives.journal.values import PAGE_BYTES, Opening, Record, Slice, Verdict
 
 SPILL_BYTES = 1024 * 1024
@@ -22,11 +22,13 @@ BUSY_ROWS, MANY_RUNS, ROUNDS = 500, 256, 12
 
 
 class Written(Struct, frozen=True):
-    """The result of an append. `first_id` is the row of the first new record; `opened` has the numbers of new runs."""
+    """The result of an append. `first_id` is the row of the first new record; `opened` has the numbers of new runs;
+    `sealed` the runs that were packed whole, with their end."""
 
     verdicts: list[Verdict]
     first_id: int
     opened: dict[str, int]
+    sealed: Set[str]
 
 
 class JoinableRuns:
@@ -81,6 +83,8 @@ class Tail(Struct):
     """Kept until its delivery: not sealed at its end, because it is forgotten soon after."""
     opened_id: int = 0
     """No row of this run is below this id."""
+    packed: bool = False
+    """Some of its records were packed, and are perhaps on their way into a segment."""
 
     @property
     def must_be_sealed(self) -> bool:
@@ -148,11 +152,27 @@ class Tails:
             self.to_seal.append(opening.run)
         self.end_id = max(self.end_id, first_id + len(records))
 
+    def short_ends(self, slices: Sequence[Slice]) -> dict[str, list[Record]]:
+        """The runs that end with one of `slices`, each with all its records, if packing them costs less than rows."""
+        whole: dict[str, list[Record]] = {}
+        for part in slices:
+            if part.mark is None or not part.mark.ended:
+                continue
+            tail = self.by_run.get(part.run)
+            if tail is None or tail.packed or tail.brief or not tail.records or tail.records[0].seq:
+                continue
+            if tail.size + sum([len(record.data) for record in part.records]) <= SHORT_BYTES:
+                whole[part.run] = tail.records + part.records
+        return whole
+
     def add_appended(self, slices: Sequence[Slice], written: Written) -> list[Verdict]:
         """Slices were appended. Returns their verdicts."""
         place, fenced = written.first_id, Verdict.FENCED
         for part, verdict in zip(slices, written.verdicts, strict=True):
             if verdict is fenced:
+                continue
+            if part.run in written.sealed:
+                self.drop(part.run)
                 continue
             if part.opening is not None:
                 self.by_run[part.run] = _new_tail(part.opening, written.opened[part.run], place)
@@ -172,7 +192,7 @@ class Tails:
         self.end_id = max(self.end_id, row_id + 1)
 
     def drop(self, run: str) -> None:
-        """A deleted, expired or forgotten run has no tail."""
+        """A deleted, expired or forgotten run has no tail, and one that was packed with its end needs none."""
         self.by_run.pop(run, None)
 
     def opened_from(self, runs: Iterable[str]) -> int:

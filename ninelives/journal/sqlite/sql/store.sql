@@ -90,9 +90,10 @@ UPDATE runs SET attempt = ?2, parked = 0, status = 'running', last_seq = ?3, upd
 WHERE n = ?1;
 
 -- name: mark_run
--- Park or end a run, or note what it waits for.
+-- Park or end a run, or note what it waits for. ?11 to ?13: how far it is sealed now, if it is.
 UPDATE runs SET status = ?2, parked = ?3, ended = ?4, chains = ?5, last_seq = ?6, updated_at = ?7, used_at = ?7,
-  turn = ?8, bytes = bytes + COALESCE(LENGTH(?8), 0), wake_at = ?9, asks = ?10 WHERE n = ?1;
+  turn = ?8, bytes = bytes + COALESCE(LENGTH(?8), 0) + ?13, wake_at = ?9, asks = ?10,
+  sealed_seq = COALESCE(?11, sealed_seq), sealed_crc = COALESCE(?12, sealed_crc) WHERE n = ?1;
 
 -- name: free_conversation
 -- The active run ended; a completed run becomes the latest.
@@ -242,13 +243,17 @@ WHERE runs.owner = ?1 AND runs.id = ?2 AND runs.hidden = 0
 ORDER BY segments.first_seq LIMIT 1;
 
 -- name: insert_segment
--- Store a segment, unless the run was deleted meanwhile.
+-- Store a segment, unless the run was deleted or sealed beyond it meanwhile.
 INSERT INTO segments (owner, run, first_seq, last_seq, crc, data)
-SELECT owner, ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0;
+SELECT owner, ?1, ?2, ?3, ?4, ?5 FROM runs WHERE n = ?1 AND hidden = 0 AND sealed_seq < ?2;
+
+-- name: insert_whole
+-- Store a short run as one segment, with its end.
+INSERT INTO segments (owner, run, first_seq, last_seq, crc, data) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: seal_run
 -- Note how far a run is sealed.
-UPDATE runs SET sealed_seq = ?2, sealed_crc = ?3, bytes = bytes + ?4 WHERE n = ?1;
+UPDATE runs SET sealed_seq = ?2, sealed_crc = ?3, bytes = bytes + ?4 WHERE n = ?1 AND sealed_seq < ?2;
 
 -- name: trim
 -- Delete rows that no tail needs from the hot table. The newest row stays: an empty table would restart its ids at 1.
