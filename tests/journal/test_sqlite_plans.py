@@ -45,6 +45,16 @@ def test_a_start_finds_the_waiting_callers_by_index() -> None:
     assert "runs_waited_for" in step
 
 
+def test_a_start_finds_what_can_be_joined_by_index() -> None:
+    steps = [step for step in plan("joinable", 5) if "runs" in step]
+    assert len(steps) == 2 and all("runs_lost" in step or "runs_waited_for" in step for step in steps), steps
+
+
+def test_a_request_finds_the_active_run_of_its_session_among_the_open_ones() -> None:
+    (step,) = plan("session_active", "owner", "session")
+    assert "runs_open" in step
+
+
 def test_runs_that_have_not_ended_are_listed_by_the_index_of_open_runs() -> None:
     steps = plan("rows_open", "owner", None, ",waiting_for_approval,", None, None, 50, None, 0)
     assert steps[0].startswith("SCAN runs USING INDEX runs_open"), steps
