@@ -182,7 +182,7 @@ async def test_a_reader_in_the_way_delays_the_emptying_and_stops_nobody(
 ) -> None:
     """A backup or an inspection holds an old snapshot."""
     monkeypatch.setattr(database, "SCRUB_S", 0.0)
-    monkeypatch.setattr(database, "SCRUB_AGAIN_S", 0.01)
+    monkeypatch.setattr(database, "SCRUB_AGAIN_S", 0.2)
     one = await open_store()
     await told(one, "gone")
     other = apsw.Connection(str(one.path), flags=apsw.SQLITE_OPEN_READONLY)
