@@ -72,19 +72,19 @@ def turn_of(state: RunState) -> SessionTurn:
     facts = state.facts
     spec, resolved = facts.accepted.spec, facts.accepted.resolved
     session = resolved.session or ""
-    history = spec.history
-    said = [*spec.input, *output_messages(facts.messages, facts.results)] if state.ended else list(spec.input)
+    history, ended = spec.history, state.ended
+    said = [*spec.input, *output_messages(facts.messages, facts.results)] if ended else list(spec.input)
     before = after = ("", "")
     if not is_one_chat(session) and not resolved.remember and resolved.previous is None:
-        before, *ended = marks_after(session, history, *([said] if state.ended else []))
-        after = ended[0] if ended else after
+        before, *later = marks_after(session, history, *([said] if ended else []))
+        after = later[0] if later else after
     return SessionTurn(
         owner=facts.accepted.owner,
         run=facts.run,
-        at=facts.updated_at if state.ended else facts.created_at,
+        at=facts.updated_at if ended else facts.created_at,
         session=session,
         created_at=facts.created_at,
-        ended=state.ended,
+        ended=ended,
         named=resolved.remember,
         conversation=resolved.conversation,
         previous=resolved.previous,
@@ -169,8 +169,9 @@ def marks_after(session: str, *parts: Iterable[Message]) -> list[tuple[str, str]
     marks: list[tuple[str, str]] = []
     for messages in parts:
         said = [(message.get("role"), text_of(message.get("content")).strip()) for message in messages]
-        everybody.add([(_SPEAKERS[role], text) for role, text in said if text and role in ("user", "assistant")])
-        user.add([("\0\0", text) for role, text in said if text and role == "user"])
+        if said:  # most chats begin without a history
+            everybody.add([(_SPEAKERS[role], text) for role, text in said if text and role in ("user", "assistant")])
+            user.add([("\0\0", text) for role, text in said if text and role == "user"])
         marks.append((everybody.value(), user.value()))
     return marks
 

@@ -310,6 +310,8 @@ _CUT: dict[str, Literal["whole", "cut"]] = {"length": "cut", "content_filter": "
 def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tuple[Item, ...]:
     """The reasoning and the text of a message as items: those that its deltas began, else new ones at `seq`."""
     standing = _CUT.get(event.finish, "whole")
+    if not state.drafting and not event.reasoning:  # a message that came as a whole
+        return (Said(seq, event.text, standing, event.refusal),) if event.spoken else ()
     pieces = _pieces(state, standing, kept=True)
     thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
     texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]

@@ -29,7 +29,7 @@ from ninelives.engine.workers import Workers
 from ninelives.engine.writer import not_stored
 from ninelives.journal.base import Store
 from ninelives.journal.steering import Steer, steer_id_of
-from ninelives.journal.values import Attached, Opened, Opening, Record, StoreUnavailable
+from ninelives.journal.values import Attached, Opened, Opening, StoreUnavailable
 
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 """How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
@@ -132,9 +132,9 @@ class Admission:
         runs, and with them. Its worker begins after that: an agent that kills the process must not do so without a
         trace (P18)."""
         accepted = accepted_of(order, resolved)
-        data, at = (codec.encode(accepted), _ATTEMPT), self._parts.now_ms()
-        opening = self._opening(order.spec, order.asked, lambda _: list(data), held=True, foregone=resolved)
-        opened = Opened(opening.run, resolved, [Record(seq, seq, at, each) for seq, each in enumerate(data)])
+        data = [codec.encode(accepted), _ATTEMPT]
+        opening = self._opening(order.spec, order.asked, lambda _: data, held=True, foregone=resolved)
+        opened = Opened(opening.run, resolved, opening.first_records(data))
         span = self._lease.span()
         pending = self._writers[False].open(opening, opened.records)
         try:

@@ -114,9 +114,10 @@ class SessionLister:
 
     async def _turn_of(self, owner: str, run: str) -> SessionTurn | None:
         """What a run shows. None if it is gone, or cannot be read."""
-        state = self._ended.get((owner, run))
+        if (kept := self._ended.get((owner, run))) is not None:  # it has a short request
+            return turn_of(kept)
         try:
-            state = state or await self._look(owner, run)
+            state = await self._look(owner, run)
         except (Damaged, IllegalEvent) as error:  # also a run of a newer release (R18): its own release lists it
             self._log.warning("run_not_listed", run=run, reason=str(error))
             self._unreadable.add((owner, run))
