@@ -13,6 +13,7 @@ import pytest
 from ninelives.core.errors import ClientError
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import claims, connections
+from ninelives.journal.postgres import store as postgres_store
 from ninelives.journal.postgres.connections import Wiring
 from ninelives.journal.postgres.store import Identity, PostgresStore
 from ninelives.journal.values import Attached, Mark, Opened, Query, StoreUnavailable, Verdict
@@ -39,8 +40,28 @@ async def crowd(count: int, queries: int = 4) -> AsyncIterator[list[Backend]]:
 
 @pytest.fixture
 def no_opening_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All openings race in the database, also those of one process."""
+    """All openings race in the database, also those of one process. On a busy machine forty of them can take longer
+    than a request may: then a connection is closed at its deadline, and that is not what is tried here."""
     monkeypatch.setattr(claims, "_contended", lambda opening: [])
+    monkeypatch.setattr(postgres_store, "ASK_S", 60.0)
+
+
+async def test_a_job_whose_deadline_passes_between_two_statements_is_unanswered() -> None:
+    """Its connection is closed, and asyncpg says that it was released back to the pool. No other job has it."""
+    async with crowd(1, queries=1) as (one,):
+        pool = one.store._connections
+        asked: list[int] = []
+
+        async def job(connection: connections.Connection) -> None:
+            asked.append(await connection.fetchval("SELECT pg_backend_pid()"))
+            while not connection.is_closed():
+                await asyncio.sleep(0.01)
+            await connection.fetchval("SELECT 2")
+
+        with pytest.raises(StoreUnavailable, match="does not answer") as failed:
+            await pool.once(job, connections.deadline_in(1.0))
+        assert failed.value.away and "released back to the pool" in str(failed.value.__cause__)
+        assert await pool.fetchval("SELECT pg_backend_pid()", limit_s=60.0) not in asked
 
 
 @pytest.mark.usefixtures("no_opening_locks")
