@@ -31,6 +31,7 @@ from ninelives.app.store import (
 )
 from ninelives.core.hosts import is_loopback
 from ninelives.dialects.clients import TABLE, Rows
+from ninelives.engine.alarm import FineAlarm
 from ninelives.engine.base import EngineLimits, EngineParts, Keep, unknown_death
 from ninelives.engine.engine import Engine
 from ninelives.engine.limits.book import LimitBook
@@ -177,6 +178,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             price_of=agents.price_of,
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
             observer=RunObserver(metrics, log, traces),
+            alarm=FineAlarm,
         )
     )
     keyring = Keyring(stored_keys)

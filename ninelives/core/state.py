@@ -313,17 +313,22 @@ def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tupl
     if not state.drafting and not event.reasoning:  # a message that came as a whole
         return (Said(seq, event.text, standing, event.refusal),) if event.spoken else ()
     pieces = _pieces(state, standing, kept=True)
-    thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
-    texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]
-    if texts not in ([], [(event.text, event.refusal)]) or (thoughts and "".join(thoughts) != event.reasoning):
-        raise IllegalEvent("a message must be the sum of its deltas")
+    _check_sum(pieces, event)
     # The text of the event itself, not a copy: a run of many big messages would have each of them twice.
     pieces = tuple([Said(p.seq, event.text, standing, event.refusal) if isinstance(p, Said) else p for p in pieces])
-    if not thoughts and event.reasoning:
+    if event.reasoning and not any(isinstance(piece, Thought) for piece in pieces):
         pieces = (*pieces, Thought(seq, event.reasoning))
     if state.text_seq < 0 and event.spoken:
         pieces = (*pieces, Said(seq, event.text, standing, event.refusal))
     return pieces
+
+
+def _check_sum(pieces: tuple[Item, ...], event: e.MessageCompleted) -> None:
+    """Raise IllegalEvent where a message is not the sum of its deltas."""
+    thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
+    texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]
+    if texts not in ([], [(event.text, event.refusal)]) or (thoughts and "".join(thoughts) != event.reasoning):
+        raise IllegalEvent("a message must be the sum of its deltas")
 
 
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:

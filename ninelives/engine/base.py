@@ -20,6 +20,7 @@ from ninelives.core.limits import Limits, Price
 from ninelives.core.rope import Frame
 from ninelives.core.spec import Message, Spec, Strategy
 from ninelives.core.state import RunState
+from ninelives.engine.alarm import Alarm, LoopAlarm
 from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.base import Logger, Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
@@ -199,11 +200,11 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """The shares of owners who do not have the same as all others (journal/fair.py)."""
     chores: int = 8
     subscriber_bytes: int = 1_048_576
-    linger_s: float = 0.0015
-    """Deltas that come sooner than this after the last flush wait for each other: a commit of one delta costs about as
-    much as a commit of twenty; where only a few are there, half as long again. Facts do not wait. Where a flush takes
-    long, they wait longer (`Writer.linger_s`)."""
-    longest_linger_s: float = 0.0055
+    linger_s: float = 0.002
+    """So long the first delta of a flush waits for others: a commit of one delta costs about as much as a commit of
+    twenty. Facts do not wait, nor does a delta after a pause. Where a flush takes long, they wait longer
+    (`Writer.linger_s`)."""
+    longest_linger_s: float = 0.0024
     """But no longer than this, unless `linger_s` says so."""
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
@@ -333,6 +334,8 @@ class EngineParts(Struct, frozen=True):
     death_of: Callable[[int], int] = unknown_death
     """When the process died that last wrote a run, given the time of its last fact; 0: it is not known."""
     observer: Observer = NoObserver()
+    alarm: Callable[[], Alarm] = LoopAlarm
+    """Makes what wakes a writer."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

@@ -3,10 +3,10 @@ and what happens when the store does not take a batch. Refuses to know: agents, 
 
 Theory of operation. `delta` and `stage` add an event to its ClaimedRun. The writer's one task (`run`) takes everything
 that is staged, appends it in one call (`_flush`) and then tells the readers. The next batch grows during the append:
-that is the whole of group commit. A flush costs two context switches and a transaction, so deltas are flushed at most
-every `linger_s`. That follows the time that a flush takes, which grows with a slow commit, a far database and a busy
-process: then more deltas share a flush. A fact ends the wait. So does the first delta of a message, because a person
-waits for it.
+that is the whole of group commit. A flush costs two context switches and a transaction, so the first delta of a flush
+waits `linger_s` for others. That follows the time that a flush takes, which grows with a slow commit, a far database
+and a busy process: then more deltas share a flush. A fact ends the wait. So does the first delta of a message, because
+a person waits for it.
 
 Death at any line: before append returns, nobody has seen anything. After it, everything that was told is in the
 journal. While the store is full or busy, the same batch is tried again, and workers stop at their byte bound. After any
@@ -30,11 +30,10 @@ from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
 Staged = ClaimedRun | PendingOpening
-PACE = 6.0
-"""A flush begins at the earliest so many times after the one before as a flush takes. A commit costs PostgreSQL as much
-as 16 rows (60 streams on three replicas), so most of its work is saved by fewer commits."""
-FEW = 16
-"""A flush of fewer runs than this is put off once more: 50 streams then share a flush by fifteen, not by five."""
+PACE = 3.0
+"""Deltas wait for each other so many times as long as a flush takes: a slow commit is shared by more of them."""
+PAUSE = 2.0
+"""A delta that comes so many times as long after the last flush as others wait does not wait."""
 
 
 class Writer:
@@ -52,6 +51,7 @@ class Writer:
         self._lease = lease
         self._notices = notices
         self._observer = parts.observer
+        self._alarm = parts.alarm()
         self._dirty: list[Staged] = []
         self._back: list[Slice] = []
         self._kick = asyncio.Event()
@@ -110,14 +110,13 @@ class Writer:
     def _enqueue(self, run: Staged, urgent: bool) -> None:
         if urgent and not self._urgent:
             self._urgent = True
-            if self._hurry is not None and not self._hurry.done():
-                self._hurry.set_result(None)
+            self._end_wait()
         if run.queued:
             return
         run.queued = True
         self._dirty.append(run)
         if len(self._dirty) == 1:
-            self._since = asyncio.get_running_loop().time()
+            self._since = self._alarm.now()
             self._idle.clear()
             self._kick.set()
 
@@ -157,46 +156,52 @@ class Writer:
 
     @property
     def linger_s(self) -> float:
-        """The least time between two flushes of nothing but deltas."""
+        """How long the first delta of a flush waits for others."""
         return max(self._limits.linger_s, min(PACE * self._flush_s, self._limits.longest_linger_s))
 
     async def run(self) -> None:
         """Write until cancelled."""
-        while True:
-            await self._kick.wait()
-            self._kick.clear()
-            while self._dirty:
-                await self._linger()
-                since = self._since
-                await self._flush(self._taken())
-                now = asyncio.get_running_loop().time()
-                self.late_s = max(0.0, now - since - 1.5 * self.linger_s)
-                self._note_flush(now - self._flushed_at)
-            self.late_s = 0.0
-            while self._back:
-                await self._return()
-            self._idle.set()
+        self._alarm.open()
+        try:
+            while True:
+                await self._kick.wait()
+                self._kick.clear()
+                await self._write_all()
+        finally:
+            self._alarm.close()
+
+    async def _write_all(self) -> None:
+        """Until nothing is staged."""
+        while self._dirty:
+            await self._linger()
+            since = self._since
+            await self._flush(self._taken())
+            now = self._alarm.now()
+            self.late_s = max(0.0, now - since - 1.5 * self.linger_s)
+            self._note_flush(now - self._flushed_at)
+        self.late_s = 0.0
+        while self._back:
+            await self._return()
+        self._idle.set()
 
     def _note_flush(self, took_s: float) -> None:
         """One that took very long says little about the next: the disk was busy, or this process was."""
         self._flush_s += (min(took_s, 2 * self._flush_s + 0.001) - self._flush_s) / 8
 
     async def _linger(self) -> None:
-        """Let more deltas come, where the last flush was a moment ago; half as long again where only few are there. A
-        fact ends the wait."""
-        loop = asyncio.get_running_loop()
-        for share in (1.0, 1.5):
-            due = self._flushed_at + min(share * self.linger_s, max(self.linger_s, self._limits.longest_linger_s))
-            if self._urgent or loop.time() >= due or (share > 1.0 and len(self._dirty) >= FEW):
-                continue
-            self._hurry = loop.create_future()
-            timer = loop.call_at(due, _done, self._hurry)
-            try:
-                await self._hurry
-            finally:
-                timer.cancel()
+        """Let more deltas come, until the first of them has waited long enough. A fact ends the wait. After a pause
+        there is none: nobody else is there to share the flush with."""
+        now, due = self._alarm.now, self._since + self.linger_s
+        if not self._urgent and now() < due and self._since < self._flushed_at + PAUSE * self.linger_s:
+            self._hurry = asyncio.get_running_loop().create_future()
+            self._alarm.set(due, self._end_wait)
+            await self._hurry
         self._urgent = False
-        self._flushed_at = loop.time()
+        self._flushed_at = now()
+
+    def _end_wait(self) -> None:
+        if self._hurry is not None and not self._hurry.done():
+            self._hurry.set_result(None)
 
     def _taken(self) -> list[Staged]:
         """What waits to be written. Nothing here keeps it: a finished run must leave memory while the server idles."""
@@ -211,10 +216,9 @@ class Writer:
 
     async def _flush(self, batch: Sequence[Staged]) -> None:
         written, fenced = Verdict.WRITTEN, Verdict.FENCED  # an enumeration is slow to ask
-        time = asyncio.get_running_loop().time
-        taken, began = [run.take() for run in batch], time()
+        taken, began = [run.take() for run in batch], self._alarm.now()
         verdicts = await self._append([part for part, _, _ in taken], batch)
-        self._observer.flushed(time() - began)
+        self._observer.flushed(self._alarm.now() - began)
         for run, (part, entries, after), verdict in zip(batch, taken, verdicts, strict=True):
             if run.gone:  # while it was on its way: what became of it the journal knows
                 continue
@@ -297,7 +301,3 @@ def not_stored(error: StoreUnavailable) -> ServerError:
         return store_unavailable(str(error))
     return ServerError("storage_full", f"Nothing can be stored now: {error}. Try again later.", retry_after=5)
 
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -30,7 +30,7 @@ from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.subscription import Subscription
-from ninelives.engine.writer import PACE, Writer
+from ninelives.engine.writer import PACE, PAUSE, Writer
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.values import Opening, Slice, Verdict
@@ -159,6 +159,32 @@ async def test_deltas_are_flushed_when_the_time_is_over_without_any_fact() -> No
         await at.told(live, TextDelta("x"))
         await at.told(live, TextDelta("y"))
         assert at.store.appends == [1, 1]
+
+
+async def test_a_delta_that_comes_long_after_the_last_flush_does_not_wait() -> None:
+    async with desk(0.05) as at:
+        live = await at.live("a")
+        await at.told(live, TextDelta("x"))
+        at.writer._flushed_at -= PAUSE * 0.05
+        at.writer.delta(live, TextDelta("y"))
+        await turns()
+        assert at.store.appends == [1, 1]
+
+
+async def test_deltas_wait_until_the_first_of_them_has_waited_long_enough() -> None:
+    """However long ago the last flush was, within a pause: the age of the oldest one counts."""
+    async with desk(LONG) as at:
+        one, two = await at.live("a"), await at.live("b")
+        for live in (one, two):
+            await at.told(live, TextDelta("x"))
+        at.writer._flushed_at -= 1.5 * LONG
+        for live in (one, two):
+            at.writer.delta(live, TextDelta("y"))
+            await turns()
+        assert at.store.appends == [1, 1], "the second comes 1.5 waits after the last flush, and waits with the first"
+        at.writer._end_wait()
+        await at.writer.flushed()
+        assert at.store.appends == [1, 1, 2]
 
 
 def test_the_wait_follows_the_time_of_a_flush_and_one_slow_flush_hardly_changes_it() -> None:

@@ -173,6 +173,8 @@ class Connections:
         self._writing = writing
         self._asking = asking
         self._lanes = [asyncio.Lock() for _ in range(wiring.lanes)]
+        self._kept: dict[int, Connection] = {}
+        """The connections of lanes. To take one from its pool and to give it back costs a fifth of a small append."""
         self._prepared = wiring.prepared
         self._answers = 0
         self.trouble: str | None = None
@@ -205,33 +207,36 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections. Work in progress gets two seconds."""
+        for connection in self._kept.values():
+            await self._writing.release(connection)
         for pool in (self._writing, self._asking):
             try:
                 await asyncio.wait_for(pool.close(), 2.0)
             except TimeoutError:
                 pool.terminate()
 
-    def lane_of(self, run: str) -> int:
-        """The lane of a run in a large batch. Small ones use the first lane."""
-        return hash(run) % len(self._lanes)
+    @property
+    def lanes(self) -> int:
+        """How many there are."""
+        return len(self._lanes)
 
     async def once(self, job: Job[T], until: float | None = None) -> T:
         """Run a job without retries. `until` is its deadline by the clock of the event loop (default: in WORK_S)."""
         async with self._borrow(self._asking, until or deadline_in(WORK_S)) as connection:
             return await job(connection)
 
-    async def after_writes(self, run: str, job: Job[T]) -> T:
-        """Run a job after all writes to a run that have begun, without retries."""
+    async def after_writes(self, job: Job[T]) -> T:
+        """Run a job after all writes that have begun, without retries."""
         async with AsyncExitStack() as stack:
-            for lane in sorted({0, self.lane_of(run)}):
-                await stack.enter_async_context(self._lanes[lane])
+            for lane in self._lanes:
+                await stack.enter_async_context(lane)
             return await self.once(job)
 
     async def on_lane(self, lane: int, job: Job[T]) -> T:
         """Run a job on a lane, in order and without retries."""
         async with self._lanes[lane]:
             try:
-                async with self._borrow(self._writing, deadline_in(WORK_S)) as connection:
+                async with self._borrow(self._writing, deadline_in(WORK_S), lane) as connection:
                     return await job(connection)
             except NoConnection:  # nothing was asked yet: a query connection does it
                 return await self.once(job)
@@ -264,7 +269,8 @@ class Connections:
         return await retry_collisions(lambda: self.once(lambda connection: in_transaction(connection, job), end))
 
     @asynccontextmanager
-    async def _borrow(self, pool: Any, until: float) -> AsyncIterator[Connection]:
+    async def _borrow(self, pool: Any, until: float, lane: int = -1) -> AsyncIterator[Connection]:
+        """A lane keeps its connection after work that succeeded."""
         late = False
 
         def cut(connection: Connection) -> None:
@@ -273,7 +279,9 @@ class Connections:
             connection.terminate()
 
         try:
-            connection, until = await self._connected(pool, until)
+            connection = self._kept.pop(lane, None)
+            if connection is None or _is_closed(connection):
+                connection, until = await self._connected(pool, until)
             timer = asyncio.get_running_loop().call_at(until, cut, connection)
             try:
                 if self._prepared:
@@ -281,9 +289,12 @@ class Connections:
                 else:  # outside a transaction, a pooler may send each half of a statement to another server
                     async with connection.transaction():
                         yield connection
+                if lane >= 0:
+                    self._kept[lane] = connection
             finally:
                 timer.cancel()
-                await pool.release(connection, timeout=CONNECT_S)
+                if lane not in self._kept:
+                    await pool.release(connection, timeout=CONNECT_S)
         except Exception as error:
             known = translate(TimeoutError() if late else error)
             if isinstance(known, StoreUnavailable):
@@ -320,6 +331,13 @@ class Connections:
             else:
                 return connection, until if self._answers == answers else loop.time() + left
             until = loop.time() + left
+
+
+def _is_closed(connection: Connection) -> bool:
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:  # its pool has taken it back: the other side closed it
+        return True
 
 
 @asynccontextmanager

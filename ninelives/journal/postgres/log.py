@@ -6,8 +6,8 @@ that it holds, because only the holder writes (R3). A slice that does not follow
 statement decides the rest: the attempt must still hold the run, and the log must end where this process believes (R5).
 The statement is its own transaction, so a process that stops at any moment keeps no lock. A batch that is not small is
 divided between the lanes. The next batch comes when all have answered, so two slices of a run never overtake each
-other. An append whose answer was lost is remembered. When the same slice comes
-again, it is compared with the row at its place.
+other. An append whose answer was lost is remembered. When the same slice comes again, it is compared with the row at
+its place.
 
 A database that failed over to a standby which was behind has lost rows. A run whose log ends too early is released, so
 that it is claimed again from what is left. `told_seq` says how far its readers were shown; a reader that was shown more
@@ -45,7 +45,8 @@ READ_MS = 300_000
 TOLD = 4096
 """Of how many ended runs a process remembers the end."""
 ONE_LANE = 64
-"""A batch of so few records goes as one statement: two commits cost the database nearly twice as much as one."""
+"""A batch of so few records is not divided, because two commits cost nearly twice as much as one. Only slices with a
+mark go on a lane of their own: their statement takes longer, and deltas need not wait for it."""
 PAGES_AT_ONCE = 32
 """How many pages one statement reads."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -167,11 +168,11 @@ class PostgresLog:
 
     async def _on_lanes(self, parts: list[Slice]) -> set[str]:
         """The runs whose slice was written; `parts` has at most one slice of each run."""
-        if sum(len(part.records) for part in parts) <= ONE_LANE:
-            return await self._on_lane(0, parts)
         lanes: dict[int, list[Slice]] = {}
+        few = sum(len(part.records) for part in parts) <= ONE_LANE
         for part in parts:
-            lanes.setdefault(self._connections.lane_of(part.run), []).append(part)
+            lane = int(part.mark is not None) if few else hash(part.run)
+            lanes.setdefault(lane % self._connections.lanes, []).append(part)
         if len(lanes) == 1:
             return await self._on_lane(*lanes.popitem())
         work = (self._on_lane(lane, mine) for lane, mine in lanes.items())
@@ -247,11 +248,14 @@ class PostgresLog:
         written: set[str] = set()
         if full:
             told = notify_payloads(self._holder, (part.run for part in full if part.run in self._followed))
-            values = [*_columns(full, rows), [ends[part.run].first for part in full], told]
+            values = [*_columns(full, rows), [ends[part.run].first for part in full]]
             try:
-                written = await _fetch_written(connection, "append", values)
+                if told:
+                    written = await _fetch_written(connection, "append_told", [*values, told])
+                else:
+                    written = await _fetch_written(connection, "append", values)
             except asyncpg.UniqueViolationError:
-                written = await _fetch_written(connection, "append_contested", values)
+                written = await _fetch_written(connection, "append_contested", [*values, told])
         if empty:
             written |= {row["id"] for row in await connection.fetch(SQL["ends"], empty)}
         return written

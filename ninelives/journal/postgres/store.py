@@ -201,7 +201,7 @@ class PostgresStore:
             nonlocal unanswered
             try:
                 return await self._connections.after_writes(
-                    run, lambda connection: retry_collisions(lambda: in_transaction(connection, work))
+                    lambda connection: retry_collisions(lambda: in_transaction(connection, work))
                 )
             except StoreUnavailable:
                 unanswered = True
