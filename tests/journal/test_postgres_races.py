@@ -54,7 +54,7 @@ async def test_a_job_whose_deadline_passes_between_two_statements_is_unanswered(
 
         async def job(connection: connections.Connection) -> None:
             asked.append(await connection.fetchval("SELECT pg_backend_pid()"))
-            while not connection.is_closed():
+            while not connection.is_closed():  # noqa: ASYNC110 -- asyncpg tells nobody
                 await asyncio.sleep(0.01)
             await connection.fetchval("SELECT 2")
 
