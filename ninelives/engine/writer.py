@@ -300,4 +300,3 @@ def not_stored(error: StoreUnavailable) -> ServerError:
     if error.away:
         return store_unavailable(str(error))
     return ServerError("storage_full", f"Nothing can be stored now: {error}. Try again later.", retry_after=5)
-
