@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.types import Message
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from ninelives.http.edge.kept import KeptTransport, bytes_of
 from ninelives.http.edge.whole import WholeSend
 
 LENGTH, TYPE, CLOSE = (b"content-length", b"5"), (b"content-type", b"application/json"), (b"connection", b"close")
@@ -46,7 +48,9 @@ def made(method: str = "POST", *, keep_alive: bool = True) -> tuple[Any, Socket,
     log = logging.getLogger("test")
     scope: Any = {"method": method, "http_version": "1.1"}
     more: Any = ([(b"date", b"now")], asyncio.Event(), False, keep_alive, lambda: over.append("over"))
-    return RequestResponseCycle(scope, socket, Flow(), log, log, False, *more), socket, over  # type: ignore[arg-type]
+    cycle: Any = RequestResponseCycle(scope, socket, Flow(), log, log, False, *more)  # type: ignore[arg-type]
+    cycle.more_body = False
+    return cycle, socket, over
 
 
 def with_headers(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
@@ -84,12 +88,41 @@ async def test_what_is_written_is_what_uvicorn_writes(name: str) -> None:
 
 async def test_a_whole_answer_is_one_write() -> None:
     cycle, socket, over = made()
+    cycle.send = None  # that of uvicorn is not asked
     send = WholeSend(cycle, cycle.send)
     await send(START)
     assert not socket.writes
     await send(BODY)
     assert len(socket.writes) == 1
     assert over == ["over"]
+
+
+async def test_a_whole_answer_to_a_kept_client_is_one_write_that_was_noted_before() -> None:
+    cycle, socket, _ = made()
+    custody: Any = SimpleNamespace(words=[0], word=lambda slot: slot)
+    cycle.transport = kept = KeptTransport(socket, custody, 0)
+    cycle.on_response = kept.end
+    send = WholeSend(cycle, cycle.send)
+    noted: list[int] = []
+    kept._send = lambda data: (noted.append(bytes_of(custody.words[0])), socket.write(data))  # type: ignore[assignment, func-returns-value]
+    await send(START)
+    await send(BODY)
+    assert noted == [len(socket.writes[0])]
+    assert socket.writes[0].endswith(b"\r\n\r\nhello")
+
+
+async def test_an_answer_before_the_body_has_come_is_left_to_the_connection() -> None:
+    cycle, _, _ = made()
+    cycle.more_body = True
+    sent: list[Message] = []
+
+    async def send_early(message: Message) -> None:
+        sent.append(message)
+
+    send = WholeSend(cycle, send_early)
+    await send(START)
+    await send(BODY)
+    assert sent == [START, BODY]
 
 
 @pytest.mark.parametrize("value", [b"a\r\nx-other: b", b"a\nb", b"a\rb", b"a\n\rb", b"a\0b"])

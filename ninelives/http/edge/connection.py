@@ -278,12 +278,8 @@ class ClientConnection(HttpToolsProtocol):
             send = self._closing(cycle, send)
         else:
             scope["extensions"]["ninelives.body_is_here"] = {}
-        if cycle.more_body or self.custody is not None:
-            cycle.transport = HeadFirst(cycle, cycle.transport)
-        else:
-            send = WholeSend(cycle, send)
         app = self._application
-        return (app.current if isinstance(app, StartingApp) else app)(scope, receive, send)
+        return (app.current if isinstance(app, StartingApp) else app)(scope, receive, WholeSend(cycle, send))
 
     def _closing(self, cycle: Any, send: Send) -> Send:
         """A send() that closes the connection where the answer begins before the body has arrived. To read the rest of
@@ -330,8 +326,8 @@ class ClientConnection(HttpToolsProtocol):
             return False
         if self._slot is None or not custody.begin(self._slot, note, base, keep_alive=cycle.keep_alive):
             return False
-        held_back: Any = cycle.transport  # HeadFirst
-        self._kept = held_back.transport = KeptTransport(held_back.transport, custody, self._slot)
+        kept: Any = KeptTransport(cycle.transport, custody, self._slot)
+        self._kept = cycle.transport = kept
         extensions: Any = cycle.scope["extensions"]
         extensions["ninelives.kept"] = KeptStream(cycle_of, self._kept)
         return True
