@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ninelives.models.net.kept import ConnectionHolder
 
 TakeParts = Callable[[list[Part]], bool]
+Intake = EventLines | WholeBody
 TICK_S = 0.001
 """The resolution of the loop's clock. A timer may fire this much early."""
 
@@ -92,13 +94,20 @@ class StreamRefused(UpstreamFailed):
         self.instead = instead
 
 
+class HeadRefused(UpstreamFailed):
+    """The status of an answer is an error. Its body says why."""
+
+    def __init__(self) -> None:
+        super().__init__("upstream_status", "The model's upstream refused the request.")
+
+
 class Feed:
-    """The body of one answer, as it arrives.
+    """One answer, as it arrives.
 
     The generator that asked sleeps in `next()`. When bytes arrive, `news` parses them in the callback of the socket and
     offers the parts to `take_parts`. Where they are taken, nothing is woken. Only the rest (the end, a failure, no
-    room) wakes the generator, which costs more than parsing. Each read moves the deadline. One timer checks the
-    deadline when it fires, which is cheaper than a timer per read."""
+    room) wakes the generator, which costs more than parsing. The head of the answer wakes nobody either. Each read
+    moves the deadline. One timer checks the deadline when it fires, which is cheaper than a timer per read."""
 
     __slots__ = (
         "_by",
@@ -108,6 +117,7 @@ class Feed:
         "_kept",
         "_last_read",
         "_limit_s",
+        "_open_intake",
         "_stall_s",
         "_take_parts",
         "_time",
@@ -120,13 +130,16 @@ class Feed:
     def __init__(
         self,
         connection: UpstreamConnection,
-        intake: EventLines | WholeBody,
+        open_intake: Callable[[], Intake],
         answer: AnswerReader,
         take_parts: TakeParts | None,
     ) -> None:
+        """`open_intake` is called when the head of the answer is there. Raises UpstreamFailed where it is an error."""
         self._time = asyncio.get_running_loop().time
         self._connection = connection
-        self._intake = intake
+        connection.news = self.news
+        self._open_intake = open_intake
+        self._intake: Intake | None = None
         self.answer = answer
         self._take_parts = take_parts
         self._kept: list[Part] = []
@@ -160,10 +173,11 @@ class Feed:
                 raise self._failure
             if self.answer.done:
                 return []
-            data = connection.read()
-            if data or connection.ended:
+            intake = self._intake or (self._open() if connection.begun else None)
+            data = connection.read()  # after that: the body of an error is read by somebody else
+            if intake is not None and (data or connection.ended):
                 try:
-                    self._intake.feed(data, self._kept)
+                    intake.feed(data, self._kept)
                 except UpstreamFailed as failure:
                     self._failure = failure
             elif connection.failure is not None:
@@ -172,7 +186,8 @@ class Feed:
                 await self._wait()
 
     def close(self) -> None:
-        """Stop the timer. May be called twice."""
+        """Listen no more, and stop the timer. May be called twice."""
+        self._connection.news = None
         if self._timer is not None:
             self._timer.cancel()
 
@@ -183,12 +198,13 @@ class Feed:
         if waiter is None or waiter.done():
             return
         if take_parts is not None and not connection.ended and connection.failure is None:
-            data, parts = connection.read(), list[Part]()
-            if not data:
-                return  # no byte of body came, and b"" would mean its end
+            parts: list[Part] = []
             try:
-                self._intake.feed(data, parts)
-                self.offered = self.offered or bool(parts)
+                intake, data = self._intake or self._open(), connection.read()
+                if not data:
+                    return  # no byte of body came, and b"" would mean its end
+                intake.feed(data, parts)
+                self.offered |= bool(parts)
                 if not parts or (not self.answer.done and take_parts(parts)):
                     self._last_read, self._limit_s = self._time(), self._stall_s
                     return
@@ -199,12 +215,17 @@ class Feed:
                 self._failure = error
         waiter.set_result(None)
 
+    def _open(self) -> Intake:
+        """The head is there: begin to read the body."""
+        self._intake = self._open_intake()
+        return self._intake
+
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         if self._timer is None or self._timer.when() > self._due():
             self._start_timer()
         try:
-            await self._connection.wait(self.news, self._waiter)
+            await self._waiter
         finally:
             self._waiter = None
 
@@ -233,6 +254,7 @@ class PendingAnswer(Struct):
     feed: Feed
     first_by: float | None
     by: float
+    mode: AnswerMode
 
 
 class OpenAIModel:
@@ -266,9 +288,9 @@ class OpenAIModel:
             reading: PendingAnswer | None = None
             try:
                 reading = await self._begin(ask, by, mode)
-                if mode != first:
-                    self._modes.accepted(mode, tools=bool(ask.tools))
                 while parts := await self._next(reading):
+                    if mode != first:
+                        self._modes.accepted(mode, tools=bool(ask.tools))
                     told = True
                     yield parts
                 return
@@ -326,24 +348,20 @@ class OpenAIModel:
             self._holder.settle(call)
 
     async def _begin(self, ask: Ask, by: float, mode: AnswerMode) -> PendingAnswer:
+        """Send a request. Its answer has not begun."""
+        first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
         if self.held(ask.call):
-            first_by = min(by, self._clock() + self._upstream.first_byte_s)
-            connection = await self._answered_again(ask.call, first_by)
+            connection = await self._answered_again(ask.call)
         else:
             body = await self._encoded(ask, mode) if _is_large(ask.messages) else self._body(ask, mode)
-            size = sum(len(piece) for piece in body)
-            first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
+            size = sum(map(len, body))
             if not self._head:
                 self._head = self._request("POST", "/chat/completions")
             head = b"%bContent-Length: %d\r\n\r\n" % (self._head, size)
-            connection = await self._answered((head, *body), first_by, ask.call)
-        try:
-            answer = AnswerReader(self._upstream.api_key)
-            intake = await self._intake(connection, answer, by, mode)
-            return PendingAnswer(connection, Feed(connection, intake, answer, ask.take_parts), first_by, by)
-        except BaseException:
-            self._give_back(connection)
-            raise
+            connection = await self._sent((head, *body), by, ask.call)
+        answer = AnswerReader(self._upstream.api_key)
+        feed = Feed(connection, partial(self._intake, connection, answer), answer, ask.take_parts)
+        return PendingAnswer(connection, feed, first_by, by, mode)
 
     async def _next(self, reading: PendingAnswer) -> list[Part]:
         """The parts of the next read; empty at the end of the answer."""
@@ -354,7 +372,9 @@ class OpenAIModel:
             try:
                 parts = await feed.next(limit, upstream.stall_s, reading.by - now)
             except TimeoutError as error:
-                raise _timed_out(f"sent nothing more for {max(feed.patience_s, 0):.3g} s") from error
+                raise self._stalled(reading) from error
+            except HeadRefused as refused:
+                raise await self._refused(reading) from refused
             reading.first_by = None
             if parts:
                 return parts
@@ -363,35 +383,29 @@ class OpenAIModel:
             await self._finish(reading.connection)
         return []
 
-    async def _answered_again(self, call: str, by: float) -> UpstreamConnection:
+    def _stalled(self, reading: PendingAnswer) -> UpstreamFailed:
+        if not reading.connection.begun:
+            return _timed_out(f"at {_host(self._upstream.url)} did not begin to answer in time")
+        return _timed_out(f"sent nothing more for {max(reading.feed.patience_s, 0):.3g} s")
+
+    async def _answered_again(self, call: str) -> UpstreamConnection:
         """The answer of a held call. Raises Shortage where it is gone: the run is tried again, and asks anew."""
         try:
-            connection = await self._connections().again(call)
+            return await self._connections().again(call)
         except OSError as error:
             raise Shortage(error) from error
-        return await self._headed(connection, by)
 
-    async def _answered(self, request: tuple[Piece, ...], by: float, call: str = "") -> UpstreamConnection:
-        """Send a request, in pieces. Returns the connection once the head of the answer is there."""
-        connection = await self._connect(by - self._clock())
-        self._connections().begin(connection, call, sum(map(len, request)))
+    async def _sent(self, request: tuple[Piece, ...], by: float, call: str = "") -> UpstreamConnection:
+        """Send a request, in pieces. Returns the connection on which its answer comes."""
+        pool = self._pool or self._connections()
+        connection = pool.idle() or await self._connect(pool, by - self._clock())
+        pool.begin(connection, call, sum(map(len, request)))
         connection.ask(*request)
-        return await self._headed(connection, by)
-
-    async def _headed(self, connection: UpstreamConnection, by: float) -> UpstreamConnection:
-        try:
-            await connection.head(by - self._clock())
-        except TimeoutError as error:
-            connection.hang_up()
-            raise _timed_out(f"at {_host(self._upstream.url)} did not begin to answer in time") from error
-        except BaseException:
-            connection.hang_up()
-            raise
         return connection
 
-    async def _connect(self, limit_s: float) -> UpstreamConnection:
+    async def _connect(self, pool: Pool, limit_s: float) -> UpstreamConnection:
         try:
-            return await (self._pool or self._connections()).connection(limit_s)
+            return await pool.connection(limit_s)
         except TimeoutError as error:
             failure = _timed_out(f"at {_host(self._upstream.url)} could not be connected to in time")
             failure.again = True
@@ -413,11 +427,10 @@ class OpenAIModel:
         else:
             connection.hang_up()
 
-    async def _intake(
-        self, connection: UpstreamConnection, answer: AnswerReader, by: float, mode: AnswerMode
-    ) -> EventLines | WholeBody:
+    def _intake(self, connection: UpstreamConnection, answer: AnswerReader) -> Intake:
+        """What reads the body of an answer whose head is there."""
         if not 200 <= connection.status < 300:
-            raise await self._refused(connection, by, mode)
+            raise HeadRefused
         kind = connection.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind == b"text/html":
             raise garbage_error("an HTML page")
@@ -425,9 +438,12 @@ class OpenAIModel:
             return WholeBody(answer, self._upstream.line_bytes)
         return EventLines(answer, self._upstream.line_bytes)
 
-    async def _refused(self, connection: UpstreamConnection, by: float, mode: AnswerMode) -> UpstreamFailed:
+    async def _refused(self, reading: PendingAnswer) -> UpstreamFailed:
+        """Why an upstream refused a request."""
+        connection, mode = reading.connection, reading.mode
+        reading.feed.close()
         status = connection.status
-        body = await self._first_bytes(connection, EXCERPT_BYTES, by)
+        body = await self._first_bytes(connection, EXCERPT_BYTES, reading.by)
         code, advice = _STATUS.get(status, ("upstream_status", "Try again later."))
         text = f"The model's upstream answered {status}{excerpt(body, self._upstream.api_key)}. {advice}"
         if (instead := simpler(mode, status, body)) is not None:
@@ -446,8 +462,9 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(within_s):
                 by = self._clock() + within_s
-                connection = await self._answered((self._request("GET", "/models"), b"\r\n"), by)
+                connection = await self._sent((self._request("GET", "/models"), b"\r\n"), by)
                 try:
+                    await connection.head(within_s)
                     return connection.status, await self._first_bytes(connection, LIST_BYTES, by)
                 finally:
                     self._give_back(connection)

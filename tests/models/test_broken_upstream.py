@@ -68,7 +68,7 @@ async def fed(intake: type[EventLines] | type[WholeBody], taking: bool, *reads: 
     line, _ = wired()
     answer = AnswerReader()
     take: TakeParts | None = (lambda some: parts.extend(some) or True) if taking else None
-    feed = Feed(line, intake(answer, 1_000_000), answer, take)
+    feed = Feed(line, lambda: intake(answer, 1_000_000), answer, take)
 
     async def all_of_it() -> None:
         while not feed.answer.done:
@@ -249,7 +249,7 @@ async def test_a_first_read_that_comes_at_once_is_followed_by_the_limit_between_
     line, _ = wired()
     line.data_received(CHUNKED)
     answer = AnswerReader()
-    feed = Feed(line, EventLines(answer, 1000), answer, lambda parts: True)
+    feed = Feed(line, lambda: EventLines(answer, 1000), answer, lambda parts: True)
     waiting = asyncio.create_task(feed.next(600, 0.02, 600))
     await asyncio.sleep(0)  # the clock of a loop may stand still meanwhile
     line.data_received(chunks(HI))
@@ -312,12 +312,28 @@ async def test_answers_are_never_mixed_though_many_leave() -> None:
             assert all(end for end in ends if isinstance(end, bool))
 
 
+async def test_the_head_of_an_answer_wakes_nobody() -> None:
+    line, _ = wired()
+    answer, heard = AnswerReader(), list[Part]()
+    feed = Feed(line, lambda: EventLines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
+    waiting = asyncio.create_task(feed.next(SOON, SOON, SOON))
+    await asyncio.sleep(0)
+    asleep = feed._waiter
+    line.data_received(CHUNKED)
+    line.data_received(chunks(HI))
+    await asyncio.sleep(0)
+    assert text(heard) == "hi"
+    assert asleep is not None and feed._waiter is asleep and not asleep.done()
+    waiting.cancel()
+    feed.close()
+
+
 async def test_a_feed_that_is_closed_hears_nothing() -> None:
     heard: list[Part] = []
     line, _ = wired()
     line.data_received(CHUNKED)
     answer = AnswerReader()
-    feed = Feed(line, EventLines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
+    feed = Feed(line, lambda: EventLines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
     waiting = asyncio.create_task(feed.next(SOON, SOON, SOON))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -240,20 +240,17 @@ async def test_whoever_is_cancelled_when_the_bytes_are_there_loses_none() -> Non
     assert await rest(line) == b"ok"
 
 
-async def test_whoever_waits_has_news_once_for_a_read_and_for_the_end() -> None:
+async def test_whoever_listens_has_news_once_for_a_read_and_for_the_end() -> None:
     line, _ = wired()
 
     heard: list[bytes] = []
-    woken = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(line.wait(lambda: heard.append(line.read()), woken))
-    await asyncio.sleep(0)
+    line.news = lambda: heard.append(line.read())
     line.data_received(CHUNKED + b"1\r\na\r\n1\r\nb\r\n")
     line.data_received(b"1\r\nc\r\n")
     line.hang_up()
     assert heard == [b"ab", b"c", b""]
     assert line.failure is not None
-    woken.set_result(None)
-    await waiting
+    line.news = None
     line.connection_lost(None)
     assert len(heard) == 3
 

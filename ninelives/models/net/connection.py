@@ -58,19 +58,19 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_asked",
-        "_begun",
         "_dry",
         "_lost",
         "_memory",
-        "_news",
         "_parser",
         "_paused",
         "_pieces",
         "_sized",
         "_transport",
+        "begun",
         "ended",
         "failure",
         "headers",
+        "news",
         "reusable",
         "status",
     )
@@ -88,11 +88,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.reusable = False
         """True where the answer is whole and another request may follow."""
         self._paused = False
-        self._news: News | None = None
+        self.news: News | None = None
+        """Called at each read since the head is there, and at a failure or end."""
         self._begin()
 
     def _begin(self) -> None:
-        self._begun = False
+        self.begun = False
+        """True once status and headers are there."""
         self._sized = False
         self._dry = 0
         self._pieces: list[bytes] = []
@@ -123,9 +125,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     async def head(self, limit_s: float) -> None:
         """Wait until status and headers are there. Raises UpstreamFailed, and TimeoutError after `limit_s`."""
         by = asyncio.get_running_loop().time() + limit_s
-        while not self._begun and self.failure is None:
+        while not self.begun and self.failure is None:
             await self._wait_until(by)
-        if self.failure is not None and not self._begun:
+        if self.failure is not None and not self.begun:
             raise self.failure
 
     async def more(self, limit_s: float) -> bytes:
@@ -137,23 +139,15 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             raise self.failure
         return self.read()
 
-    async def wait(self, news: News, woken: asyncio.Future[None]) -> None:
-        """Await `woken`. Until then `news` is called at each read and at a failure or end. One at a time."""
-        self._news = news
-        try:
-            await woken
-        finally:
-            self._news = None
-
     async def _wait_until(self, by: float) -> None:
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         timer = loop.call_at(by, _wake, woken, TimeoutError())
-        self._news = partial(_wake, woken)
+        self.news = partial(_wake, woken)
         try:
             await woken
         finally:
-            self._news = None
+            self.news = None
             timer.cancel()
 
     def header(self, name: bytes) -> str | None:
@@ -201,8 +195,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._fail(garbage_error("something that is not HTTP"))
         if self._dry > DRY and not self.ended:
             self._fail(garbage_error(f"more than {DRY} bytes of headers"))
-        if self._news is not None:
-            self._news()
+        if self.news is not None and self.begun:
+            self.news()
         if self._pieces and not self._paused and self._transport is not None:
             self._paused = len(self._pieces) > PIECES or sum(map(len, self._pieces)) > HELD
             if self._paused:
@@ -216,12 +210,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         """See asyncio. An answer without a length is whole now; any other failed unless it was whole."""
         self._transport = self._parser = None  # the parser refers to this object: break the cycle
         self.reusable = False
-        if self._begun and not self._sized and self.failure is None and exc is None:
+        if self.begun and not self._sized and self.failure is None and exc is None:
             self.ended, self._asked = True, False
         else:
             self._fail(cut_error())
-        if self._news is not None:
-            self._news()
+        if self.news is not None:
+            self.news()
         self._lost(self)
 
     def _fail(self, failure: UpstreamFailed) -> None:
@@ -231,8 +225,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         if not self.ended and self.failure is None:
             self.failure = failure
-            if self._news is not None:
-                self._news()
+            if self.news is not None:
+                self.news()
 
     # For the parser
 
@@ -243,7 +237,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools. Trailers are ignored."""
-        if not self._begun:
+        if not self.begun:
             self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -256,18 +250,18 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         headers = self.headers
         chunked = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
         self._sized = chunked or b"content-length" in headers or status in NO_BODY
-        self.status, self._begun, self._dry = status, True, 0
+        self.status, self.begun, self._dry = status, True, 0
 
     def on_body(self, body: bytes) -> None:
         """See httptools. Interim answers have no body."""
-        if self._begun:
+        if self.begun:
             self._dry = 0
             self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         """See httptools. Without a request that was sent in full, no other can follow it."""
         parser, transport = self._parser, self._transport
-        if self._begun and parser is not None:
+        if self.begun and parser is not None:
             written = transport is not None and not transport.get_write_buffer_size()
             self.reusable = parser.should_keep_alive() and written
             self.ended, self._asked = True, False
@@ -333,7 +327,11 @@ class Pool:
 
     async def connection(self, limit_s: float) -> UpstreamConnection:
         """An idle connection, or a new one. Raises OSError (TimeoutError is one)."""
-        now = asyncio.get_running_loop().time()
+        return self.idle() or await self._dial(min(limit_s, self._connect_s))
+
+    def idle(self) -> UpstreamConnection | None:
+        """An idle connection, if there is one."""
+        now = asyncio.get_running_loop().time() if self._idle else 0.0
         for place in range(len(self._idle) - 1, -1, -1):
             connection, since = self._idle[place]
             if connection in self._kept and self._kept[connection].call:
@@ -342,7 +340,7 @@ class Pool:
             if connection.reusable and now - since < KEEP_S:
                 return connection
             connection.hang_up()
-        return await self._dial(min(limit_s, self._connect_s))
+        return None
 
     def begin(self, connection: UpstreamConnection, call: str, size: int) -> None:
         """The next request on the connection, of `size` bytes, is this call."""
