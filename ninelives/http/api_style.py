@@ -10,6 +10,7 @@ from msgspec import Struct
 from ninelives.core.errors import NinelivesError
 from ninelives.dialects.messages.errors import error_body
 from ninelives.dialects.shared import error_object
+from ninelives.http.edge.early import FIXED, Headers
 
 
 class ApiStyle(Struct, frozen=True, kw_only=True):
@@ -21,6 +22,11 @@ class ApiStyle(Struct, frozen=True, kw_only=True):
     """x-api-key counts as a credential even beside Authorization, so a request with both is refused."""
     request_ids: tuple[bytes, ...] = (b"x-request-id",)
     """The headers that carry the request id."""
+
+    def headers(self, request_id: str) -> Headers:
+        """The headers of every answer to a request."""
+        shown = request_id.encode("ascii")
+        return [*FIXED, *[(name, shown) for name in self.request_ids]]
 
 
 OPENAI = ApiStyle(error=lambda error, _: {"error": error_object(error)})

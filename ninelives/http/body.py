@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import accumulate
+from operator import itemgetter
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -49,6 +50,7 @@ _JSON_TYPE = re.compile(
     r"\Aapplication/(?:[\w.+-]+\+)?json\s*(?:;(?!.*charset)|;.*charset=\"?utf-?8\b|\Z)", re.IGNORECASE
 )
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
+_NAME: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _NOT_MARKS = bytes(byte for byte in range(256) if byte not in b'",[]{}')
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
@@ -109,7 +111,7 @@ async def parse_json(request: Request, limits: BodyLimits, aside: Aside, parse: 
 def parse_checked(body: bytes, limits: BodyLimits, parse: Callable[[bytes], T]) -> T:
     """Parse a body as if check_object() had passed it. `parse` finds by itself what is not JSON, so the bytes of a body
     that is surely within the limits are not checked twice."""
-    if not _is_surely_small(body, limits) or not _is_utf8(body):
+    if not _is_surely_small(body, limits) or not (body.isascii() or _is_utf8(body)):
         check_object(body, limits)
     try:
         return parse(body)
@@ -128,12 +130,12 @@ async def read_json_optional(request: Request, limits: BodyLimits, aside: Aside)
 
 
 def _check_type(request: Request) -> None:
-    types = [value for name, value in request.scope["headers"] if name == b"content-type"]
-    if len(types) != 1 or not _is_json(types[0]):
+    headers = request.scope["headers"]
+    names = list(map(_NAME, headers))
+    if names.count(b"content-type") != 1 or not _is_json(headers[names.index(b"content-type")][1]):
         words = "The body must be JSON in UTF-8: send the header Content-Type: application/json"
         raise ClientError("unsupported_media_type", words, status=415)
-    coded = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
-    if coded and coded[0].lower() != b"identity":
+    if b"content-encoding" in names and headers[names.index(b"content-encoding")][1].lower() != b"identity":
         words = "The body must not be compressed: send it without Content-Encoding."
         raise ClientError("unsupported_media_type", words, status=415)
 
@@ -145,14 +147,22 @@ def _is_json(content_type: bytes) -> bool:
 
 async def _read(request: Request, limits: BodyLimits, aside: Aside, work: Callable[[bytes], T]) -> T:
     """Read the body, and do this work with it. To join the pieces of a large one is a part of the work."""
-    if "ninelives.body_is_here" in request.scope.get("extensions", ()):
-        chunks, size = await _received(request, limits)
-    else:
+    take_body = request.scope.get("extensions", {}).get("ninelives.body")
+    body: bytes | None = None if take_body is None else take_body()
+    if body is None:
         chunks, size = await _received_in_time(request, limits)
+    elif len(body) > limits.bytes:
+        raise too_large(limits.bytes)
+    elif len(body) <= LARGE_BYTES:  # nearly every request: it is here, and short
+        return work(body)
+    else:
+        chunks, size = [body], len(body)
+        del body
     return await aside.run(size, lambda: work(b"".join(chunks)))
 
 
 async def _received_in_time(request: Request, limits: BodyLimits) -> tuple[list[bytes], int]:
+    """The pieces of the body, and how many bytes they are."""
     try:
         async with asyncio.timeout(limits.seconds):
             return await _received(request, limits)
@@ -162,7 +172,6 @@ async def _received_in_time(request: Request, limits: BodyLimits) -> tuple[list[
 
 
 async def _received(request: Request, limits: BodyLimits) -> tuple[list[bytes], int]:
-    """The pieces of the body, and how many bytes they are."""
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
@@ -215,7 +224,7 @@ def check_object(body: bytes, limits: BodyLimits) -> None:
 
 def _is_utf8(body: bytes) -> bool:
     try:
-        return body.isascii() or bool(body.decode("utf-8"))
+        return bool(body.decode("utf-8"))
     except UnicodeDecodeError:
         return False
 

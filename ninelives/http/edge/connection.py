@@ -83,10 +83,8 @@ class ConnectionState(ServerState):
         super().__init__()
 
     def note_unread(self, connection: Any) -> None:
-        """A connection has more to send than is short. Where clients leave too much unread, connections are cut: those
-        that took nothing since the last look first, the oldest first."""
-        if connection.unread() <= LONG_ANSWER:
-            return
+        """A connection has a long answer to send. Where clients leave too much unread, connections are cut: those that
+        took nothing since the last look first, the oldest first."""
         known = {**self._unread, connection: 0}
         left = {each: size for each in known if (size := each.unread())}
         order = sorted(left, key=lambda each: left[each] < known[each])  # a sort keeps the order of equals
@@ -97,8 +95,9 @@ class ConnectionState(ServerState):
             cut.transport.abort()
         self._unread = left
 
-    def forget_unread(self, connection: Any) -> None:
+    def forget(self, connection: Any) -> None:
         """It is gone."""
+        self.idle.pop(connection, None)
         self._unread.pop(connection, None)
 
     def close_longest_idle(self) -> bool:
@@ -124,7 +123,7 @@ class ConnectionState(ServerState):
 
 class ClientConnection(HttpToolsProtocol):
     """Refuses a connection beyond the limit, a slow or long head, and what is not HTTP. Lingers after an early answer.
-    Three extensions of the ASGI scope, for stream.py: abort the connection, watch for its end, write a piece."""
+    Extensions of the ASGI scope: abort the connection, watch for its end, write a piece, take the body that is here."""
 
     limits: ConnectionLimits
     custody: Custody | None
@@ -199,10 +198,10 @@ class ClientConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol. Ends the deadline, and calls the watchers."""
         self._set_timer(None)
-        self.server_state.idle.pop(self, None)
-        self.server_state.forget_unread(self)
-        self._release()
-        self._give_up_slot()
+        self.server_state.forget(self)
+        if self._slot is not None:
+            self._release()
+            self._give_up_slot()
         super().connection_lost(exc)
         watchers, self._watchers = self._watchers, []
         for on_disconnect in watchers:
@@ -241,7 +240,8 @@ class ClientConnection(HttpToolsProtocol):
         if self._kept is not None:
             self._kept.end()
             self._release_when_sent(self._kept)
-        self.server_state.note_unread(self)
+        if self.transport.get_write_buffer_size() > LONG_ANSWER:
+            self.server_state.note_unread(self)
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.server_state.idle[self] = None
@@ -265,19 +265,19 @@ class ClientConnection(HttpToolsProtocol):
     def _run_application(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """The application of uvicorn: ours, with the extensions."""
         cycle: Any = send.__self__  # type: ignore[attr-defined]
-        scope["extensions"] = {
+        cycle_of = weakref.ref(cycle)  # a weak reference: the cycle has the scope, and the scope has these functions
+        scope["extensions"] = extensions = {
             **scope.get("extensions", {}),
             "ninelives.abort": self.transport.abort,
             "ninelives.disconnect": self._watch,
-            # A weak reference: the cycle has the scope, and the scope has this function.
-            "ninelives.write": partial(write_piece, weakref.ref(cycle)),
+            "ninelives.write": partial(write_piece, cycle_of),
         }
         if self.custody is not None:
-            scope["extensions"]["ninelives.keep"] = partial(self._keep, self.custody, weakref.ref(cycle))
+            extensions["ninelives.keep"] = partial(self._keep, self.custody, cycle_of)
         if cycle.more_body:  # the answer may come before the rest of the body
             send = self._closing(cycle, send)
         else:
-            scope["extensions"]["ninelives.body_is_here"] = {}
+            extensions["ninelives.body"] = partial(take_body, cycle_of)
         app = self._application
         return (app.current if isinstance(app, StartingApp) else app)(scope, receive, WholeSend(cycle, send))
 
@@ -477,6 +477,17 @@ class Lingering:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+
+def take_body(cycle_of: Callable[[], Any]) -> bytes | None:
+    """The body of a request that is here in full, as the receive() of uvicorn would give it, without a task's turn.
+    None: the client is gone."""
+    cycle = cycle_of()
+    if cycle is None or cycle.disconnected:
+        return None
+    body, cycle.body = bytes(cycle.body), bytearray()
+    cycle.flow.resume_reading()
+    return body
 
 
 def write_piece(cycle_of: Callable[[], Any], data: bytes) -> bool:

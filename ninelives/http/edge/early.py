@@ -58,7 +58,7 @@ def early_answer(error: NinelivesError, url: bytes, more: Sequence[tuple[bytes, 
 
     style, request_id = style_of(url.partition(b"?")[0].decode("latin-1")), new_request_id()
     status, headers, body = error_response(error, style, request_id)
-    headers = [*more, *headers, *FIXED, *((name, request_id.encode()) for name in style.request_ids)]
+    headers = [*more, *headers, *style.headers(request_id)]
     headers = [pair for pair in headers if pair != CLOSE] + [CLOSE]
     lines = b"".join(b"%b: %b\r\n" % pair for pair in headers)
     return b"HTTP/1.1 %d %b\r\n%b\r\n%b" % (status, HTTPStatus(status).phrase.encode(), lines, body)

@@ -9,10 +9,10 @@ import asyncio
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,8 +24,8 @@ from ninelives.core.hosts import is_loopback
 from ninelives.dialects.asking import is_session_name
 from ninelives.http.api_style import OPENAI, STYLE_CHARS, STYLES, ApiStyle
 from ninelives.http.body import too_large
-from ninelives.http.edge.access import ProfileAccess, split_path
-from ninelives.http.edge.early import CLOSE, FIXED, MAX_HEADERS, head_too_large
+from ninelives.http.edge.access import PATH, ProfileAccess, split_path
+from ninelives.http.edge.early import CLOSE, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.kept import KeptRequest
 from ninelives.http.edge.keys import ApiKey, Keyring, KeySource, missing_key
@@ -67,7 +67,11 @@ _CLOSING = frozenset({408, 413, 431})
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACE_HEADERS = (b"x-request-id", b"traceparent")
+_REQUEST_ID_HEADER, _TRACE_HEADER = b"x-request-id", b"traceparent"
+_TRACE_HEADERS = frozenset({_REQUEST_ID_HEADER, _TRACE_HEADER})
+_READING = ("GET", "HEAD")
+MOST_HOSTS = 64
+"""Host headers that are remembered."""
 
 Seen = Mapping[bytes, list[bytes]]
 """The headers that the gate reads, each with all its values, because duplicates must be refused."""
@@ -117,31 +121,46 @@ class GoingOn(Protocol):
         """The client is not to be answered."""
 
 
-class _GatedAnswer(Struct):
-    """Adds headers to one response. Only its first message is changed."""
+class _GatedRequest(Struct):
+    """One request, and its answer. Headers are added to the first message of the answer only."""
 
+    scope: Scope
+    receive: Receive
     pass_on: Send
     style: ApiStyle
     headers: Headers
-    state: dict[str, Any]
-    """That of the request. A route may add `rates`: headers with the limits of the caller."""
+    """Those of every answer to it."""
+    more: Headers = []
+    """CORS, and what is echoed."""
+    seen: Seen = {}
     started: bool = False
     status: int = 0
     ended: bool = False
     """The key of the request has ended, so nothing more is sent."""
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Send a message. The first one gets the headers, which replace the route's own of the same name."""
+        """Send a message. The first one gets the headers, which replace the route's own of the same name. A route may
+        add `rates` to the state: headers with the limits of the caller."""
         self.started = True
         if self.ended:
             raise ClientDisconnect
         if message["type"] in _STARTS:
-            ours = dict(self.headers)
-            ours.pop(b"vary", None)
-            theirs = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
-            message = {**message, "headers": [*theirs, *self.headers, *self.state.get("rates", ())]}
+            ours, theirs = self.headers + self.more, message.get("headers", ())
+            names = dict(ours)
+            names.pop(b"vary", None)
+            if not names.keys().isdisjoint(dict(theirs)):
+                theirs = [pair for pair in theirs if pair[0] not in names]
+            message = {**message, "headers": [*theirs, *ours, *self.scope["state"].get("rates", ())]}
             self.status = message.get("status", 101)
         return self.pass_on(message)
+
+    def credentials(self) -> Sequence[bytes]:
+        """Each as in an Authorization header. x-api-key is read where there is none, or where the API style allows
+        both."""
+        found = self.seen.get(b"authorization", [])
+        if b"x-api-key" in self.seen and (self.style.api_key or not found):
+            return [*found, *(b"Bearer " + secret for secret in self.seen[b"x-api-key"])]
+        return found
 
     async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
         """Send a complete response."""
@@ -169,31 +188,37 @@ class Gate:
         self._rules = rules
         self._origins = frozenset(origin.encode("ascii", "replace") for origin in rules.cors_origins)
         self._hosts = frozenset(host.lower() for host in rules.allowed_hosts)
+        self._hosts_seen: set[bytes] = set()
+        """Host headers that were checked and are allowed."""
+        self._proxied = rules.proxies != TrustedProxies()
         self._new_id = new_id
         self._log = log
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request on, or answer it here. Sets request_id, key (None on open paths), reach (the profiles that the
         key may use) and, for a websocket, key_ended in scope["state"]. The profile in a path, /p/NAME/..., is taken out
         of it."""
         if scope["type"] not in ("http", "websocket"):
-            await self.inside(scope, receive, send)
-            return
-        named, scope["path"] = split_path(scope["path"])
+            return self.inside(scope, receive, send)
+        rules, named = self._rules, None
+        if scope["path"].startswith(PATH):
+            named, scope["path"] = split_path(scope["path"])
         seen: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             if name in _READ:
                 seen.setdefault(name, []).append(value)
-        request_id, trace = traced(seen, self._new_id)
-        style, state = STYLES.get(scope["path"][:STYLE_CHARS], OPENAI), scope.setdefault("state", {})
-        remote = self._rules.proxies.client_of(scope)
-        state.update(
-            request_id=request_id, trace=trace, key=None, profile=named, audit=self._rules.audit, remote=remote
-        )
-        ids = [(name, request_id.encode("ascii")) for name in style.request_ids]
-        answer = _GatedAnswer(send, style, [*FIXED, *ids], scope["state"])
-        state["headers"] = answer.headers
-        await self._answer(scope, answer, self._enter(scope, seen, receive, answer))
+        if _TRACE_HEADERS.isdisjoint(seen):
+            request_id, trace = self._new_id(), ""
+        else:
+            request_id, trace = traced(seen, self._new_id)
+        peer = scope.get("client")
+        remote = rules.proxies.client_of(scope) if self._proxied else peer[0] if peer else ""
+        style = STYLES.get(scope["path"][:STYLE_CHARS], OPENAI)
+        request = _GatedRequest(scope, receive, send, style, style.headers(request_id), seen=seen)
+        state = scope.setdefault("state", {})
+        state.update(request_id=request_id, trace=trace, key=None, profile=named, audit=rules.audit, remote=remote)
+        state["headers"] = request.more
+        return self._answer(request, self._enter)
 
     async def resume(self, going_on: GoingOn, scope: Scope, receive: Receive, send: Send) -> None:
         """Go on with a request that another process of this server let in, and has begun to answer. Its key is looked
@@ -202,75 +227,109 @@ class Gate:
         scope["path"] = kept.path
         known = {"request_id": kept.request_id, "trace": kept.trace, "remote": kept.remote}
         state.update(known, key=None, audit=self._rules.audit)
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
-        answer = _GatedAnswer(send, STYLES.get(kept.path[:STYLE_CHARS], OPENAI), headers, state)
+        style = STYLES.get(kept.path[:STYLE_CHARS], OPENAI)
+        own = style.headers(kept.request_id)
+        request = _GatedRequest(scope, receive, send, style, own, kept.more_headers(own))
         key = self._keyring.named(kept.key)
         if key is None:
             self._log.info("client_cut", request_id=kept.request_id, run=kept.run, why="its key has ended")
             await going_on.cut(kept, scope)
             return
         state["key"] = replace(key, owner=kept.owner)
-        work = going_on.answer(kept, scope, receive, answer.send)
-        await self._answer(scope, answer, self._during(scope, answer, work))
+        await self._answer(
+            request, lambda request: self._pass(request, going_on.answer(kept, scope, receive, request.send))
+        )
 
-    async def _answer(self, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> None:
-        """Let a request be answered. Its errors become answers."""
-        began, request_id = self._rules.now(), scope["state"]["request_id"]
+    async def _answer(self, request: _GatedRequest, work: Callable[[_GatedRequest], Awaitable[None]]) -> None:
+        """Let a request be answered. Its errors become answers. It has one line in the log; those of health checks and
+        the files of pages would drown the others."""
+        began, scope = self._rules.now(), request.scope
         try:
-            await work
-            self._note(scope, answer, began)
+            await work(request)
+            if not self._is_open(scope):
+                took = round(self._rules.now() - began, 4)
+                self._log.info("request", **_fields(scope), status=request.status, seconds=took)
         except ClientDisconnect:
             self._log.info("client_left", **_fields(scope))
         except NinelivesError as error:
-            log = self._log.warning if error.status >= 500 or answer.started else self._log.info
+            log = self._log.warning if error.status >= 500 or request.started else self._log.info
             log("request_refused", **_fields(scope), code=error.code, status=error.status)
-            if answer.started:
+            if request.started:
                 raise
-            await _refuse(scope, answer, error)
+            await _refuse(request, error)
         except StoreUnavailable as error:
             self._log.warning("request_refused", **_fields(scope), code="store_unavailable", reason=str(error))
-            if answer.started:
+            if request.started:
                 raise
-            await _refuse(scope, answer, store_unavailable(self._rules.mask(str(error))))
+            await _refuse(request, store_unavailable(self._rules.mask(str(error))))
         except Exception as error:
             self._log.error("request_failed", **_fields(scope), trace="".join(traceback.format_exception(error)))
-            if answer.started:
+            if request.started:
                 raise
-            await _refuse(scope, answer, unexpected(error, request_id))
+            await _refuse(request, unexpected(error, scope["state"]["request_id"]))
 
-    def _note(self, scope: Scope, answer: _GatedAnswer, began: float) -> None:
-        """One line for each request. Health checks and the files of pages would drown the others."""
-        if not self._is_open(scope):
-            took = round(self._rules.now() - began, 4)
-            self._log.info("request", **_fields(scope), status=answer.status, seconds=took)
+    def _enter(self, request: _GatedRequest) -> Awaitable[None]:
+        """Check the head, then the key. More than one credential is an error."""
+        self._check_head(request)
+        if request.scope.get("method") == "OPTIONS":
+            return request.whole(204, self._preflight(request.seen), b"")
+        credentials = request.credentials()
+        key, stored = self._keyring.match(credentials), self._keyring.stored
+        if stored is not None and (key is None or key.stored) and stored.doubts(key, credentials):
+            return self._confirm(request, stored, key, credentials)
+        return self._let_in(request, key, credentials)
 
-    async def _enter(self, scope: Scope, seen: Seen, receive: Receive, answer: _GatedAnswer) -> None:
-        """Check the head. It is refused where it has too many headers, or where the HTTP server lets it be too long."""
-        headers, rules = scope["headers"], self._rules
+    def _check_head(self, request: _GatedRequest) -> None:
+        """A head is refused where it has too many headers, or where the HTTP server lets it be too long."""
+        scope, seen, rules = request.scope, request.seen, self._rules
+        headers = scope["headers"]
         size = len(scope["path"]) + len(scope.get("query_string", b"")) + sum(map(len, chain.from_iterable(headers)))
         if len(headers) > MAX_HEADERS or size > rules.max_head:
             raise head_too_large(rules.max_head)
         if b"origin" in seen:
-            answer.headers += self._cors(seen)
-        if rules.loopback:
-            self._check_host(seen.get(b"host", []))
-        if scope.get("method") == "OPTIONS":
-            await answer.whole(204, self._preflight(seen), b"")
-            return
-        await self._identify(scope, seen, answer)
-        for length in seen.get(b"content-length", []):  # refused before the body is read; body.py counts what comes
-            if not length.isdigit():
-                raise ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
-            if len(length) > 18 or int(length) > rules.max_body:
-                raise too_large(rules.max_body)
-        if scope["type"] == "websocket":
-            scope["state"]["key_ended"] = asyncio.Event()
-        await self._during(scope, answer, self.inside(scope, receive, answer.send))
+            request.more += self._cors(seen)
+        hosts = seen.get(b"host", [])
+        if rules.loopback and (len(hosts) != 1 or hosts[0] not in self._hosts_seen):
+            self._check_host(hosts)
 
-    def _during(self, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> Awaitable[None]:
+    async def _confirm(
+        self, request: _GatedRequest, stored: KeySource, key: ApiKey | None, credentials: Sequence[bytes]
+    ) -> None:
+        """The store may know better whether this key is valid."""
+        await stored.confirm(key)
+        await self._let_in(request, self._keyring.match(credentials), credentials)
+
+    def _let_in(self, request: _GatedRequest, key: ApiKey | None, credentials: Sequence[bytes]) -> Awaitable[None]:
+        """Pass on a request with this key, if it has one or needs none."""
+        scope, seen, state = request.scope, request.seen, request.scope["state"]
+        state["key"], is_open = key, self._is_open(scope)
+        if key is not None:
+            self._settle_profile(request, key, is_open=is_open)
+        elif not is_open:
+            raise missing_key(credentials)
+        for length in seen.get(b"content-length", []):  # refused before the body is read; body.py counts what comes
+            if not length.isdigit() or len(length) > 18 or int(length) > self._rules.max_body:
+                raise _bad_length(length, self._rules.max_body)
+        if scope["type"] == "websocket":
+            state["key_ended"] = asyncio.Event()
+        return self._pass(request, self.inside(scope, request.receive, request.send))
+
+    def _settle_profile(self, request: _GatedRequest, key: ApiKey, *, is_open: bool) -> None:
+        """Which profiles a request may use, and for whom it acts. Its session key is echoed."""
+        seen, state = request.seen, request.scope["state"]
+        if _SESSION_KEY in seen:
+            request.more += _session_key(seen[_SESSION_KEY])
+        if self._profiles is None or is_open:
+            return
+        state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
+        user = None if key.acts_for == "no" else self._rules.end_users.of(key, seen, request.scope["path"])
+        if user is not None:
+            state["key"], state["reach"] = self._profiles.act_for(state["key"], state["reach"], user)
+
+    def _pass(self, request: _GatedRequest, work: Awaitable[None]) -> Awaitable[None]:
         """Let the routes answer. The request ends with its key, if that can end."""
-        key, stored = scope["state"]["key"], self._keyring.stored
-        return work if key is None or not key.stored or stored is None else _until_end(stored, scope, answer, work)
+        key, stored = request.scope["state"]["key"], self._keyring.stored
+        return work if key is None or not key.stored or stored is None else _until_end(stored, request, work)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
@@ -306,51 +365,38 @@ class Gate:
         if not (name and (is_loopback(name) or name in self._hosts)):
             words = f"This server does not answer for the host {name!r:.100}: add it to server.allowed_hosts."
             raise ClientError("host_not_allowed", words, status=421)
-
-    async def _identify(self, scope: Scope, seen: Seen, answer: _GatedAnswer) -> None:
-        """The key of a request, the profiles that it may use, and the session key that is echoed. x-api-key is read
-        where there is no Authorization, or where the API style allows both. More than one credential is an error."""
-        credentials = list(seen.get(b"authorization", []))
-        if answer.style.api_key or not credentials:
-            credentials += [b"Bearer " + secret for secret in seen.get(b"x-api-key", [])]
-        state, is_open = scope["state"], self._is_open(scope)
-        key, stored = self._keyring.match(credentials), self._keyring.stored
-        if stored is not None and credentials and stored.doubts(key, credentials):
-            await stored.confirm(key)
-            key = self._keyring.match(credentials)
-        state["key"] = key
-        if key is None:
-            if not is_open:
-                raise missing_key(credentials)
-            return
-        if _SESSION_KEY in seen:
-            answer.headers += _session_key(seen[_SESSION_KEY])
-        if self._profiles is not None and not is_open:
-            state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
-            user = self._rules.end_users.of(key, seen, scope["path"])
-            if user is not None:
-                state["key"], state["reach"] = self._profiles.act_for(state["key"], state["reach"], user)
+        if len(self._hosts_seen) < MOST_HOSTS:
+            self._hosts_seen.add(hosts[0])
 
     def _is_open(self, scope: Scope) -> bool:
+        """Whether a request needs no key."""
+        if scope.get("method") not in _READING:
+            return False
         path = scope["path"]
-        listed = path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
-        return listed and scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        return path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
 
 
-async def _until_end(stored: KeySource, scope: Scope, answer: _GatedAnswer, work: Awaitable[None]) -> None:
-    with stored.during(scope["state"]["key"], partial(_end, scope, answer)):
+async def _until_end(stored: KeySource, request: _GatedRequest, work: Awaitable[None]) -> None:
+    with stored.during(request.scope["state"]["key"], partial(_end, request)):
         await work
 
 
-def _end(scope: Scope, answer: _GatedAnswer) -> None:
+def _end(request: _GatedRequest) -> None:
     """End a request whose key has ended. A stream breaks off without its end; a websocket closes itself."""
+    scope = request.scope
     if scope["type"] == "websocket":
         scope["state"]["key_ended"].set()
         return
-    answer.ended = True
+    request.ended = True
     abort_connection = scope.get("extensions", {}).get("ninelives.abort")
     if abort_connection is not None:
         abort_connection()
+
+
+def _bad_length(length: bytes, most: int) -> ClientError:
+    if not length.isdigit():
+        return ClientError("invalid_content_length", "Content-Length must be a number of bytes.")
+    return too_large(most)
 
 
 def _is_own_page(origin: bytes, seen: Seen) -> bool:
@@ -387,23 +433,24 @@ def _session(scope: Scope) -> Headers:
     return [(b"x-hermes-session-id", named[0])] if known else []
 
 
-async def _refuse(scope: Scope, answer: _GatedAnswer, error: NinelivesError) -> None:
+async def _refuse(request: _GatedRequest, error: NinelivesError) -> None:
     """Respond with an error. A websocket that is not open yet gets an HTTP response, where the server supports it."""
-    answer.headers += _session(scope)
-    made = error_response(error, answer.style, scope["state"]["request_id"])
+    scope = request.scope
+    request.more += _session(scope)
+    made = error_response(error, request.style, scope["state"]["request_id"])
     if scope["type"] == "http":
         made[1].extend([CLOSE] if error.status in _CLOSING else [])
-        await answer.whole(*made)
+        await request.whole(*made)
     elif "websocket.http.response" in (scope.get("extensions") or {}):
-        await answer.whole(*made, prefix="websocket.")
+        await request.whole(*made, prefix="websocket.")
     else:
-        await answer.send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})
+        await request.send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.code})
 
 
 def traced(seen: Seen, new_id: Callable[[], str]) -> tuple[str, str]:
     """The id of a request, the caller's own where it is a plain word, and its traceparent (W3C Trace Context), or an
     empty text. Where a header was sent twice, the last one counts."""
-    request_id, trace = [seen[name][-1] if name in seen else b"" for name in _TRACE_HEADERS]
+    request_id, trace = seen.get(_REQUEST_ID_HEADER, [b""])[-1], seen.get(_TRACE_HEADER, [b""])[-1]
     known = request_id.decode() if request_id and _REQUEST_ID.fullmatch(request_id) else new_id()
     told = trace.decode("latin-1")
     return known, told if trace and _TRACEPARENT.fullmatch(told) else ""

@@ -20,6 +20,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
+from ninelives.http.edge.early import Headers
 from ninelives.supervisor.custody import LeftClient
 
 PIECE = 64 * 1024
@@ -54,12 +55,17 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     remote: str
     path: str
     headers: tuple[tuple[str, str], ...]
-    """The headers of the gate."""
+    """Headers of the gate that not every answer has."""
 
     @classmethod
     def read(cls, note: str) -> KeptRequest:
         """The note of a client."""
         return msgspec.json.decode(note, type=cls)
+
+    def more_headers(self, known: Headers) -> Headers:
+        """Its headers without these. Earlier releases noted all of them."""
+        noted = ((name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers)
+        return [pair for pair in noted if pair not in known]
 
     def note(self) -> bytes:
         """As a note."""

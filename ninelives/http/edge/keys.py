@@ -103,8 +103,9 @@ class Keyring:
         secret = named[1]
         digest = hashlib.sha256(secret).digest()
         hits = [key for known, key in self._keys.items() if hmac.compare_digest(known, digest)]
-        found = None if self.stored is None else self.stored.find(secret, digest)
-        return hits[0] if hits else found
+        if hits or self.stored is None:
+            return hits[0] if hits else None
+        return self.stored.find(secret, digest)
 
     def named(self, name: str) -> ApiKey | None:
         """The valid key with this id, for a request that another process let in."""

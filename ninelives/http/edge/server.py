@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from ninelives.http.edge.connection import ClientConnection, ConnectionState
 from ninelives.http.edge.shutdown import Shutdown
+from ninelives.http.edge.whole import LONG_ANSWER
 from ninelives.supervisor.custody import LeftClient
 
 # Parts of uvicorn that are not its public API, and are used or replaced here, in connection.py and in whole.py. Each
@@ -119,7 +120,8 @@ def _websocket_class() -> type[Any]:
         async def send(self, message: Any) -> None:
             """See uvicorn."""
             await super().send(message)
-            self._state.note_unread(self)
+            if self.unread() > LONG_ANSWER:
+                self._state.note_unread(self)
 
         def unread(self) -> int:
             """Bytes that the client has not taken, and that are kept for it: a frame, its text and what is sent."""
@@ -127,7 +129,7 @@ def _websocket_class() -> type[Any]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             """See asyncio.Protocol."""
-            self._state.forget_unread(self)
+            self._state.forget(self)
             super().connection_lost(exc)
 
     return WebsocketConnection

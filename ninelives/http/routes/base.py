@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 
 from ninelives.core.errors import NinelivesError, not_found
 from ninelives.core.ids import is_shown, run_of, wire_id
-from ninelives.core.spec import Spec
 from ninelives.core.state import RunState
 from ninelives.dialects import Dialect
 from ninelives.dialects.approval import Reply, is_too_long, too_long
@@ -46,12 +45,6 @@ class PureParse(Protocol):
     def __call__(self, raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         """The request as a Spec."""
         ...
-
-
-def _traced(spec: Spec, request: Request) -> Spec:
-    """The request with the trace of its caller, if it has one."""
-    trace = request.scope["state"].get("trace", "")
-    return replace(spec, trace=trace) if trace else spec
 
 
 class Routes(ABC):
@@ -220,13 +213,15 @@ class RunRoutes(DialectRoutes):
             asked = replace(asked, alone=asked.session is not None and asked.kept in ("stored", "hours"))
         order = Order(
             owner=context.owner,
-            spec=_traced(parsed.spec, request),
+            spec=replace(parsed.spec, trace=trace) if (trace := request.scope["state"]["trace"]) else parsed.spec,
             asked=asked,
             size=size,
             strategy=strategy or "reject",
             credential=context.credential,
         )
-        ticket = await answering.submitted(request, parts, order)
+        ticket = await parts.engine.submit(order)
+        if ticket.rates:
+            request.scope["state"]["rates"] = ticket.rates
         del order
         if size > SHORT_BODY:  # the run may wait for long: from here on the whole request is in its store only
             parsed = replace(parsed, spec=parsed.spec.for_readers())
