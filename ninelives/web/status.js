@@ -46,7 +46,7 @@ class StatusView extends HTMLElement {
       card("Model", good(upstream.reachable, "answers", "does not answer"), [["name", upstream.model], ["what to do", upstream.reachable ? "" : "see `ninelives doctor`"]]),
       card("Runs", good(true, many(runs.active, "active run")), [["waiting for a slot", number(runs.queued)], ["slots", health.limits.concurrent_runs], ["queue", health.limits.queue]]),
       card("Recovery", good(recovery.sealed === 0, "nothing given up", `${many(recovery.sealed, "run")} given up`), [["went on after a crash", number(recovery.taken_over)], ["went on after a restart", number(recovery.restarted)], ["fenced writes", number(recovery.fenced)]]),
-      card("Tools", good(tools.shell === "on" && tools.sandbox !== "off", `sandbox ${tools.sandbox}`, tools.sandbox === "off" ? "no sandbox" : "shell tools are off"), [["what to do", tools.remedy]]),
+      card("Tools", good(tools.shell === "on" && tools.sandbox !== "off", `sandbox ${tools.sandbox}`, tools.sandbox === "off" ? "no sandbox" : "shell tools are off"), [["what to do", tools.remedy ?? (tools.sandbox === "off" ? "set tools.sandbox = \"auto\" and install bubblewrap: see `ninelives doctor`" : "")]]),
       card("MCP servers", mcp.configured === 0 ? el("span", { class: "soft" }, "none configured") : good(mcp.connected === mcp.configured, `${mcp.connected} connected`, `${mcp.connected} of ${mcp.configured} connected`), off.map((each) => [each.name, each.fault])),
       ...(health.replicas ? [card("Replicas", good(health.replicas.working > 0, many(health.replicas.alive, "process", "processes"), "none works"), (admin?.replicas ?? []).map((each) => [each.name, `${many(each.runs, "run")}, seen ${each.seen_ms} ms ago`]))] : []));
   }
