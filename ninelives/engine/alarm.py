@@ -30,8 +30,8 @@ class Alarm(Protocol):
         """Called in the event loop, before the first `set`."""
         ...
 
-    def set(self, when: float, ring: Callable[[], None]) -> None:
-        """Call `ring` at that time, and not at the time before."""
+    def set(self, when: float) -> None:
+        """Ring at that time, and not at the time before."""
         ...
 
     def close(self) -> None:
@@ -42,7 +42,9 @@ class Alarm(Protocol):
 class LoopAlarm:
     """By the clock of the event loop, which may be a simulated one."""
 
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
 
     def now(self) -> float:
         """See Alarm."""
@@ -51,11 +53,11 @@ class LoopAlarm:
     def open(self) -> None:
         """See Alarm."""
 
-    def set(self, when: float, ring: Callable[[], None]) -> None:
+    def set(self, when: float) -> None:
         """See Alarm."""
-        self.close()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(when - self.now(), ring)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(when - self.now(), self._ring)
 
     def close(self) -> None:
         """See Alarm."""
@@ -66,10 +68,10 @@ class LoopAlarm:
 class FineAlarm(LoopAlarm):
     """By the kernel's monotonic clock, to a tenth of a millisecond."""
 
-    def __init__(self) -> None:
+    def __init__(self, ring: Callable[[], None]) -> None:
+        super().__init__(ring)
         self._libc: Any = None
         self._fd = -1
-        self._ring: Callable[[], None] | None = None
         self._spec = (ctypes.c_long * 4)()
         """A struct itimerspec: the interval, which stays 0, and the time."""
 
@@ -86,19 +88,17 @@ class FineAlarm(LoopAlarm):
         if self._fd >= 0:
             asyncio.get_running_loop().add_reader(self._fd, self._read)
 
-    def set(self, when: float, ring: Callable[[], None]) -> None:
+    def set(self, when: float) -> None:
         """See Alarm."""
         if self._fd < 0:
-            return super().set(when, ring)
-        self._ring = ring
+            return super().set(when)
         self._spec[2], self._spec[3] = int(when), int(when % 1 * 1e9)
         self._libc.timerfd_settime(self._fd, ABSOLUTE, self._spec, None)
 
     def _read(self) -> None:
         with suppress(BlockingIOError):  # it was set anew, and has not rung since
             os.read(self._fd, 8)
-            if self._ring is not None:
-                self._ring()
+            self._ring()
 
     def close(self) -> None:
         """See Alarm."""

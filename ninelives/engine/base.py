@@ -204,7 +204,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """So long the first delta of a flush waits for others: a commit of one delta costs about as much as a commit of
     twenty. Facts do not wait, nor does a delta after a pause. Where a flush takes long, they wait longer
     (`Writer.linger_s`)."""
-    longest_linger_s: float = 0.0024
+    longest_linger_s: float = 0.0029
     """But no longer than this, unless `linger_s` says so."""
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
@@ -334,8 +334,8 @@ class EngineParts(Struct, frozen=True):
     death_of: Callable[[int], int] = unknown_death
     """When the process died that last wrote a run, given the time of its last fact; 0: it is not known."""
     observer: Observer = NoObserver()
-    alarm: Callable[[], Alarm] = LoopAlarm
-    """Makes what wakes a writer."""
+    alarm: Callable[[Callable[[], None]], Alarm] = LoopAlarm
+    """Makes what wakes a writer, given what it calls."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

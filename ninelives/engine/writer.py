@@ -30,7 +30,7 @@ from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
 Staged = ClaimedRun | PendingOpening
-PACE = 3.0
+PACE = 4.0
 """Deltas wait for each other so many times as long as a flush takes: a slow commit is shared by more of them."""
 PAUSE = 2.0
 """A delta that comes so many times as long after the last flush as others wait does not wait."""
@@ -51,7 +51,7 @@ class Writer:
         self._lease = lease
         self._notices = notices
         self._observer = parts.observer
-        self._alarm = parts.alarm()
+        self._alarm = parts.alarm(self._end_wait)
         self._dirty: list[Staged] = []
         self._back: list[Slice] = []
         self._kick = asyncio.Event()
@@ -194,7 +194,7 @@ class Writer:
         now, due = self._alarm.now, self._since + self.linger_s
         if not self._urgent and now() < due and self._since < self._flushed_at + PAUSE * self.linger_s:
             self._hurry = asyncio.get_running_loop().create_future()
-            self._alarm.set(due, self._end_wait)
+            self._alarm.set(due)
             await self._hurry
         self._urgent = False
         self._flushed_at = now()
