@@ -148,7 +148,8 @@ async def test_a_marked_slice_whose_place_is_taken_is_fenced_at_once_and_its_nei
         await ann.open(run)
     ask = Mark(status="waiting_for_approval", at=5)
     parts = [ann.slice(run, b"ask", mark=ask) for run in ("r1", "r2")]
-    sql = "INSERT INTO run_log SELECT run, last_seq + 1, last_seq + 1, 1, 1, 1, 1, data FROM run_log WHERE run = 'r1'"
+    columns = "run, last_seq + 1, last_seq + 1, 1, 1, 1, 1, data, owner"
+    sql = f"INSERT INTO run_log SELECT {columns} FROM run_log WHERE run = 'r1'"
     await scene.other._connections.once(lambda connection: connection.execute(sql))
     tried = writes_of(scene.store)
     assert await scene.store.append(parts) == [FENCED, WRITTEN]
