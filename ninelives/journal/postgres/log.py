@@ -249,12 +249,13 @@ class PostgresLog:
         if full:
             told = notify_payloads(self._holder, (part.run for part in full if part.run in self._followed))
             values = [*_columns(full, rows), [ends[part.run].first for part in full]]
-            try:
-                if told:
-                    written = await _fetch_written(connection, "append_told", [*values, told])
-                else:
+            contested = bool(told)
+            if not told:
+                try:
                     written = await _fetch_written(connection, "append", values)
-            except asyncpg.UniqueViolationError:
+                except asyncpg.UniqueViolationError:
+                    contested = True
+            if contested:
                 written = await _fetch_written(connection, "append_contested", [*values, told])
         if empty:
             written |= {row["id"] for row in await connection.fetch(SQL["ends"], empty)}

@@ -14,25 +14,9 @@ CROSS JOIN LATERAL (
 ) AS held
 RETURNING run;
 
--- name: append_told
--- The same, and notifies other processes that read these runs.
-WITH written AS (
-  INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
-  SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
-  FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[],
-    $9::bigint[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data, before)
-  CROSS JOIN LATERAL (
-    SELECT r.owner FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
-      AND (s.first_seq - 1, s.crc_before) =
-        (SELECT b.last_seq, b.crc_after FROM run_log b WHERE b.owner = r.owner AND b.run = s.run
-          AND b.first_seq = s.before) LIMIT 1
-  ) AS held
-  RETURNING run
-)
-SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($10::text[]) AS p;
-
 -- name: append_contested
--- The same after a taken place: skips the slice whose place it is, writes all others.
+-- The same where a place is taken, or where other processes read a run: skips a slice whose place is taken, writes all
+-- others, and notifies these processes.
 WITH written AS (
   INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
   SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
