@@ -8,8 +8,9 @@ import shutil
 import ssl
 import subprocess
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from ninelives.journal.values import (
     HeldRun,
     Mark,
     NewerStore,
+    Query,
     Record,
     Replica,
     Retention,
@@ -352,7 +354,7 @@ async def test_a_damaged_run_does_not_affect_the_pages_of_others(place: Place) -
 async def test_what_an_old_holder_left_of_a_deleted_run_goes_with_its_tombstone(place: Place) -> None:
     await place.ann.finished("r1")
     await place.store.delete("ann", "r1", at=1)
-    await place.sql("INSERT INTO run_log VALUES ('r1', 3, 3, 1, 0, 0, 0, '')")
+    await place.sql("INSERT INTO run_log VALUES ('r1', 3, 3, 1, 0, 0, 0, '', 'ann')")
     assert await place.ann.read("r1") == []
     for _ in range(2):
         await place.store.upkeep.evict(Retention(at=10**9, tombstone_ms=1), frozenset())
@@ -514,6 +516,27 @@ async def test_a_lane_plans_each_append_once_however_few_rows_it_has(place: Plac
         for lane in (0, 1)
     ]
     assert [tuple(row) for row in plans] == [(20, 0), (1, 0)]
+
+
+async def test_statements_are_planned_once_but_pages_with_filters_each_time(place: Place) -> None:
+    """A filter that is left out is NULL, and a plan for any values would not use the index for it."""
+    await place.ann.open("r1")
+    for _ in range(8):
+        await place.store.claimable(4, 0)
+        assert len(await place.store.rows(Query(owner="ann"))) == 1
+    plans: Counter[tuple[bool, bool]] = Counter()
+    async with AsyncExitStack() as stack:
+        pool = place.store._connections._asking
+        for connection in [await stack.enter_async_context(pool.acquire()) for _ in range(pool.get_max_size())]:
+            for statement, generic, custom in await connection.fetch(
+                "SELECT statement, generic_plans::int, custom_plans::int FROM pg_prepared_statements"
+            ):
+                filtered = "ORDER BY n DESC LIMIT $6" in statement
+                plans[filtered, False] += generic
+                plans[filtered, True] += custom
+    assert plans[True, True] == 8
+    assert plans[True, False] == plans[False, True] == 0
+    assert plans[False, False] >= 8
 
 
 async def test_a_run_whose_end_was_lost_is_claimed_again_and_told_so(place: Place) -> None:

@@ -110,7 +110,7 @@ class PostgresAudit:
     async def page(self, query: AuditQuery) -> list[AuditEntry]:
         """See AuditLog.page."""
         name = "audit_down" if query.newest else "audit_up"
-        rows = await self._connections.fetch(SQL[name], *audit_values(query), limit_s=WORK_S)
+        rows = await self._connections.fetch_filtered(SQL[name], *audit_values(query), limit_s=WORK_S)
         return [audit_entry(tuple(row)) for row in rows]
 
     async def trim(self, before: int, keep: int) -> int:

@@ -32,7 +32,7 @@ class PostgresConversations:
     async def page(self, owner: str, limit: int, after: str | None, ascending: bool) -> Sequence[ConversationRow]:
         """See Conversations.page."""
         name = "page_up" if ascending else "page_down"
-        rows = await self._connections.fetch(SQL[name], owner, after, limit)
+        rows = await self._connections.fetch_filtered(SQL[name], owner, after, limit)
         return [ConversationRow(*row) for row in rows]
 
     async def annotate(self, owner: str, named: str, metadata: bytes) -> bool:

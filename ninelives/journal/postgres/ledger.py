@@ -39,7 +39,8 @@ class PostgresLedger:
 
     async def days(self, owner: str | None, since: int, until: int) -> list[Spending]:
         """See Ledger.days."""
-        rows = await self._connections.fetch(SQL["days"], owner, since // DAY_MS, until // DAY_MS, limit_s=WORK_S)
+        values = (owner, since // DAY_MS, until // DAY_MS)
+        rows = await self._connections.fetch_filtered(SQL["days"], *values, limit_s=WORK_S)
         return [spending_of(*row) for row in rows]
 
     async def totals(self, subject: Subject, now: int) -> Totals:

@@ -31,12 +31,12 @@ class PostgresSessions:
 
     async def unlisted(self, owner: str | None, limit: int, *, begun: bool) -> list[Gone]:
         """See Sessions.unlisted."""
-        rows = await self._connections.fetch(SQL["unlisted"], owner, limit, begun, limit_s=WORK_S)
+        rows = await self._connections.fetch_filtered(SQL["unlisted"], owner, limit, begun, limit_s=WORK_S)
         return [(row["owner"], row["id"]) for row in rows]
 
     async def unlisted_turns(self, owner: str | None, limit: int) -> list[SessionTurn]:
         """See Sessions.unlisted_turns."""
-        rows = await self._connections.fetch(SQL["unlisted_turns"], owner, limit, limit_s=WORK_S)
+        rows = await self._connections.fetch_filtered(SQL["unlisted_turns"], owner, limit, limit_s=WORK_S)
         return [turn_of_stored(*row) for row in rows]
 
     async def list_turns(self, turns: Sequence[SessionTurn]) -> None:
@@ -49,7 +49,8 @@ class PostgresSessions:
         values: list[Any] = [query.owner, query.source, query.after, query.limit, query.offset]
         if query.words:
             values.append(" & ".join(f"'{word}':*" for word in query.words))
-        rows = await self._connections.fetch(SQL["search" if query.words else "page"], *values, limit_s=WORK_S)
+        name = "search" if query.words else "page"
+        rows = await self._connections.fetch_filtered(SQL[name], *values, limit_s=WORK_S)
         return [SessionHit(SessionRow(*tuple(row)[:14]), row["text"]) for row in rows]
 
     async def find(self, owner: str, session: str) -> SessionRow | None:

@@ -264,7 +264,7 @@ class PostgresStore:
         """See Catalog.rows."""
         page = (query.key, query.after, query.limit, query.but, query.stored)
         values = (query.owner, query.dialect, list(query.statuses), *page)
-        return [RunRow(**row) for row in await self._connections.fetch(SQL[query.plan], *values)]
+        return [RunRow(**row) for row in await self._connections.fetch_filtered(SQL[query.plan], *values)]
 
     async def resolve(self, asked: admission.Asked) -> Resolved:
         """See Catalog.resolve."""

@@ -46,7 +46,7 @@ class PostgresUpkeep:
 
     async def forgettable(self, now: int, unstored_ms: int, limit: int) -> list[Gone]:
         """See Upkeep.forgettable. Goes by the clock of the database, not by `now`."""
-        rows = await self._connections.fetch(SQL["forgettable"], unstored_ms, SETTLE_MS, limit, limit_s=WORK_S)
+        rows = await self._connections.fetch_filtered(SQL["forgettable"], unstored_ms, SETTLE_MS, limit, limit_s=WORK_S)
         return [(row["owner"], row["id"]) for row in rows]
 
     async def expired(self, owner: str, run: str) -> bool:
@@ -67,7 +67,7 @@ class PostgresUpkeep:
         bounds = (rule.runs, rule.owner_bytes, rule.total_bytes, rule.before, ROUND)
         rooms = (list(rule.owner_rooms), list(rule.owner_rooms.values()))
         outside = [[getattr(each, name) for each in rule.outside] for name in ("owner", "bytes", "used_at")]
-        rows = await self._connections.fetch(SQL["stale"], *bounds, *rooms, *outside, limit_s=STALE_S)
+        rows = await self._connections.fetch_filtered(SQL["stale"], *bounds, *rooms, *outside, limit_s=STALE_S)
         stale: dict[str, list[Gone]] = {"run": [], "session": [], "conversation": [], "outside": []}
         for kind, owner, name in rows:
             stale[kind].append((owner, name))
