@@ -2,8 +2,14 @@
 rounds that take turns, the medians of both, the growth of the log to millions of rows, and the verdicts. Refuses to
 know: processes and the load generator (tests/cluster/bench.py).
 
-Each code has a database of its own. Rounds take turns, so that a machine that becomes slower slows both. A round begins
-when both databases rest: what a code puts off, such as listing runs in their sessions, must not slow the other."""
+Each code has a database of its own. Rounds take turns, so that a machine that becomes slower slows both. The servers of
+a round are started for it, so that those of the other code do not look for work meanwhile. It begins when they rest.
+Both databases have written some segments of their write-ahead log before, and recycle them, as a database does that has
+run for a while: to create one stops all commits for about 40 ms, once in 16 MB.
+
+A shared machine is slower for minutes at a time, and a tail of some milliseconds shows it first. So a fixed piece of
+work is timed before and after each round. A round waits for a calm machine, and one that was disturbed is repeated.
+Both codes are treated alike, and what was repeated is told."""
 
 from __future__ import annotations
 
@@ -37,9 +43,18 @@ HALF = 0.5
 LATER = 1.1
 """What noise may add to a time that must not grow."""
 FLAT = 1.25
+SEGMENTS = 5
+"""As many as min_wal_size (80 MB) lets PostgreSQL keep for later."""
 REST = 0.05
 """What part of a core a database uses at rest: replicas beat, and look for work."""
 REST_S = 30.0
+WORK = 400_000
+"""Steps of the fixed piece of work: about 20 ms."""
+CALM = 1.1
+"""The machine is calm while that takes at most so many times as long as in the best moment."""
+CALM_TRIES = 20
+REPEATS = 1
+"""How often a round is repeated at most."""
 UNLISTED = "SELECT count(*) AS n FROM runs WHERE listed < 2 AND ended AND hidden = 0"
 FILL = """
 INSERT INTO runs (id, owner, dialect, model, status, attempt, parked, ended, last_seq, bytes, session, metadata, listed,
@@ -79,6 +94,10 @@ class Comparison:
     at: str
     machine: dict[str, str]
     rounds: dict[str, list[Round]] = field(default_factory=dict)
+    repeated: int = 0
+    """Rounds that were measured again, because the machine was disturbed."""
+    disturbed: int = 0
+    """Rounds that count although it was."""
     grown: dict[int, Round] = field(default_factory=dict)
     """By the rows of the log."""
     verdicts: list[tuple[bool, str]] = field(default_factory=list)
@@ -110,18 +129,52 @@ def measured(bench: Bench, target: Target, database: Database, seconds: float) -
     )
 
 
-async def rest(databases: Sequence[Database]) -> None:
-    """Wait until all of them have listed their runs and are idle, at most REST_S."""
-    end, used = time.monotonic() + REST_S, [1.0]
-    while (max(used) > REST or await unlisted(databases)) and time.monotonic() < end:
-        before = [cpu_s(each.pid) for each in databases]
+class Calm:
+    """Tells whether the machine is as quick as in its best moment."""
+
+    def __init__(self) -> None:
+        self._best = self._work()
+
+    def _work(self) -> float:
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            for _ in range(WORK):
+                pass
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    def now(self) -> bool:
+        """Whether it is now."""
+        took = self._work()
+        self._best = min(self._best, took)
+        return took <= CALM * self._best
+
+    async def wait(self) -> None:
+        """Wait until it is, at most CALM_TRIES seconds."""
+        for _ in range(CALM_TRIES):
+            if self.now():
+                return
+            await asyncio.sleep(1.0)
+
+
+async def recycle_segments(database: Database) -> None:
+    """Let the database have segments of its write-ahead log that it can use again."""
+    await database.ask("CREATE TABLE segment_filler (n integer)")
+    for _ in range(SEGMENTS):
+        await database.ask("INSERT INTO segment_filler VALUES (1)")
+        await database.ask("SELECT pg_switch_wal()")
+    await database.ask("DROP TABLE segment_filler")
+    await database.ask("CHECKPOINT")
+
+
+async def rest(database: Database) -> None:
+    """Wait until all runs are listed in their sessions and the database is idle, at most REST_S."""
+    end, used = time.monotonic() + REST_S, 1.0
+    while (used > REST or (await database.ask(UNLISTED))[0]["n"]) and time.monotonic() < end:
+        before = cpu_s(database.pid)
         await asyncio.sleep(1.0)
-        used = [cpu_s(each.pid) - so_far for each, so_far in zip(databases, before, strict=True)]
-
-
-async def unlisted(databases: Sequence[Database]) -> int:
-    """How many runs are not listed in their sessions."""
-    return sum([(await each.ask(UNLISTED))[0]["n"] for each in databases])
+        used = cpu_s(database.pid) - before
 
 
 def medians(rounds: Sequence[Round]) -> Round:
@@ -171,32 +224,46 @@ def table(done: Comparison) -> str:
     for name, one in shown:
         figures = [getattr(one, each) for each in Round.__dataclass_fields__ if each != "errors"]
         lines.append(f"{name:<22}" + "".join(f"{figure:>16.2f}" for figure in figures))
+    lines += ["", f"{done.repeated} rounds repeated, {done.disturbed} counted though the machine was disturbed"]
     return "\n".join([*lines, "", *(f"{'ok' if good else 'MISSED':>8}  {text}" for good, text in done.verdicts)])
+
+
+async def alone(bench: Bench, calm: Calm, code: Path | None, database: Database, seconds: float) -> tuple[Round, bool]:
+    """A round of one code, whose servers have the machine to themselves; and whether the machine stayed calm."""
+    servers = [bench.serve(f"{'now' if code is None else 'before'}{n}", database.url, code) for n in range(3)]
+    try:
+        target = Target("", servers)
+        await asyncio.to_thread(bench.ask, target, loads.Load("warm-up", "flood", "", 12, 50))
+        await rest(database)
+        await calm.wait()
+        return await asyncio.to_thread(measured, bench, target, database, seconds), calm.now()
+    finally:
+        for server in servers:
+            await asyncio.to_thread(bench.fleet.stop, server.pid)
 
 
 async def run(bench: Bench, before: Path, given: argparse.Namespace, done: Comparison) -> None:
     """All rounds; then the growth."""
+    calm = Calm()
     async with AsyncExitStack() as stack:
-        codes: dict[str, tuple[Target, Database]] = {}
+        codes: dict[str, tuple[Path | None, Database]] = {}
         for name, code in (("before", before), ("this code", None)):
-            database = await stack.enter_async_context(Database())
-            servers = [bench.serve(f"{name[0]}{n}", database.url, code) for n in range(3)]
-            codes[name] = Target(name, servers), database
-            await asyncio.to_thread(bench.ask, codes[name][0], loads.Load("warm-up", "flood", "", 12, 50))
+            codes[name] = code, await stack.enter_async_context(Database())
+            await recycle_segments(codes[name][1])
         for n in range(given.rounds):
             for name in reversed(codes) if n % 2 else codes:
-                await rest([database for _, database in codes.values()])
-                one = await asyncio.to_thread(measured, bench, *codes[name], given.seconds)
+                for tries in range(REPEATS, -1, -1):
+                    one, good = await alone(bench, calm, *codes[name], given.seconds)
+                    if good:
+                        break
+                    done.repeated += tries > 0
+                done.disturbed += not good
                 done.rounds.setdefault(name, []).append(one)
-        for server in codes["before"][0].servers:
-            await asyncio.to_thread(bench.fleet.stop, server.pid)
+                print(f"{name}: p99 {one.p99_ms:.2f} ms, database {one.database_us:.1f} us per event", flush=True)
         for rows in given.rows:
             await fill(codes["this code"][1], rows)
-            some = []
-            for _ in range(3):
-                await rest([codes["this code"][1]])
-                some.append(await asyncio.to_thread(measured, bench, *codes["this code"], given.seconds))
-            done.grown[rows] = medians(some)
+            rounds = [await alone(bench, calm, *codes["this code"], given.seconds) for _ in range(3)]
+            done.grown[rows] = medians([one for one, _ in rounds])
     judge(done)
 
 

@@ -26,7 +26,14 @@ import asyncpg
 
 from ninelives.journal import queries
 from ninelives.journal.notifier import LocalNotifier
-from ninelives.journal.postgres.connections import CONNECT_S, Connection, Wiring, options_of, retry_collisions
+from ninelives.journal.postgres.connections import (
+    CONNECT_S,
+    PLAN_ONCE,
+    Connection,
+    Wiring,
+    options_of,
+    retry_collisions,
+)
 from ninelives.journal.values import StoreUnavailable
 
 SQL = queries.load("postgres", "peers")
@@ -131,7 +138,9 @@ class Listener:
 
     def __init__(self, url: str, holder: str, notifier: LocalNotifier, lease_s: float, events: ListenerEvents) -> None:
         self._url = url
-        self._options = {**options_of(Wiring(), "listens"), "command_timeout": ANSWER_S}
+        options = options_of(Wiring(), "listens")
+        options["server_settings"] |= PLAN_ONCE
+        self._options = {**options, "command_timeout": ANSWER_S}
         self._holder = holder
         self._notifier = notifier
         self.followed = Followed(notifier)
