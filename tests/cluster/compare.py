@@ -184,8 +184,8 @@ def medians(rounds: Sequence[Round]) -> Round:
 
 
 async def fill(database: Database, rows: int) -> None:
-    """Let the log of the database have that many rows, of runs that have ended; then as after a vacuum and a checkpoint,
-    which would otherwise run beside the rounds."""
+    """Let the log of the database have that many rows, of runs that have ended. A vacuum and a checkpoint follow here,
+    because they would otherwise run beside the rounds."""
     have = (await database.ask("SELECT count(*) AS n FROM run_log WHERE owner = 'filler'"))[0]["n"] // 100
     for start in range(have, rows // 100, 2_000):
         last = min(start + 1_999, rows // 100 - 1)

@@ -139,7 +139,7 @@ class Database:
 
         line = await asyncpg.connect(self.url, timeout=10)
         try:
-            return list(await line.fetch(query, *values, timeout=30))
+            return list(await line.fetch(query, *values, timeout=120))
         finally:
             await line.close()
 
