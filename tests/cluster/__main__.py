@@ -143,6 +143,8 @@ def main(argv: list[str]) -> int:
     """All chosen trials, one after the other."""
     given = parse(argv)
     home = given.keep or Path(tempfile.mkdtemp(prefix="ninelives-cluster-"))
+    if given.keep is None:
+        home.chmod(0o755)  # pgbouncer and a standby run as another user where we are root
     print(f"seed {given.seed}", flush=True)
     results = []
     try:
