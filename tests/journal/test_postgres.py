@@ -21,7 +21,7 @@ from ninelives.core.errors import ClientError, Damaged, WentBack
 from ninelives.journal import queries
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres import connections
-from ninelives.journal.postgres.connections import Wiring, translate
+from ninelives.journal.postgres.connections import Connections, Wiring, translate
 from ninelives.journal.postgres.log import packed
 from ninelives.journal.postgres.move import refuse_moved
 from ninelives.journal.postgres.rows import SQL as ROWS
@@ -733,6 +733,23 @@ TIMEOUTS = (
     "default_transaction_isolation = 'serializable'",
     "idle_session_timeout = '1s'",
 )
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+async def test_statements_are_read_committed_whatever_the_default_of_the_database_is(prepared: bool) -> None:
+    """In serializable, appends of two runs could refuse each other, and the server took that for a broken store."""
+    here = pg.server()
+    url = await here.database()
+    name = url.partition("@/")[2].partition("?")[0]
+    await here.run(url, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    pools = await Connections.create(url, Wiring(prepared=prepared), "test")
+    try:
+        assert await pools.fetchval("SHOW transaction_isolation") == "read committed"
+        for lane in range(pools.lanes):
+            asked = await pools.on_lane(lane, lambda connection: connection.fetchval("SHOW transaction_isolation"))
+            assert asked == "read committed"
+    finally:
+        await pools.close()
 
 
 @pytest.mark.parametrize("setting", TIMEOUTS)

@@ -41,6 +41,9 @@ AGAIN_S = 1.5
 IDLE_TRANSACTION_MS = 3_000
 """How long a process that stops inside a transaction keeps its locks. A run that ends in the same conversation waits
 for them, and so does the whole batch that its end is part of."""
+ISOLATION = "read committed"
+"""What the statements are written for: each looks at the rows that it changes. Where the default of a database is
+serializable, PostgreSQL would refuse appends of runs that have nothing to do with each other."""
 ROUNDS = 40
 BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 """Lanes find rows by key only. A plan made while a table was small would later scan all of it."""
@@ -312,7 +315,7 @@ class Connections:
                 if self._prepared:
                     yield connection
                 else:  # outside a transaction, a pooler may send each half of a statement to another server
-                    async with connection.transaction():
+                    async with connection.transaction(isolation=ISOLATION.replace(" ", "_")):
                         yield connection
                 if lane >= 0:
                     self._kept[lane] = connection
@@ -401,6 +404,7 @@ def options_of(wiring: Wiring, name: str) -> dict[str, Any]:
         return {**options, "statement_cache_size": 0}
     settings = {"application_name": f"ninelives {name}"[:63]}
     settings["idle_in_transaction_session_timeout"] = str(IDLE_TRANSACTION_MS)
+    settings["default_transaction_isolation"] = ISOLATION
     return {**options, "server_settings": settings}
 
 
