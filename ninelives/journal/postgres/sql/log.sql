@@ -1,11 +1,10 @@
 -- name: append
--- Appends slices without a mark. Each is written only where its attempt holds the run and the row before it ($9 is its
--- first number) is there: after a failover to a standby that was behind, rows may be missing. A row after it would have
--- its place, and a taken place fails the whole statement.
+-- Appends slices without a mark. Each is written only where its attempt holds the run and the row before it (`before`
+-- is its first number) is there: after a failover to a standby that was behind, rows may be missing. A row after it would
+-- have its place, and a taken place fails the whole statement. {slices}: see append_statements() in log.py.
 INSERT INTO run_log (owner, run, first_seq, last_seq, attempt, at, crc_before, crc_after, data)
 SELECT held.owner, s.run, s.first_seq, s.last_seq, s.attempt, s.at, s.crc_before, s.crc_after, s.data
-FROM unnest($1::text[], $2::int[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bytea[],
-  $9::bigint[]) AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data, before)
+FROM {slices} AS s (run, attempt, first_seq, last_seq, at, crc_before, crc_after, data, before)
 CROSS JOIN LATERAL (
   SELECT r.owner FROM runs r WHERE r.id = s.run AND r.attempt = s.attempt AND r.holder IS NOT NULL AND NOT r.ended
     AND (s.first_seq - 1, s.crc_before) =
