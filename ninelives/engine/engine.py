@@ -107,6 +107,7 @@ class Engine:
             async with asyncio.TaskGroup() as parts:
                 for writer in self._writers.values():
                     parts.create_task(writer.run(), name="writer")
+                    parts.create_task(writer.run_apart(), name="writer apart")
                 parts.create_task(self.readers.tick(), name="keepalives")
                 parts.create_task(self.lease.beat(), name="beat")
                 parts.create_task(self.lease.watch(), name="lease")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -85,6 +85,8 @@ class PendingOpening(msgspec.Struct, eq=False):
     part: Slice
     queued: bool = False
     """It is in the writer's next batch."""
+    apart: ClassVar[bool] = False
+    """See ClaimedRun.apart."""
     told_notable: bool = False
     """See ClaimedRun.told_notable."""
     is_open: bool = False
@@ -253,6 +255,12 @@ class ClaimedRun:
     def unwritten(self) -> bool:
         """True while something staged is not committed."""
         return bool(self._mark or self._entries) or self.flushing
+
+    @property
+    def apart(self) -> bool:
+        """True where what is staged must not hold the deltas of other runs: a slice with a mark takes longer. What
+        follows a slice that is on its way takes the same way. The writer asks between two flushes of deltas."""
+        return self._mark is not None or self.flushing
 
     def stage_mark(self, mark: Mark) -> None:
         """What is to change beside the log with the entries that are staged."""

@@ -1,12 +1,16 @@
 """The only caller of append. Owns: the order "apply, append, tell", the group commit over all runs of one journal,
 and what happens when the store does not take a batch. Refuses to know: agents, dialects and readers.
 
-Theory of operation. `delta` and `stage` add an event to its ClaimedRun. The writer's one task (`run`) takes everything
-that is staged, appends it in one call (`_flush`) and then tells the readers. The next batch grows during the append:
-that is the whole of group commit. A flush costs two context switches and a transaction, so the first delta of a flush
-waits `linger_s` for others. That follows the time that a flush takes, which grows with a slow commit, a far database
-and a busy process: then more deltas share a flush. A fact ends the wait. So does the first delta of a message, because
-a person waits for it.
+Theory of operation. `delta` and `stage` add an event to its ClaimedRun. The writer's task (`run`) takes everything that
+is staged, appends it in one call (`_flush`) and then tells the readers. The next batch grows during the append: that is
+the whole of group commit. A flush costs two context switches and a transaction, so the first delta of a flush waits
+`linger_s` for others. That follows the time that a flush takes, which grows with a slow commit, a far database and a
+busy process: then more deltas share a flush. A fact ends the wait. So does the first delta of a message, because a
+person waits for it.
+
+A slice with a mark takes longer. Where the store can write both at the same time, a second task (`run_apart`) appends
+such slices, and the deltas of other runs do not wait for them. All that follows in the same run takes the same way,
+until nothing of it is on its way.
 
 Death at any line: before append returns, nobody has seen anything. After it, everything that was told is in the
 journal. While the store is full or busy, the same batch is tried again, and workers stop at their byte bound. After any
@@ -53,8 +57,10 @@ class Writer:
         self._observer = parts.observer
         self._alarm = parts.alarm(self._end_wait)
         self._dirty: list[Staged] = []
+        self._apart: list[Staged] = []
+        """Runs whose slices must not hold the deltas of others, see ClaimedRun.apart."""
         self._back: list[Slice] = []
-        self._kick = asyncio.Event()
+        self._kick, self._kick_apart = asyncio.Event(), asyncio.Event()
         self._urgent = False
         """A fact is staged, or the first delta of a message: somebody waits for it."""
         self._hurry: asyncio.Future[None] | None = None
@@ -64,8 +70,9 @@ class Writer:
         self.late_s = 0.0
         """How much longer than they should the oldest deltas of the last flush took until they were told: 0 where
         nothing is written, more where the process has more to do than it can."""
-        self._idle = asyncio.Event()
+        self._idle, self._idle_apart = asyncio.Event(), asyncio.Event()
         self._idle.set()
+        self._idle_apart.set()
         self.degraded: str | None = None
         """Why nothing is written now, for health."""
         self._away = False
@@ -152,7 +159,9 @@ class Writer:
 
     async def flushed(self) -> None:
         """Wait until nothing is staged."""
-        await self._idle.wait()
+        while not (self._idle.is_set() and self._idle_apart.is_set()):
+            await self._idle.wait()
+            await self._idle_apart.wait()
 
     @property
     def linger_s(self) -> float:
@@ -170,19 +179,35 @@ class Writer:
         finally:
             self._alarm.close()
 
+    async def run_apart(self) -> None:
+        """Write what must not hold the deltas of other runs, until cancelled."""
+        while True:
+            await self._kick_apart.wait()
+            self._kick_apart.clear()
+            while self._apart:
+                batch, self._apart = self._apart, []
+                await self._flush([run for run in batch if not run.gone])
+            self._idle_apart.set()
+
     async def _write_all(self) -> None:
-        """Until nothing is staged."""
-        while self._dirty:
-            await self._linger()
-            since = self._since
-            await self._flush(self._taken())
+        """Until nothing is staged, or only what goes apart."""
+        while self._dirty or self._back:
+            if self._dirty:
+                await self._write_staged()
+            if self._back:
+                await self._idle_apart.wait()
+                await self._return()
+        self.late_s = 0.0
+        self._idle.set()
+
+    async def _write_staged(self) -> None:
+        await self._linger()
+        since = self._since
+        if batch := self._taken():
+            await self._flush(batch)
             now = self._alarm.now()
             self.late_s = max(0.0, now - since - 1.5 * self.linger_s)
             self._note_flush(now - self._flushed_at)
-        self.late_s = 0.0
-        while self._back:
-            await self._return()
-        self._idle.set()
 
     def _note_flush(self, took_s: float) -> None:
         """One that took very long says little about the next: the disk was busy, or this process was."""
@@ -204,9 +229,16 @@ class Writer:
             self._hurry.set_result(None)
 
     def _taken(self) -> list[Staged]:
-        """What waits to be written. Nothing here keeps it: a finished run must leave memory while the server idles."""
+        """What waits to be written now. The rest goes apart, where the store can write both at the same time. Nothing
+        here keeps it: a finished run must leave memory while the server idles."""
         batch, self._dirty = self._dirty, []
-        return [run for run in batch if not run.gone]
+        if not self._journal.parallel:
+            return [run for run in batch if not run.gone]
+        if apart := [run for run in batch if run.apart]:
+            self._apart += apart
+            self._idle_apart.clear()
+            self._kick_apart.set()
+        return [run for run in batch if not (run.apart or run.gone)]
 
     async def _return(self) -> None:
         back, self._back = self._back, []

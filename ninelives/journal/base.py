@@ -53,6 +53,11 @@ class Journal(Protocol):
     """The log of all runs. A call that returned is durable. A call that raised wrote nothing, unless its description
     says otherwise."""
 
+    @property
+    def parallel(self) -> bool:
+        """Whether appends of different runs may be on their way at the same time."""
+        ...
+
     async def open(self, opening: Opening) -> Opened | Attached:
         """Decide (core.admission), then write the run, its key, its conversation slot and its first records, all in one
         transaction. Raises the ClientError of the decision; then nothing was written."""

@@ -70,6 +70,11 @@ class CrashingStore:
             raise Crash(f"died {self._when} call {self._die_at}")
 
     @property
+    def parallel(self) -> bool:
+        """See Journal.parallel."""
+        return self._inner.parallel
+
+    @property
     def deliveries(self) -> Deliveries:
         """See Store.deliveries. Raises Crash once this store is dead."""
         self._alive()

@@ -244,6 +244,8 @@ class SeatDeliveries:
 class Seat:
     """The store, as one process uses it. Its writes notify the other processes; its own engine notifies itself."""
 
+    parallel = True
+
     def __init__(self, store: SharedMemory, holder: str) -> None:
         self._store = store
         self._holder = holder

@@ -96,6 +96,10 @@ class Valve:
         self.deliveries = _Valved(self, store.deliveries)
 
     @property
+    def parallel(self) -> bool:
+        return bool(self._store.parallel)
+
+    @property
     def peers(self) -> Any:
         return _Peers(self, self._store.peers)
 

@@ -33,7 +33,7 @@ from ninelives.engine.subscription import Subscription
 from ninelives.engine.writer import PACE, PAUSE, Writer
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
-from ninelives.journal.values import Opening, Slice, Verdict
+from ninelives.journal.values import Mark, Opening, Slice, Verdict
 
 LONG = 3600.0
 DEADLINE = 30.0
@@ -70,11 +70,30 @@ class Counted(MemoryStore):
         return await super().append(slices)
 
 
+class SlowMarks(Counted):
+    """A store that takes slices at the same time. Those with a mark take until `written` is set."""
+
+    parallel = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+        self.begun = 0
+
+    async def append(self, slices: Sequence[Slice]) -> list[Verdict]:
+        self.begun += 1
+        if any(part.mark is not None for part in slices):
+            await self.written.wait()
+        return await super().append(slices)
+
+
 class Desk:
     """One writer over one store."""
 
-    def __init__(self, linger_s: float, longest_s: float = EngineLimits().longest_linger_s) -> None:
-        self.store = Counted()
+    def __init__(
+        self, linger_s: float, longest_s: float = EngineLimits().longest_linger_s, store: Counted | None = None
+    ) -> None:
+        self.store = store or Counted()
         self.limits = EngineLimits(linger_s=linger_s, longest_linger_s=longest_s)
         given: Any = (self.store, MemoryStore(lambda: 0.0), LocalNotifier(), None)
         self.parts = parts = EngineParts(*given, self.limits, Silent(), lambda: 1, str)
@@ -108,15 +127,16 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(linger_s: float) -> AsyncIterator[Desk]:
-    made = Desk(linger_s)
-    writing = asyncio.create_task(made.writer.run())
+async def desk(linger_s: float, store: Counted | None = None) -> AsyncIterator[Desk]:
+    made = Desk(linger_s, store=store)
+    writing = [asyncio.create_task(made.writer.run()), asyncio.create_task(made.writer.run_apart())]
     try:
         async with asyncio.timeout(DEADLINE):
             yield made
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
 
 
 async def turns(count: int = 20) -> None:
@@ -199,6 +219,52 @@ def test_the_wait_follows_the_time_of_a_flush_and_one_slow_flush_hardly_changes_
     for _ in range(64):
         at.writer._note_flush(0.5)
     assert at.writer.linger_s == at.limits.longest_linger_s
+
+
+async def test_deltas_of_other_runs_do_not_wait_for_a_slice_with_a_mark() -> None:
+    store = SlowMarks()
+    async with desk(0.0, store) as at:
+        one, two = await at.live("a"), await at.live("b")
+        at.writer.stage(one, MessageCompleted("said"))
+        at.writer.stage(one, RunCompleted())
+        await turns()
+        for word in "xyz":
+            await at.told(two, TextDelta(word))
+        assert not one.committed.ended
+        store.written.set()
+        await at.writer.flushed()
+        assert one.committed.ended
+
+
+async def test_what_follows_a_slice_that_is_on_its_way_comes_behind_it() -> None:
+    store = SlowMarks()
+    async with desk(0.0, store) as at:
+        live = await at.live("a")
+        live.stage_mark(Mark(status="running", at=1))
+        at.writer.stage(live, MessageCompleted("one"))
+        await turns()
+        at.writer.delta(live, TextDelta("two"))
+        await turns()
+        assert not store.appends, "the delta would be refused, because it does not follow the end of the log"
+        store.written.set()
+        await at.writer.flushed()
+        assert store.appends == [1, 1] and live.committed == live.staged and not live.gone
+
+
+async def test_a_claim_is_given_back_behind_all_that_is_on_its_way() -> None:
+    store = SlowMarks()
+    async with desk(0.0, store) as at:
+        live = await at.live("a")
+        live.stage_mark(Mark(status="running", at=1))
+        at.writer.stage(live, MessageCompleted("one"))
+        await turns()
+        at.writer.give_back("a", 1, None)
+        await turns()
+        assert store.begun == 1
+        store.written.set()
+        await at.writer.flushed()
+        assert live.committed.seq == 2 and store.appends == [1, 1]
+        assert store._runs["a"].holder is None
 
 
 async def test_parking_does_not_wait() -> None:

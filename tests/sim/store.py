@@ -108,6 +108,12 @@ class Door:
         self.__dict__[name] = call
         return call
 
+    @property
+    def parallel(self) -> bool:
+        """See Journal.parallel."""
+        found: bool = self._inner.parallel
+        return found
+
     def foregone(self, asked: Asked) -> Resolved | None:
         """See Catalog.foregone."""
         self._alive()
@@ -203,7 +209,7 @@ class Door:
         """The thread takes the next job: whatever callback it is that came first, jobs keep their order."""
         if self._life.dead:
             return
-        call, future = self._jobs.popleft()
+        call, future = self._taken()
         counted = call[0] in STEPS
         self.steps += counted
         here = counted and self.steps == self.crash_at
@@ -216,6 +222,14 @@ class Door:
         if call[0] == "claim" and self._deaf():
             self._passes_by(call[1][0])
         self._do(call, future, crash=here)
+
+    def _taken(self) -> tuple[Call, asyncio.Future[Any]]:
+        """The next job. Of two appends that are on their way at the same time, any may be first."""
+        first = self._jobs.popleft()
+        both = self.parallel and self._jobs and first[0][0] == self._jobs[0][0][0] == "append"
+        if both and self._chance.random() < 0.5:
+            first, self._jobs[0] = self._jobs[0], first
+        return first
 
     def _refuses(self) -> bool:
         until = max(self.full_until, self.down_until, self._life.world.down_until)
@@ -362,6 +376,7 @@ class Side:
         self._inner = inner
         self.inner = inner
         self.has = inner.has
+        self.parallel = inner.parallel
         self.peers = inner.peers
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:

@@ -44,6 +44,8 @@ class MemoryStore:
     """Journal and Catalog over dicts. `clock` gives seconds for leases; it need not be the wall clock. `now_ms` gives
     the milliseconds of the entries; without it, `clock` gives them too."""
 
+    parallel = False
+
     def __init__(
         self, clock: Callable[[], float], lease_s: float = 15.0, now_ms: Callable[[], int] | None = None
     ) -> None:

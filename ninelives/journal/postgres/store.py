@@ -80,6 +80,8 @@ class PostgresStore:
     """Journal, Catalog and Pending in one database. Create it with `await PostgresStore.open_at(...)`. It is also the
     ListenerEvents of its listener."""
 
+    parallel = True
+
     def __init__(
         self, connections: Connections, listen_url: str, identity: Identity, notifier: LocalNotifier, lease_s: float
     ) -> None:

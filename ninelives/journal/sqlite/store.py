@@ -45,6 +45,8 @@ from ninelives.journal.values import (
 class SqliteStore:
     """Journal, Catalog and Pending in one database file. Make one with `await SqliteStore.open_at(...)`."""
 
+    parallel = False
+
     def __init__(self, database: SqliteDatabase, now_ms: Callable[[], int]) -> None:
         self.database = database
         self.lost = database.lost
