@@ -135,7 +135,7 @@ class Admission:
         data = [codec.encode(accepted), _ATTEMPT]
         opening = self._opening(order.spec, order.asked, lambda _: data, held=True, foregone=resolved)
         opened = Opened(opening.run, resolved, opening.first_records(data))
-        span = self._lease.span()
+        span = self._lease.span
         pending = self._writers[False].open(opening, opened.records)
         try:
             await pending.opened()
@@ -206,7 +206,7 @@ class Admission:
             return await self._chore(order)
         slot, place = self._room(order)
         try:
-            span = LeaseSpan() if in_memory else self._lease.span()
+            span = LeaseSpan() if in_memory else self._lease.span
             opened = await self._open(order, held=slot, full=not slot and place is None)
         except BaseException:
             self._return(order, slot, place)

@@ -8,15 +8,14 @@ The lease lapses when the store is out of reach for its whole length, or when th
 may have its runs then. `Notices.lease_lapsed` is called once, and nothing is claimed until a beat comes through.
 
 A claim can be asked for before a lapse and answered after it. Such a claim is not ours. So whoever asks for a claim
-takes a `span` first, and calls its `held` when the answer is there. A store with one process has leases without end."""
+takes the `span` first, and calls its `held` when the answer is there. A lapse ends the span, and begins another one. A
+store with one process has leases without end."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from contextlib import suppress
-
-from msgspec import Struct
 
 from ninelives.engine.base import EngineParts, Notices
 from ninelives.journal.values import StoreUnavailable
@@ -27,18 +26,18 @@ BEAT_S = 5.0
 """The longest time between two beats."""
 
 
-class LeaseSpan(Struct, frozen=True):
-    """The time since a claim or an opening was asked for. Without a lease (runs in memory) it is held for ever."""
+class LeaseSpan:
+    """The time from one lapse of a lease to the next. Without a lease (runs in memory) it has no end."""
 
-    lease: Lease | None = None
-    lapses: int = 0
+    def __init__(self, lease: Lease | None = None) -> None:
+        self._lease = lease
 
     def held(self) -> bool:
-        """Whether the lease was held without a break since."""
-        if self.lease is None:
+        """Whether the lease is held, and was held without a break since this was its span."""
+        if self._lease is None:
             return True
-        self.lease.check()
-        return not self.lease.over and self.lease.lapses == self.lapses
+        self._lease.check()
+        return not self._lease.over and self._lease.span is self
 
 
 class Lease:
@@ -59,7 +58,8 @@ class Lease:
         self._roused = asyncio.Event()
         """The lease has lapsed since the last beat began: the next beat does not wait for its time."""
         self._willing = True
-        self.lapses = 0
+        self.span = LeaseSpan(self)
+        """Take it before claim() or open(): it says later whether the lease was held without a break since."""
         self.over = False
         """No beat came through for a whole lease."""
 
@@ -71,10 +71,6 @@ class Lease:
         """How long ago the last beat came through; None before the first."""
         return None if self._beaten is None else self._clock() / 1000 - self._beaten
 
-    def span(self) -> LeaseSpan:
-        """Call before claim() or open(). The result says whether the lease was held without a break since."""
-        return LeaseSpan(self, self.lapses)
-
     def check(self) -> None:
         """Notice whether it is over, before something is relied upon. Not by the clock of the loop: that may stand
         still within one turn of the loop (uvloop's does), and a process that was stopped there would not see it."""
@@ -83,7 +79,7 @@ class Lease:
         spent_s = self._clock() / 1000 - self._fresh_from
         if spent_s >= self._length_s:
             self.over = True
-            self.lapses += 1
+            self.span = LeaseSpan(self)
             self.trouble = self.trouble or "no beat came through"
             self._log.warning("lease_lapsed", age_s=round(spent_s, 1))
             self._roused.set()  # nothing is taken in until a beat comes through: the next one must not wait

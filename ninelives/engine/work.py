@@ -1,7 +1,6 @@
 """Finds runs that nobody drives, claims them and has them driven. Owns: slots, when the store is asked for work and for
 how much, a claim and the strikes rule (WorkFinder); how many wait, and whether one more may (Queue); whose turn it is
-among the runs that may have killed the server (Quarantine). Refuses to know: how a run is
-driven.
+among the runs that may have killed the server (Quarantine). Refuses to know: how a run is driven.
 
 Theory of operation. Nothing waits in a process: a run that was taken in without a slot, was parked or lost its holder
 is unclaimed in its store, and whoever has a slot takes it. SQLite is a cluster of one: there the only process finds
@@ -28,8 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
 
@@ -84,12 +82,11 @@ class WorkFinder:
         self._kick = asyncio.Event()
         self._urgent = True
         self._taken: set[str] = set()
+        self._begun: set[str] = set()
+        """Runs that this round has begun."""
         self._count_at = 0.0
-        self.slots: Counter[str] = Counter()
-        """Slots that are in use, by owner."""
         self._owners: set[str] = set()
         """Who wanted a slot: the first two."""
-        self.active = 0
         self._turns = Turns(parts.limits.weights)
         self.queue = Queue(parts.limits)
         self.backlog = False
@@ -112,6 +109,11 @@ class WorkFinder:
     # slots
 
     @property
+    def active(self) -> int:
+        """How many slots are in use."""
+        return self._turns.taken
+
+    @property
     def queued(self) -> int:
         """How many runs wait to be claimed, as far as is known."""
         return len(self.queue)
@@ -123,36 +125,27 @@ class WorkFinder:
     def take_slot(self, owner: str, *, in_memory: bool) -> bool:
         """Take a slot for a run that is about to be opened; False where it must wait: it is the turn of others, or it
         is not for us to drive it."""
-        free = self.active < self._limits.concurrent_runs and not self.stopping and self._may_pass(owner)
+        free = not self.stopping and self._has_slot(owner) and (not self.backlog or self._is_first(owner))
         taken = free and (in_memory or self._claims())
         if taken:
-            self._occupy(owner)
+            self._turns.take(owner)
         return taken
 
-    def _occupy(self, owner: str) -> None:
-        self.slots[owner] += 1
-        self.active += 1
-        self._turns.served(owner)
-
-    def _may_pass(self, owner: str) -> bool:
-        """Would a run of this owner be the next in any case? Nobody else waits, or all who wait have more at work."""
-        if not self._has_share(owner):
-            return False
-        if not self.backlog:
-            return True
+    def _is_first(self, owner: str) -> bool:
+        """Would a run of this owner be the next in any case? All who wait have more at work."""
         waiting = {place.owner for place in self.queue.waiting.values()}
-        mine = self._turn(owner)
-        return bool(waiting) and not self.queue.hides_some and all(mine < self._turn(each) for each in waiting)
+        mine, next_of = self._turns.next_of(owner), self._turns.next_of
+        return bool(waiting) and not self.queue.hides_some and all(mine < next_of(each) for each in waiting)
 
-    def _turn(self, owner: str) -> float:
-        return self._turns.next_of(owner, self.slots[owner])
-
-    def _has_share(self, owner: str) -> bool:
-        """Whether an owner may take one more slot."""
+    def _has_slot(self, owner: str) -> bool:
+        """Whether a slot is free, and an owner may take one more."""
+        most = self._limits.concurrent_runs
+        if self._turns.taken >= most:
+            return False
         if len(self._owners) < 2:
             self._owners.add(owner)
         share = self._limits.owner_share or (1.0 if len(self._owners) < 2 else SHARED)
-        return self.slots[owner] < max(1, math.floor(self._limits.concurrent_runs * share))
+        return self._turns.slots[owner] < max(1, math.floor(most * share))
 
     def _claims(self) -> bool:
         """May a journaled run be begun here?"""
@@ -169,10 +162,7 @@ class WorkFinder:
 
     def release(self, owner: str) -> None:
         """A slot is free."""
-        self.active -= 1
-        self.slots[owner] -= 1
-        if not self.slots[owner]:
-            del self.slots[owner]
+        self._turns.give_back(owner)
         if self.backlog or self.queue.waiting:
             self._kick.set()
 
@@ -228,14 +218,11 @@ class WorkFinder:
         """Ask the stores what waits: as much as could be begun here, and now and then all that may wait, to count it.
         What is in memory is ours; what is in the durable store may not be for us to drive."""
         now, parts, queue = asyncio.get_running_loop().time(), self._parts, self._limits.queue
-        most = self._most(urgent, now)
-        counts, left, ours, found = now >= self._count_at, 0, 0, list[Gone]()
-        if counts:
-            self._count_at = now + POLL_S
-            self.queue.ask()
-        elif not most:
+        counts, most, left, ours, found = now >= self._count_at, self._most(urgent), 0, 0, list[Gone]()
+        if not (counts or most):
             self.backlog = self.queued > 0
             return
+        known, self._begun = self.queue.waiting.copy(), set()
         fairness = Fairness(self._turns.weights, self._turns.debts())
         for store in (parts.memory, parts.durable):
             some = await store.claimable(max(most, queue + 1 if counts else 0), self._now_ms(), fairness)
@@ -247,32 +234,31 @@ class WorkFinder:
             ours >= most and self.active >= self._limits.concurrent_runs if most else self.queued > 0
         )
         if counts:
+            self._count_at = now + POLL_S
             more = len(found) > queue
             total = await parts.memory.peers.queued() + await parts.durable.peers.queued() if more else 0
-            self.queue.answer(found, max(total, len(found)))
+            self.queue.answer(found, max(total, len(found)), known, self._begun)
 
-    def _most(self, urgent: bool, now: float) -> int:
+    def _most(self, urgent: bool) -> int:
         """How many runs the stores are asked for, to begin them."""
-        rests, free = self._workers.rests, max(0, self._limits.concurrent_runs - self.active)
-        for run in [run for run, until in rests.items() if until <= now]:
-            del rests[run]
+        free = max(0, self._limits.concurrent_runs - self.active)
         if self.stopping or not (free or urgent):
             return 0
-        return min(MOST, free + (URGENT if urgent else 0) + len(rests))
+        return min(MOST, free + (URGENT if urgent else 0) + len(self._workers.resting))
 
     async def _begin(self, store: Store, found: list[Gone], urgent: bool) -> int:
         """Take runs that were found; how many must wait for a slot. A run with a signal waits for none."""
-        left, busy = 0, (self._workers.rests, self._taken, self._workers.by_run)
+        left, busy = 0, (self._workers.resting, self._taken, self._workers.by_run)
         for owner, run in found:
             if any(run in each for each in busy):
                 continue
-            full = self.active >= self._limits.concurrent_runs or not self._has_share(owner)
-            if full and not (urgent and await _is_wished(store, run)):
+            if not self._has_slot(owner) and not (urgent and await _is_wished(store, run)):
                 left += 1
             elif not self.stopping and not any(run in each for each in busy):
-                self._occupy(owner)
-                self.queue.begin(run)
+                self._turns.take(owner)
+                self.queue.waiting.pop(run, None)
                 self._taken.add(run)
+                self._begun.add(run)
                 self._unread.add(run)
                 self._workers.tasks.spawn(self._take(store, owner, run))
         return left
@@ -299,7 +285,7 @@ class WorkFinder:
             self._log.error("run_not_recovered", run=run, reason=str(error), retried=error.passing)
         except Damaged as error:
             self._log.error("run_not_recovered", run=run, reason=str(error))
-            self._workers.rests[run] = asyncio.get_running_loop().time() + UNREADABLE_S
+            self._workers.rest(run, UNREADABLE_S)
         finally:
             if turn is not None:
                 turn.over()
@@ -309,7 +295,7 @@ class WorkFinder:
     async def _claim_and_drive(self, store: Store, owner: str, state: RunState, alone: QuarantineTurn | None) -> None:
         in_memory = store is self._parts.memory
         writer, clean = self._workers.writers[in_memory], True
-        span = LeaseSpan() if in_memory else self._workers.lease.span()
+        span = LeaseSpan() if in_memory else self._workers.lease.span
         if not span.held():  # the finder looked a while ago: nothing is begun without a lease
             return
 
@@ -435,10 +421,6 @@ class Queue:
         self._limits = limits
         self._opening: set[QueuePlace] = set()
         self.waiting: dict[str, QueuePlace] = {}
-        self._opened: dict[str, QueuePlace] = {}
-        """Opened since the store was last asked."""
-        self._begun: set[str] = set()
-        """Begun since then."""
         self._more = 0
         """How many more the store has than it listed."""
 
@@ -475,28 +457,19 @@ class Queue:
     def opened(self, run: str, place: QueuePlace) -> None:
         """The run of this place is in its store, and waits."""
         self._opening.discard(place)
-        self.waiting[run] = self._opened[run] = place
+        self.waiting[run] = place
 
     def leave(self, place: QueuePlace) -> None:
         """No run was opened."""
         self._opening.discard(place)
 
-    def begin(self, run: str) -> None:
-        """The run has a slot, or waits no more."""
-        self.waiting.pop(run, None)
-        self._opened.pop(run, None)
-        self._begun.add(run)
-
-    def ask(self) -> None:
-        """The store is about to be asked what waits."""
-        self._opened.clear()
-        self._begun.clear()
-
-    def answer(self, found: Iterable[tuple[str, str]], total: int) -> None:
-        """What the store said: owners and runs, and how many there are in all."""
+    def answer(self, found: Iterable[Gone], total: int, known: Container[str], begun: Container[str]) -> None:
+        """What the store said: owners and runs, and how many there are in all. `known`: the runs that waited when it
+        was asked; those that were opened since then wait too. `begun`: those that have a slot since then."""
         listed = {run: self.waiting.get(run) or QueuePlace(owner, 0) for owner, run in found}
         self._more = max(0, total - len(listed))
-        self.waiting = {run: place for run, place in (listed | self._opened).items() if run not in self._begun}
+        opened = {run: place for run, place in self.waiting.items() if run not in known}
+        self.waiting = {run: place for run, place in (listed | opened).items() if run not in begun}
 
     def refusal(self, active: int) -> ClientError:
         """The error for a run that finds no place."""

@@ -491,8 +491,8 @@ class Workers:
         self.parked: dict[str, bool] = {}
         """Runs that this process has parked, not the one before it: for counting."""
         self._listening: dict[str, Unlisten] = {}
-        self.rests: dict[str, float] = {}
-        """Runs that a shortage parked, or that cannot be read, and until when nobody tries them again here."""
+        self.resting: set[str] = set()
+        """Runs that a shortage parked, or that cannot be read: nobody tries them again here for a while."""
         self._quiet = asyncio.Event()
         """Set when the last worker lets go."""
         self._draining = self._keeps_calls = False
@@ -546,7 +546,7 @@ class Workers:
         worker.over.set()
         self._observer.left(run.run)
         if worker.short:
-            self.rests[run.run] = asyncio.get_running_loop().time() + SHORT_S
+            self.rest(run.run, SHORT_S)
         if not self.by_run:
             self._quiet.set()
         if run.phase is ClaimPhase.RELEASED and not state.ended:
@@ -560,6 +560,11 @@ class Workers:
             self._lister.ended(state)
             if state.facts.accepted.resolved.previous is not None:
                 self.earlier.ended(state)
+
+    def rest(self, run: str, seconds: float) -> None:
+        """Leave a run alone for so long."""
+        self.resting.add(run)
+        asyncio.get_running_loop().call_later(seconds, self.resting.discard, run)
 
     def _with_signals(self, worker: Worker, claimed: Claimed, signals: Sequence[Signal]) -> Claimed:
         """What was said while nobody held the run."""

@@ -1,4 +1,5 @@
-"""Whose turn it is. Owns: the order in which runs of several owners get slots. Refuses to know: stores and slots.
+"""Whose turn it is. Owns: the order in which runs of several owners get slots, and how many slots each owner has.
+Refuses to know: stores, and how many slots there are.
 
 Theory of operation. Every owner has a share of the slots by its weight. The owner with the fewest runs at work for its
 weight comes first, and of one owner the oldest run. So whoever floods the queue waits behind himself: each run that he
@@ -34,27 +35,41 @@ class WaitingRun(Struct, frozen=True, gc=False):
 
 
 class Turns:
-    """Who was served, for one process. Each start of a run moves its owner on by one turn for its weight."""
+    """Who has slots and who was served, for one process. Each start of a run moves its owner on by one turn for its
+    weight."""
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         self.weights = weights
         self._next: dict[str, float] = {}
         self._now = 0.0
+        self.slots: Counter[str] = Counter()
+        """Slots that are in use, by owner."""
+        self.taken = 0
+        """All of them."""
 
-    def served(self, owner: str) -> None:
-        """A run of this owner has begun."""
+    def take(self, owner: str) -> None:
+        """A run of this owner gets a slot."""
+        self.slots[owner] += 1
+        self.taken += 1
         start = max(self._next.get(owner, 0.0), self._now)
         self._now, self._next[owner] = start, start + 1 / self.weights.get(owner, 1)
         if len(self._next) > SERVED:
             self._next = {name: turn for name, turn in self._next.items() if turn > self._now}
 
+    def give_back(self, owner: str) -> None:
+        """A run of this owner has let go of its slot."""
+        self.taken -= 1
+        self.slots[owner] -= 1
+        if not self.slots[owner]:
+            del self.slots[owner]
+
     def debts(self) -> dict[str, float]:
         """How many turns each owner has had before its time."""
         return {owner: turn - self._now for owner, turn in self._next.items() if turn > self._now}
 
-    def next_of(self, owner: str, held: int) -> float:
-        """When the next run of an owner has its turn, who has so many at work."""
-        return held / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
+    def next_of(self, owner: str) -> float:
+        """When the next run of an owner has its turn."""
+        return self.slots[owner] / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
 
 
 class Fairness(Struct, frozen=True):

@@ -130,12 +130,12 @@ async def test_P11_a_beat_that_arrived_after_the_lease_before_it_does_not_hide_i
     beating = asyncio.create_task(lease.beat())
     await until(lambda: lease.age_s() is not None, "the first beat")
     now[0], valve.late["beat"] = 0.5 * LEASE_S, asyncio.Event()
-    held = lease.span()
+    held = lease.span
     await until(lambda: valve.calls["beat"] == 2, "the second")
     assert held.held()
     now[0] = 1.2 * LEASE_S
     valve.late["beat"].set()
     await until(lambda: ends, "the end of the lease")
-    assert not lease.over and not held.held() and lease.span().held()
+    assert not lease.over and not held.held() and lease.span.held()
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)

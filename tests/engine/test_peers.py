@@ -362,7 +362,7 @@ async def test_P11_a_process_that_takes_its_own_lost_run_again_ends_the_attempt_
     before = engine.readers.lives.get(ticket.run)
     assert before is not None
     entry = Entry(ticket.run, before.committed.seq + 1, house.now_ms(), 2, AttemptStarted(clean=False))
-    again = ClaimedRun(apply(before.committed, entry), 2, ClaimPhase.CLAIMED, engine.lease.span())
+    again = ClaimedRun(apply(before.committed, entry), 2, ClaimPhase.CLAIMED, engine.lease.span)
     await asyncio.wait_for(engine._workers.drive(again), 60)  # the store knows nothing of it: it is fenced
     assert before.gone and again.gone
     assert ticket.run not in engine._workers.by_run

@@ -138,19 +138,18 @@ def test_a_small_queue_is_not_made_smaller_by_the_share() -> None:
 def test_what_was_opened_or_begun_while_the_store_was_asked_counts_as_it_is_known_here() -> None:
     line = queue(queue=100)
     fill(line, "ann", 10, 3)
-    line.ask()
+    known = line.waiting.copy()
     place = line.take("ann", 10)
     assert place is not None
     line.opened("new", place)
-    line.begin("ann10-0")
-    line.answer([("ann", "ann10-0"), ("ann", "ann10-1"), ("bob", "other")], 3)
+    del line.waiting["ann10-0"]
+    line.answer([("ann", "ann10-0"), ("ann", "ann10-1"), ("bob", "other")], 3, known, {"ann10-0"})
     assert sorted(line.waiting) == ["ann10-1", "new", "other"], "ann10-2 was deleted"
     assert len(line) == 3
 
 
 def test_runs_that_the_store_did_not_list_count_too() -> None:
     line = queue(queue=2)
-    line.ask()
-    line.answer([("ann", "a"), ("ann", "b"), ("ann", "c")], 5000)
+    line.answer([("ann", "a"), ("ann", "b"), ("ann", "c")], 5000, (), ())
     assert len(line) == 5000
     assert line.take("bob", 0) is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.writer import Writer
 from ninelives.journal.values import Slice, Verdict
 from ninelives.testing.shared import SharedMemory
@@ -69,8 +68,8 @@ class KeepsWhatIsNotDriven(Writer):
         """Forgotten."""
 
 
-def _never_over(lease: Any) -> LeaseSpan:
-    return LeaseSpan()
+def _always_held(span: Any) -> bool:
+    return True
 
 
 async def _blind(finder: Any, urgent: bool) -> None:
@@ -90,7 +89,7 @@ PLANTED = {
         _nothing, kinds("cancel"), 600, ("ninelives.engine.workers.Workers.signalled", lambda workers, run: None)
     ),
     "a claim is driven after the lease": Planted(
-        _nothing, kinds("claim"), 1500, ("ninelives.engine.lease.Lease.span", _never_over)
+        _nothing, kinds("claim"), 1500, ("ninelives.engine.lease.LeaseSpan.held", _always_held)
     ),
     "a free run is never looked for": Planted(
         _nothing, kinds("stuck", "client"), 20, ("ninelives.engine.work.WorkFinder._look", _blind)
