@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from ninelives.core.errors import ClientError
-from ninelives.journal.sqlite import database
+from ninelives.journal.sqlite import database, database_thread
 from ninelives.journal.values import Mark, Signal, StoreUnavailable, Verdict
 from ninelives.testing import Author
 from tests.journal.opened_store import DEADLINE_S, OpenedStore, size
@@ -302,3 +302,55 @@ async def test_readers_are_not_in_the_way_of_the_writer(open_store: Open) -> Non
     assert len(await one.ann.data("r1")) == 3, "the newest records need no database"
     leave.set()
     assert await reading == 1
+
+
+WAITS = {"credential": "key", "kept": "delivery"}
+
+
+async def delivered(one: OpenedStore) -> list[str]:
+    """The runs whose delivery is noted."""
+    return [run for (run,) in await one.query("SELECT id FROM runs WHERE delivered > 0 ORDER BY n")]
+
+
+async def test_a_delivery_is_noted_with_the_next_write(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_thread, "LATE_S", DEADLINE_S)
+    one = await open_store(upkeep=False)
+    await one.ann.finished("r1", **WAITS)
+    await one.ann.open("r2")
+    commits = await one.commits()
+    before = commits()
+    noted = asyncio.ensure_future(one.ann.answer("r1"))
+    await asyncio.sleep(0.05)
+    assert commits() == before and await delivered(one) == []
+    assert await one.ann.write("r2", b"x") is Verdict.WRITTEN
+    await noted
+    assert await delivered(one) == ["r1"]
+
+
+async def test_a_delivery_is_noted_in_a_moment_where_nothing_else_is_written(open_store: Open) -> None:
+    one = await open_store(upkeep=False)
+    await one.ann.finished("r1", **WAITS)
+    async with asyncio.timeout(DEADLINE_S):
+        await one.ann.answer("r1")
+    assert await delivered(one) == ["r1"]
+
+
+async def test_a_job_that_waits_for_another_one_is_done_when_the_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_thread, "LATE_S", DEADLINE_S)
+    thread = database_thread.DatabaseThread("late", lambda: apsw.Connection(":memory:"), "BEGIN")
+    await thread.ready()
+    done = thread.ask_late(lambda db: "written", str)
+    await thread.close()
+    assert await asyncio.wait_for(done, DEADLINE_S / 10) == "written"
+
+
+async def test_what_is_said_after_a_delivery_is_written_after_it(open_store: Open) -> None:
+    """A loss that is reported late is ignored, also where the delivery waits for a write."""
+    one = await open_store(upkeep=False)
+    await one.ann.finished("r1", **WAITS, match="m")
+    noted = asyncio.ensure_future(one.ann.answer("r1"))
+    await asyncio.sleep(0)
+    await one.ann.lose("r1")
+    await noted
+    assert await delivered(one) == ["r1"]
+    assert await one.query("SELECT lost_at FROM runs") == [(0,)]

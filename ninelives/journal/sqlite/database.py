@@ -149,22 +149,23 @@ class SqliteDatabase:
     # Jobs
 
     @overload
-    def write(self, job: Callable[[apsw.Connection], R]) -> asyncio.Future[R]: ...
+    def write(self, job: Callable[[apsw.Connection], R], *, late: bool = False) -> asyncio.Future[R]: ...
 
     @overload
     def write(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]: ...
 
     def write(
-        self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], Any] | None = None
+        self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], Any] | None = None, *, late: bool = False
     ) -> asyncio.Future[Any]:
-        """Run a job in the writer's next transaction. `then` updates memory after the commit, on the loop."""
+        """Run a job in the writer's next transaction. `then` updates memory after the commit, on the loop. `late`:
+        nobody waits for it, so it may share the transaction of another job (DatabaseThread.ask_late)."""
 
         def committed(result: Any) -> Any:
             self._dirty.set()
             self._written.set()
             return result if then is None else then(result)
 
-        return self.writer.ask(job, committed)
+        return self.writer.ask_late(job, committed) if late else self.writer.ask(job, committed)
 
     async def ask_fences(self, question: Callable[[Fences], list[R]]) -> list[R]:
         """Ask the fences in the writer thread, which alone may use them. While no run is open, the thread is not woken

@@ -1,6 +1,7 @@
 """A thread that owns one SQLite connection. Owns: how jobs reach the thread, how results return to the event loop, and
 group commit. All jobs that wait form one transaction; jobs that arrive during a commit form the next. The loop wakes
-once per batch. Refuses to know: what the jobs do.
+once per batch. A job that nobody waits for can be late (`ask_late`): it goes with the next one, or after a moment.
+Refuses to know: what the jobs do.
 
 A job is a function of the connection, and it may be called more than once. A NinelivesError or Damaged that it raises
 before it has written anything is its own result. Any other mistake in a job (a constraint, a bug, a callback of the
@@ -29,6 +30,8 @@ Then = Callable[[Any], Any] | None
 Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", BaseException | None, Any, Then]
 BATCH = 256
+LATE_S = 0.1
+"""How long a job that can be late waits for another one."""
 
 
 JOB_ERRORS = (
@@ -56,6 +59,8 @@ class DatabaseThread:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._late: list[Job] = []
+        self._late_timer: asyncio.TimerHandle | None = None
         self._connect = connect
         self._begin = begin
         self._committed = committed
@@ -82,9 +87,29 @@ class DatabaseThread:
         """Queue a job. The future completes after the commit, with what `then` makes of the job's result."""
         if self._closing:
             raise StoreUnavailable("the store is closed", passing=False)
+        if self._late:  # in the order in which they were asked
+            self._put_late()
         future: asyncio.Future[Any] = self._loop.create_future()
         self._jobs.put((job, then, future))
         return future
+
+    def ask_late(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]:
+        """As ask(), for a job that may share the transaction of the next one: no thread is woken for it at once."""
+        if self._closing:
+            raise StoreUnavailable("the store is closed", passing=False)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._late.append((job, then, future))
+        if self._late_timer is None:
+            self._late_timer = self._loop.call_later(LATE_S, self._put_late)
+        return future
+
+    def _put_late(self) -> None:
+        if self._late_timer is not None:
+            self._late_timer.cancel()
+            self._late_timer = None
+        for job in self._late:
+            self._jobs.put(job)
+        self._late.clear()
 
     def note_failure(self, error: BaseException) -> str:
         """Describe a failed write. If the state of the disk is unknown, this thread refuses all later batches: a commit
@@ -97,6 +122,7 @@ class DatabaseThread:
     async def close(self) -> None:
         """Finish the queued jobs, close the connection, end the thread."""
         self._closing = True
+        self._put_late()
         self._jobs.put(None)
         await self._ended
         self._thread.join()

@@ -238,7 +238,7 @@ class SqliteDeliveries:
         """See Deliveries.answered."""
         at = self._now_ms()
         if told:
-            await self._database.write(lambda db: run_rows.answered(db, self._fences, told, at))
+            await self._database.write(lambda db: run_rows.answered(db, self._fences, told, at), late=True)
 
     async def rest_given(self, owner: str, run: str) -> None:
         """See Deliveries.rest_given."""
