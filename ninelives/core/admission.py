@@ -147,8 +147,7 @@ def resolve_without_store(asked: Asked) -> Resolved | None:
         or (asked.session and not asked.history_given)
     ):
         return None
-    decision = decide(asked, Found()) if asked.conversation_use == "join" else None
-    return decision.resolved if isinstance(decision, Accept) else None
+    return _resolved(asked, Found()) if asked.conversation_use == "join" else None
 
 
 def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:

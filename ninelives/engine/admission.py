@@ -103,7 +103,8 @@ class Admission:
             await self._give_way()
         if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
             return await self._admit(order)
-        if self._store_is_away():
+        troubled = self._lease.trouble is not None or self._writers[False].degraded is not None
+        if troubled and self._store_is_away():
             order = replace(order, until=asyncio.get_running_loop().time() + self._limits.hold_s)
             await self._hold()
         self.refuse_if_unable(stored=True)
@@ -337,7 +338,9 @@ class Admission:
             return
         if self._lease.trouble is not None:
             raise store_not_asked(self._lease.trouble)
-        self._writers[False].refuse_if_degraded(self._parts.durable.upkeep.short())
+        writer, short = self._writers[False], self._parts.durable.upkeep.short()
+        if writer.degraded is not None or short is not None:
+            writer.refuse_if_degraded(short)
 
     async def _open(self, order: Order, *, held: bool, full: bool = False) -> Opened | Attached:
         """Ask the store. In a `full` house a known key or a lost place is answered all the same (R16)."""

@@ -5,6 +5,7 @@ shutdown. There is one path for a run: whatever is kept of it, streamed or not. 
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -51,7 +52,7 @@ class Engine:
         self.readers = readers = Readers(parts)
         self.lease = Lease(parts, holder, self)
         self._writers = writers = {
-            False: Writer(parts, parts.durable, self.lease, self),
+            False: Writer(parts, parts.durable, self.lease if parts.limits.lease_s < math.inf else None, self),
             True: Writer(parts, parts.memory, None, self),
         }
         self.lister = SessionLister(parts.durable.sessions, readers.look, lambda: bool(readers.lives), parts.log)

@@ -27,7 +27,8 @@ BEAT_S = 5.0
 
 
 class LeaseSpan:
-    """The time from one lapse of a lease to the next. Without a lease (runs in memory) it has no end."""
+    """The time from one lapse of a lease to the next. Without a lease (runs in memory, or a store that one process has
+    to itself) it has no end."""
 
     def __init__(self, lease: Lease | None = None) -> None:
         self._lease = lease
@@ -58,7 +59,7 @@ class Lease:
         self._roused = asyncio.Event()
         """The lease has lapsed since the last beat began: the next beat does not wait for its time."""
         self._willing = True
-        self.span = LeaseSpan(self)
+        self.span = LeaseSpan(self if self._length_s < math.inf else None)
         """Take it before claim() or open(): it says later whether the lease was held without a break since."""
         self.over = False
         """No beat came through for a whole lease."""
@@ -74,7 +75,7 @@ class Lease:
     def check(self) -> None:
         """Notice whether it is over, before something is relied upon. Not by the clock of the loop: that may stand
         still within one turn of the loop (uvloop's does), and a process that was stopped there would not see it."""
-        if self.over or self._fresh_from is None or self._length_s == math.inf:
+        if self.over or self._fresh_from is None:
             return
         spent_s = self._clock() / 1000 - self._fresh_from
         if spent_s >= self._length_s:

@@ -172,7 +172,7 @@ class Tails:
             if verdict is fenced:
                 continue
             if part.run in written.sealed:
-                self.drop(part.run)
+                self.by_run.pop(part.run, None)
                 continue
             if part.opening is not None:
                 self.by_run[part.run] = _new_tail(part.opening, written.opened[part.run], place)
