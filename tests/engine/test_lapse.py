@@ -139,3 +139,22 @@ async def test_P11_a_beat_that_arrived_after_the_lease_before_it_does_not_hide_i
     assert not lease.over and not held.held() and lease.span.held()
     beating.cancel()
     await asyncio.gather(beating, return_exceptions=True)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_beat_that_is_cancelled_when_the_lease_lapses_ends(turns: int) -> None:
+    """Else the engine would wait for it for ever at its stop. asyncio.wait_for of Python 3.11 loses such a
+    cancellation."""
+    now, ends = [0.0], list[float]()
+    lease, _ = lease_by(now, ends)
+    beating = asyncio.create_task(lease.beat())
+    await until(lambda: lease.age_s() is not None, "the first beat")
+    await asyncio.sleep(0.01)
+    now[0] = 1.2 * LEASE_S
+    lease.check()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    beating.cancel()
+    done, _ = await asyncio.wait([beating], timeout=2.0)
+    beating.cancel()
+    assert ends and done
