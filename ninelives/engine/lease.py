@@ -103,7 +103,7 @@ class Lease:
                 self.trouble = f"the beat failed ({type(error).__name__})"
                 self._log.error("beat_failed", error=repr(error))
             with suppress(TimeoutError):  # no wait where the lease lapsed during this beat: its answer came too late
-                async with asyncio.timeout(AGAIN_S if self.trouble else pause_s):  # wait_for of 3.11 can lose a stop
+                async with asyncio.timeout(AGAIN_S if self.trouble else pause_s):
                     await self._roused.wait()
 
     async def _beat_once(self) -> None:

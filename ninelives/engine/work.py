@@ -200,7 +200,7 @@ class WorkFinder:
                 except Exception as error:  # the edge of a task that must not end
                     self._log.error("finder_failed", error=repr(error))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):  # wait_for of 3.11 can lose a cancellation
+                    async with asyncio.timeout(POLL_S):
                         await self._kick.wait()
         finally:
             unlisten()

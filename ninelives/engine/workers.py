@@ -663,14 +663,16 @@ class Workers:
         await self._none_left(FLUSH_S)
         for writer in self.writers.values():
             with suppress(TimeoutError):
-                await asyncio.wait_for(writer.flushed(), FLUSH_S)
+                async with asyncio.timeout(FLUSH_S):
+                    await writer.flushed()
 
     async def _none_left(self, seconds: float) -> None:
         """Wait, bounded, until every worker has let go."""
         self._quiet.clear()
         if self.by_run:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._quiet.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._quiet.wait()
 
 
 def _given_up(call_id: str) -> ToolFinished:

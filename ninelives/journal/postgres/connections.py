@@ -228,7 +228,8 @@ class Connections:
                 await self._writing.release(connection, timeout=CONNECT_S)
         for pool in (self._writing, self._asking):
             try:
-                await asyncio.wait_for(pool.close(), 2.0)
+                async with asyncio.timeout(2.0):
+                    await pool.close()
             except TimeoutError:
                 pool.terminate()
 

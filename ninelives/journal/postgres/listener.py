@@ -165,7 +165,8 @@ class Listener:
         """Connect, and stay connected. Raises StoreUnavailable where that takes longer than START_S."""
         self._task = asyncio.create_task(self._run(), name="journal listens")
         try:
-            await asyncio.wait_for(self.connected.wait(), START_S)
+            async with asyncio.timeout(START_S):
+                await self.connected.wait()
         except TimeoutError:
             raise StoreUnavailable(self.trouble or "the database does not answer", passing=True, away=True) from None
 
@@ -221,7 +222,8 @@ class Listener:
         await self._bury_dead(connection)  # at once: who is there now may be judged as soon as it is gone
         while not connection.is_closed():
             with suppress(TimeoutError):
-                await asyncio.wait_for(broken.wait(), min(AGAIN_S, WATCH_S) if self._suspects else WATCH_S)
+                async with asyncio.timeout(min(AGAIN_S, WATCH_S) if self._suspects else WATCH_S):
+                    await broken.wait()
                 return
             rounds += 1
             await self._events.on_tick()

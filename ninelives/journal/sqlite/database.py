@@ -250,7 +250,7 @@ class SqliteDatabase:
     async def _some_work(self) -> None:
         """Wait for a write, or until the write-ahead log must be emptied."""
         left_s = None if self._scrub_at is None else max(0.0, self._scrub_at - asyncio.get_running_loop().time())
-        with suppress(TimeoutError):  # not wait_for: in Python 3.11 it can lose a cancellation
+        with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._dirty.wait()
         self._dirty.clear()

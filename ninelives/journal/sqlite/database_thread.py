@@ -30,7 +30,7 @@ Then = Callable[[Any], Any] | None
 Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", BaseException | None, Any, Then]
 BATCH = 256
-LATE_S = 0.1
+LATE_S = 0.02
 """How long a job that can be late waits for another one."""
 
 

@@ -75,7 +75,7 @@ async def watch_space(space: Space, report: Callable[[str | None], None], writte
         report(shortage)
         await asyncio.sleep(SPACE_S)
         if shortage is None:
-            with suppress(TimeoutError):  # not wait_for: in Python 3.11 it can lose a cancellation
+            with suppress(TimeoutError):
                 async with asyncio.timeout(SPACE_IDLE_S - SPACE_S):
                     await written.wait()
         written.clear()
