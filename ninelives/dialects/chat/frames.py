@@ -9,7 +9,8 @@ sent text cannot be recalled. A view at the live edge depends on the journal alo
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -123,41 +124,8 @@ class ChatProjection:
 
     def step(self, view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
         """See Projection.step."""
-        if view.over:
-            return view, []
-        match entry.event:
-            case e.TextDelta(text, refusal):
-                return _text(view, entry, text, refusal) if text else (view, [])
-            case e.ReasoningDelta(text):
-                return _send_deltas(
-                    replace(view, thinking=True), entry, [encode({"reasoning_content": text})], draft=True
-                )
-            case e.RunAccepted() as accepted:
-                return replace(view, fixed=_fixed(entry, accepted)), []
-            case e.MessageCompleted() as said:
-                return _message(view, entry, said)
-            case e.AttemptStarted(keeps=keeps):
-                return (view, []) if keeps else _restart(view, entry)
-            case e.RunCompleted() | e.RunInterrupted() | e.RunFailed() | e.RunCancelled() as end:
-                return _end(view, entry, end)
-            case event:
-                return _tool_event(view, entry, event)
-
-
-def _tool_event(view: ChatView, entry: e.Entry, event: e.AnyEvent) -> tuple[ChatView, list[bytes]]:
-    match event:
-        case e.ToolStarted():
-            return _started(view, entry, event)
-        case e.ToolFinished():
-            return _finished(view, entry, event)
-        case e.CallBegun():
-            return _begun(view, entry, event)
-        case e.ApprovalRequested():
-            return _ask(view, entry, event)
-        case e.SteerApplied():
-            return _steered(view, entry, event)
-        case _:
-            return view, []
+        show = None if view.over else _SHOWS.get(type(entry.event))
+        return (view, []) if show is None else show(view, entry, entry.event)
 
 
 class ContinuedChat(Continued, ChatProjection):
@@ -179,7 +147,7 @@ def _ask(view: ChatView, entry: e.Entry, asked: e.ApprovalRequested) -> tuple[Ch
     return replace(view, over=True), frames
 
 
-def _fixed(entry: e.Entry, accepted: e.RunAccepted) -> Fixed:
+def _accepted(view: ChatView, entry: e.Entry, accepted: e.RunAccepted) -> tuple[ChatView, list[bytes]]:
     spec = accepted.spec
     identity: dict[str, object] = {
         "id": wire_id("chat", entry.run),
@@ -187,9 +155,8 @@ def _fixed(entry: e.Entry, accepted: e.RunAccepted) -> Fixed:
         "created": entry.at // 1000,
         "model": spec.model,
     }
-    head = _head(identity)
     tail = b',"usage":null' if spec.include_usage else b""
-    return Fixed(spec.for_readers(), head, tail, identity)
+    return replace(view, fixed=Fixed(spec.for_readers(), _head(identity), tail, identity)), []
 
 
 def _head(identity: dict[str, object]) -> bytes:
@@ -215,20 +182,20 @@ def _send_deltas(
     number = entry.seq if fixed.spec.store and last else None
     frames = [_chunk(fixed, delta, b"null", None) for delta in deltas[:-1]]
     frames.append(_chunk(fixed, deltas[-1], finish, number))
-    view, role = _begin(view, entry)
+    return _say(view, entry, frames, draft=draft)
+
+
+def _say(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool = False) -> tuple[ChatView, list[bytes]]:
+    """Send frames after the role chunk, which is before anything else of a run. It goes at once, before held frames."""
+    role: list[bytes] = []
+    if not view.begun:
+        seen = view.replaying and entry.seq <= view.after
+        view, role = replace(view, begun=True), [] if seen else [_chunk(view.fixed, ROLE, b"null", None)]
     view, frames = _send(view, entry, frames, draft=draft)
     return view, role + frames
 
 
-def _begin(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
-    """The role chunk, before anything else of a run. It is sent at once, before the held frames."""
-    if view.begun:
-        return view, []
-    seen = view.replaying and entry.seq <= view.after
-    return replace(view, begun=True), [] if seen else [_chunk(view.fixed, ROLE, b"null", None)]
-
-
-def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool) -> tuple[ChatView, list[bytes]]:
+def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool = False) -> tuple[ChatView, list[bytes]]:
     if not view.replaying:
         return view, frames
     if entry.seq <= view.after:
@@ -241,8 +208,11 @@ def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool) -
     return replace(view, held=held), []
 
 
-def _text(view: ChatView, entry: e.Entry, text: str, refusal: bool) -> tuple[ChatView, list[bytes]]:
-    if refusal:
+def _text(view: ChatView, entry: e.Entry, said: e.TextDelta) -> tuple[ChatView, list[bytes]]:
+    text = said.text
+    if not text:
+        return view, []
+    if said.refusal:
         view, frames = _send_deltas(view, entry, [encode({"refusal": text})], draft=True)
         return (replace(view, draft_from=entry.seq) if view.draft_from < 0 else view), frames
     at_once = not view.replaying or (view.drafted and entry.seq > view.after)
@@ -257,6 +227,11 @@ def _text(view: ChatView, entry: e.Entry, text: str, refusal: bool) -> tuple[Cha
     return (replace(view, draft_from=entry.seq) if first else view), frames
 
 
+def _thought(view: ChatView, entry: e.Entry, thought: e.ReasoningDelta) -> tuple[ChatView, list[bytes]]:
+    view = replace(view, thinking=True)
+    return _send_deltas(view, entry, [encode({"reasoning_content": thought.text})], draft=True)
+
+
 def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[ChatView, list[bytes]]:
     deltas: list[bytes] = []
     if said.reasoning and not view.thinking:
@@ -265,7 +240,7 @@ def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[
         deltas.append(encode({"content": "\n\n" + said.text if view.gap else said.text}))
     if said.refusal and view.draft_from < 0:
         deltas.append(encode({"refusal": said.refusal}))
-    view, frames = _send_deltas(view, entry, deltas) if deltas else _send(view, entry, [], draft=False)
+    view, frames = _send_deltas(view, entry, deltas) if deltas else _send(view, entry, [])
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap
     usage = view.usage.plus(said.usage)
@@ -273,9 +248,11 @@ def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[
     return view, frames
 
 
-def _restart(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
+def _restart(view: ChatView, entry: e.Entry, started: e.AttemptStarted) -> tuple[ChatView, list[bytes]]:
     """A new attempt drops the held frames of a replay. A reader who got text of the draft, live or before it
     reconnected, gets an error: sent text cannot be recalled (G3)."""
+    if started.keeps:
+        return view, []
     view = replace(view, preparing="")
     visible = not view.replaying or view.drafted or view.draft_from <= view.after < entry.seq
     if view.draft_from < 0 or not visible:
@@ -285,21 +262,40 @@ def _restart(view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
 
 
 def _progress(
-    view: ChatView, entry: e.Entry, fields: dict[str, object], description: str
+    view: ChatView, entry: e.Entry, started: e.ToolStarted, finished: e.ToolFinished | None
 ) -> tuple[ChatView, list[bytes]]:
-    fixed = view.fixed
-    done = fields["status"] == "completed"
+    """Tool progress: a call has started or, with `finished`, has a result. Exactly two events belong to a call (B3)."""
+    fixed, call = view.fixed, started.call
+    spec = fixed.spec
+    if hidden(call.name) or spec.tool_progress == "off":
+        return view, []
     body: dict[str, object] = {}
-    if fixed.spec.tool_progress == "compatible":
+    if spec.tool_progress == "compatible":
+        line = f"{started.emoji} {started.label}".strip()
+        shown = {"description": line, "done": False}
+        if finished is not None:
+            shown = {"description": f"{line} · {_outcome_text(finished)}", "done": True}
         body |= fixed.identity
         body["choices"] = [{"index": 0, "delta": {}, "finish_reason": None}]
-        body["event"] = {"type": "status", "data": {"description": description, "done": done}}
-    body |= fields
-    if fixed.spec.store:
+        body["event"] = {"type": "status", "data": shown}
+    arguments = arguments_object(call.arguments)
+    body |= {
+        "tool": call.name,
+        "name": call.name,
+        "emoji": started.emoji,
+        "label": started.label,
+        "toolCallId": call.id,
+        "status": "running" if finished is None else "completed",
+        "input": arguments,
+        "args": arguments,
+    }
+    if finished is not None:
+        output, truncated = bounded(finished.output, spec.output_bound)
+        body |= {"output": output, "result": output, "isError": finished.is_error}
+        body |= {"durationMs": finished.duration_ms, "truncated": truncated}
+    if spec.store:
         body["sequence_number"] = entry.seq
-    view, role = _begin(view, entry)
-    view, frames = _send(view, entry, [_PROGRESS + encode(body) + b"\n\n"], draft=False)
-    return view, role + frames
+    return _say(view, entry, [_PROGRESS + encode(body) + b"\n\n"])
 
 
 def _steered(view: ChatView, entry: e.Entry, steer: e.SteerApplied) -> tuple[ChatView, list[bytes]]:
@@ -315,61 +311,28 @@ def _steered(view: ChatView, entry: e.Entry, steer: e.SteerApplied) -> tuple[Cha
         body["usage"] = None
     if fixed.spec.store:
         body["sequence_number"] = entry.seq
-    view, role = _begin(view, entry)
-    view, frames = _send(view, entry, [data_frame(body)], draft=False)
-    return view, role + frames
-
-
-def _tool_fields(started: e.ToolStarted, status: str) -> dict[str, object]:
-    arguments = arguments_object(started.call.arguments)
-    return {
-        "tool": started.call.name,
-        "name": started.call.name,
-        "emoji": started.emoji,
-        "label": started.label,
-        "toolCallId": started.call.id,
-        "status": status,
-        "input": arguments,
-        "args": arguments,
-    }
+    return _say(view, entry, [data_frame(body)])
 
 
 def _started(view: ChatView, entry: e.Entry, started: e.ToolStarted) -> tuple[ChatView, list[bytes]]:
     if started.call.id in view.calls:
         return view, []
     view = replace(view, calls={**view.calls, started.call.id: started}, preparing="")
-    if hidden(started.call.name) or view.fixed.spec.tool_progress == "off":
-        return view, []
-    return _progress(view, entry, _tool_fields(started, "running"), _status_line(started))
+    return _progress(view, entry, started, None)
 
 
 def _finished(view: ChatView, entry: e.Entry, finished: e.ToolFinished) -> tuple[ChatView, list[bytes]]:
     started = view.calls.get(finished.call_id)
-    spec = view.fixed.spec
-    if started is None or hidden(started.call.name) or spec.tool_progress == "off":
-        return view, []
-    output, truncated = bounded(finished.output, spec.output_bound)
-    fields = _tool_fields(started, "completed")
-    fields |= {
-        "output": output,
-        "result": output,
-        "isError": finished.is_error,
-        "durationMs": finished.duration_ms,
-        "truncated": truncated,
-    }
-    return _progress(view, entry, fields, f"{_status_line(started)} · {_outcome_text(finished)}")
+    return (view, []) if started is None else _progress(view, entry, started, finished)
 
 
 def _begun(view: ChatView, entry: e.Entry, begun: e.CallBegun) -> tuple[ChatView, list[bytes]]:
-    """A status line while the model writes a call. It is no tool progress: exactly two of those belong to a call (B3).
-    So it comes only where front ends read status lines."""
+    """A status line while the model writes a call, which is no tool progress: only where front ends read such lines."""
     if hidden(begun.name) or view.fixed.spec.tool_progress != "compatible":
         return view, []
     view = replace(view, preparing=f"{begun.emoji} Preparing {begun.name}".strip())
-    view, role = _begin(view, entry)
     seq = entry.seq if view.fixed.spec.store else None
-    view, frames = _send(view, entry, [_status(view, view.preparing, seq, done=False)], draft=True)
-    return view, role + frames
+    return _say(view, entry, [_status(view, view.preparing, seq, done=False)], draft=True)
 
 
 def _status(view: ChatView, description: str, seq: int | None, *, done: bool) -> bytes:
@@ -380,10 +343,6 @@ def _status(view: ChatView, description: str, seq: int | None, *, done: bool) ->
     body["event"] = {"type": "status", "data": {"description": description, "done": done}}
     body |= {} if seq is None else {"sequence_number": seq}
     return b"data: " + encode(body) + b"\n\n"
-
-
-def _status_line(started: e.ToolStarted) -> str:
-    return f"{started.emoji} {started.label}".strip()
 
 
 def _outcome_text(finished: e.ToolFinished) -> str:
@@ -399,10 +358,10 @@ def _end(view: ChatView, entry: e.Entry, end: e.Terminal) -> tuple[ChatView, lis
     handed = [encode({"tool_calls": [handed_call(n, call)]}) for n, call in enumerate(view.client_calls)]
     match end:
         case e.RunFailed():
-            view, frames = _send(view, entry, [data_frame(Error(failure_object(end)))], draft=False)
+            view, frames = _send(view, entry, [data_frame(Error(failure_object(end)))])
         case e.RunCancelled():
             error = error_frame("run_cancelled", "The run was cancelled.")
-            view, frames = _send(view, entry, [error], draft=False)
+            view, frames = _send(view, entry, [error])
         case e.RunInterrupted(reason):
             view, frames = _conclude(view, entry, handed, FINISH[reason])
         case _:
@@ -417,7 +376,7 @@ def _conclude(view: ChatView, entry: e.Entry, deltas: list[bytes], reason: str) 
     closed: list[bytes] = []
     if view.preparing:  # no tool was started after all
         line = _status(view, view.preparing, None, done=True)
-        view, closed = _send(replace(view, preparing=""), entry, [line], draft=False)
+        view, closed = _send(replace(view, preparing=""), entry, [line])
     view, frames = _send_deltas(view, entry, [*deltas, b"{}"], finish=encode(reason), last=last)
     frames = closed + frames
     if fixed.spec.include_usage:
@@ -442,3 +401,19 @@ def usage_object(usage: e.Usage) -> ChatUsage:
         prompt_tokens_details={"cached_tokens": usage.cached_tokens},
         completion_tokens_details={"reasoning_tokens": usage.reasoning_tokens},
     )
+
+
+_SHOWS: dict[type[e.Event], Callable[[ChatView, e.Entry, Any], tuple[ChatView, list[bytes]]]] = {
+    e.TextDelta: _text,
+    e.ReasoningDelta: _thought,
+    e.RunAccepted: _accepted,
+    e.AttemptStarted: _restart,
+    e.MessageCompleted: _message,
+    e.CallBegun: _begun,
+    e.ToolStarted: _started,
+    e.ToolFinished: _finished,
+    e.ApprovalRequested: _ask,
+    e.SteerApplied: _steered,
+    **dict.fromkeys((e.RunCompleted, e.RunInterrupted, e.RunFailed, e.RunCancelled), _end),
+}
+"""What a reader is sent for each kind of event. The others are not shown."""
