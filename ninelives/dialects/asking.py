@@ -246,21 +246,15 @@ class Context(Struct, frozen=True):
 
     def resend_ms(self, *, user: bool) -> int:
         """How long the same request joins its run. `user`: the body names the end user."""
-        named = user or bool(self._caller_ids())
+        named = user or any(map(self.headers.get, CALLER_IDS))
         return self.profile.resend_ms if named else self.profile.resend_anonymous_ms
-
-    def _caller_ids(self) -> list[str]:
-        """The headers of this request that name its end user or chat."""
-        if self.headers.keys().isdisjoint(CALLER_IDS):
-            return []
-        return [name for name in CALLER_IDS if self.headers.get(name)]
 
     def waiting(self, asked: Asked) -> Asked:
         """The question of a caller who waits on a connection. When that is lost, the same request joins the run (B8);
         so does the retry of an SDK, which counts its tries (G13)."""
         if asked.key is not None or asked.kept == "memory":
             return asked
-        ids = (f"{name}={self.headers[name]}" for name in self._caller_ids())
+        ids = [f"{name}={value}" for name in CALLER_IDS if (value := self.headers.get(name))]
         same = "\0".join((asked.fingerprint, asked.kept, self.profile.name, *ids)).encode("utf-8", "replace")
         count = self.headers.get("x-stainless-retry-count", "")
         counted = count.isascii() and count.isdigit() and count.strip("0") != ""

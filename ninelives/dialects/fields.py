@@ -35,6 +35,8 @@ LogitBias = Annotated[dict[str, float], Meta(max_length=1024)]
 Stops = Annotated[list[str], Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(description="Seconds since 1970.")]
+Sent = list[tuple[str, object]]
+"""Fields of a request, each with its value."""
 NOT_IN_FINGERPRINT = frozenset({"stream", "stream_options"})
 
 
@@ -53,19 +55,15 @@ def decode(raw: bytes, kind: type[T]) -> T:
         raise ClientError("invalid_json", f"The body is not valid JSON: {error}.") from error
 
 
-def known_fields(request: msgspec.Struct, defaults: Mapping[str, object], profile: str | None) -> dict[str, object]:
+def known_fields(sent: Sent, defaults: Mapping[str, object], profile: str | None) -> dict[str, object]:
     """The sent fields that differ from the documented default of the API, without those that only concern delivery.
     The model is the profile that answers (Context.named_profile). The values are those of the request: a conversation
     is not copied."""
-    known = {
-        name: value
-        for name, value in sent_fields(request)
-        if name not in NOT_IN_FINGERPRINT and value != defaults.get(name)
-    }
+    known = {name: value for name, value in sent if name not in NOT_IN_FINGERPRINT and value != defaults.get(name)}
     return known if profile is None else {**known, "model": profile}
 
 
-def sent_fields(request: msgspec.Struct) -> list[tuple[str, object]]:
+def sent_fields(request: msgspec.Struct) -> Sent:
     """The fields of a request that are not null, in their order."""
     values = msgspec.structs.astuple(request)
     sent = list(map(is_not, values, repeat(None)))  # in C: a request has fifty fields, and most are not sent

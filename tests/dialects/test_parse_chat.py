@@ -16,7 +16,7 @@ from ninelives.core.spec import fingerprint
 from ninelives.dialects.asking import Context, Profile
 from ninelives.dialects.chat import conversation
 from ninelives.dialects.chat.parse import ChatRequest, parse
-from ninelives.dialects.fields import known_fields
+from ninelives.dialects.fields import known_fields, sent_fields
 from ninelives.dialects.parsed import ParsedRequest
 
 USER = {"role": "user", "content": "Hi"}
@@ -515,7 +515,7 @@ def test_maps_and_lists_of_options_are_capped_with_the_field_and_the_limit(name:
 
 def test_a_fingerprint_copies_no_conversation() -> None:
     request = ChatRequest(messages=[USER], temperature=1, stream=True)
-    fields = known_fields(request, {"temperature": 1}, None)
+    fields = known_fields(sent_fields(request), {"temperature": 1}, None)
     assert fields == {"messages": [USER]}
     assert fields["messages"] is request.messages
 

@@ -8,7 +8,7 @@ those bytes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeGuard
+from typing import Literal
 
 from msgspec import Raw, Struct
 
@@ -50,14 +50,10 @@ class SentMessages(Struct, frozen=True, kw_only=True):
 
     def canonical(self, *, repeats: bool) -> list[Piece]:
         """All messages as canonical JSON, in pieces, with or without repeats of the last one."""
-        return json_list(*self.given, messages_json(self.rest if repeats else _without_repeats(self.rest)))
-
-
-def _without_repeats(messages: Sequence[PlainText] | Sequence[Message]) -> Sequence[object]:
-    end = len(messages)
-    while end > 1 and messages[end - 1] == messages[end - 2] and _role(messages[end - 1]) == "user":
-        end -= 1
-    return messages[:end]
+        rest, end = self.rest, len(self.rest)
+        while not repeats and end > 1 and rest[end - 1] == rest[end - 2] and _role(rest[end - 1]) == "user":
+            end -= 1
+        return json_list(*self.given, messages_json(rest[:end]))
 
 
 def _role(message: PlainText | Message) -> object:
@@ -68,13 +64,9 @@ def read_messages(given: list[PlainText] | list[Message], max_parts: int) -> Sen
     """Check the messages of a request and take them apart. Raises ClientError where one is not valid."""
     if not given:
         raise ClientError("invalid_value", "messages must not be empty.", param="messages")
-    if not _is_plain(given):
-        return _general(given, max_parts)  # type: ignore[arg-type]
+    if not isinstance(given[0], PlainText):
+        return _general(given, max_parts)
     return _plain(given) or _general([message.as_message() for message in given], max_parts)
-
-
-def _is_plain(given: list[PlainText] | list[Message]) -> TypeGuard[list[PlainText]]:
-    return isinstance(given[0], PlainText)
 
 
 def _plain(given: list[PlainText]) -> SentMessages | None:

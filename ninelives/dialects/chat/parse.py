@@ -127,7 +127,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     request = _decoded(raw)
     context = context.under(request.model)
     _check_supported(request)
-    sent = read_messages(f.required(request.messages, "messages"), max_parts)
+    sent, given = read_messages(f.required(request.messages, "messages"), max_parts), f.sent_fields(request)
     key, session = context.key(), context.session()
     kept, chore = _kept(request, key, context, sent)
     session = None if chore else session
@@ -137,7 +137,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         input=sent.turn,
         history_json=NO_MESSAGES if session else sent.history,
         instructions=sent.system,
-        sampling=_sampling(request),
+        sampling=_sampling(request, given),
         chore=chore,
         max_output_tokens=request.max_completion_tokens or request.max_tokens,
         metadata=request.metadata or {},
@@ -150,9 +150,12 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         on_disconnect=context.on_disconnect(kept, asked_to_store=request.store is True),
         projection=PROJECTION,
     )
+    fields = f.known_fields(given, _DEFAULTS, context.named_profile(request.model))
+    # Without a key the fingerprint only serves to find the run of a lost connection. Then repeats of the last message
+    # do not count: Open WebUI leaves out an answer that broke off, so the same message stands twice in a row (B8).
     asked = Asked(
         owner=context.owner,
-        fingerprint=_fingerprint(request, sent, key, session, context),
+        fingerprint=fingerprint("chat", fields, session, sent.canonical(repeats=key is not None)),
         key=key,
         session=session,
         derived_session=context.derived_session(sent.system, sent.first_said),
@@ -185,17 +188,8 @@ def _with_tools(spec: Spec, request: ChatRequest, context: Context) -> Spec:
     )
 
 
-def _fingerprint(
-    request: ChatRequest, sent: SentMessages, key: str | None, session: str | None, context: Context
-) -> str:
-    """Without a key it only serves to find the run of a lost connection. Then repeats of the last message do not count:
-    Open WebUI leaves out an answer that broke off, so the same message sent again stands twice in a row (B8)."""
-    fields = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
-    return fingerprint("chat", fields, session, sent.canonical(repeats=key is not None))
-
-
-def _sampling(request: ChatRequest) -> dict[str, object]:
-    options = {name: value for name, value in f.sent_fields(request) if name in _UPSTREAM}
+def _sampling(request: ChatRequest, given: f.Sent) -> dict[str, object]:
+    options = {name: value for name, value in given if name in _UPSTREAM}
     if "audio" in (request.modalities or ()):
         options["modalities"] = ["text"]
     return options

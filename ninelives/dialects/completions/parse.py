@@ -73,7 +73,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     body = {**given, "messages": [{"role": "user", "content": _prompt(request)}]}
     parsed = chat.parse(msgspec.json.encode(body), context, max_parts)
     profile = context.under(request.model).named_profile(request.model)
-    fields = {**f.known_fields(request, _DEFAULTS, profile), "prompt": _prompt(request)}
+    fields = {**f.known_fields(f.sent_fields(request), _DEFAULTS, profile), "prompt": _prompt(request)}
     return replace(
         parsed,
         spec=replace(parsed.spec, dialect="completions", tool_progress="off"),

@@ -123,7 +123,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
 def _fields(request: MessagesRequest, context: Context, first: list[Message]) -> dict[str, object]:
     """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then marks of
     caching do not count: Claude Code moves them from one try to the next."""
-    fields = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
+    fields = f.known_fields(f.sent_fields(request), _DEFAULTS, context.named_profile(request.model))
     return fields if context.key() is not None else {**fields, "messages": first, "system": system_text(request.system)}
 
 

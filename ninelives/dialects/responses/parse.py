@@ -146,7 +146,7 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
         echo=options.echo(request, ignored),
         items=tuple(items),
     )
-    fields = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
+    fields = f.known_fields(f.sent_fields(request), _DEFAULTS, context.named_profile(request.model))
     if key is None and isinstance(request.input, list):
         fields["input"] = _without_beginning(request.input)
     asked = Asked(

@@ -64,7 +64,7 @@ def parse_request(request: RunsRequest, context: Context, max_parts: int) -> Par
         items=tuple(items),
         projection=PROJECTION,
     )
-    known = f.known_fields(request, _DEFAULTS, context.named_profile(request.model))
+    known = f.known_fields(f.sent_fields(request), _DEFAULTS, context.named_profile(request.model))
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("runs", known, session),
@@ -105,7 +105,7 @@ def fork_request(raw: bytes, max_parts: int) -> tuple[int, list[Message], str]:
     request = f.decode(raw, ForkRequest)
     from_seq: int = f.required(request.from_seq, "from_seq")
     said = user_messages(request.input, max_parts) if request.input is not None else []
-    return from_seq, said, fingerprint("fork", f.known_fields(request, {}, ""), None)
+    return from_seq, said, fingerprint("fork", f.known_fields(f.sent_fields(request), {}, ""), None)
 
 
 def user_messages(given: str | list[Item], max_parts: int) -> list[Message]:
