@@ -29,7 +29,7 @@ from ninelives.core.history import ask_messages
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Called, Due, RunState
 from ninelives.core.table import DELTAS
-from ninelives.models.base import Ask, CallKeeper, Model, Part
+from ninelives.models.base import Ask, KeptModel, Model, Part
 from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, ToolRefused
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
@@ -114,7 +114,7 @@ class LoopAgent:
         approvals: Approvals,
     ) -> None:
         self._model = model
-        self._keeper = model if isinstance(model, CallKeeper) else None
+        self._keeper = model.keeper if isinstance(model, KeptModel) else None
         self._toolbox = toolbox
         self._settings = settings
         self._place = environment.place
@@ -171,7 +171,7 @@ class LoopAgent:
                         yield event
                         continue
                     try:
-                        end = self._end_at_once(state, event)
+                        end = state.end_at_once(event)
                         yield end or event
                     finally:
                         self._settle(state, event)
@@ -181,7 +181,8 @@ class LoopAgent:
 
     def _steers(self, state: LoopState) -> Sequence[e.SteerApplied]:
         """The steers for the next message: none where its answer was kept, which knows of none."""
-        return () if self.keeps_draft(state.run_state) else state.applicable(self._settings.max_rounds)
+        waiting = state.applicable(self._settings.max_rounds)
+        return () if waiting and self.keeps_draft(state.run_state) else waiting
 
     @property
     def keeps_calls(self) -> bool:
@@ -196,15 +197,6 @@ class LoopAgent:
         """A message is committed when the generator goes on or is closed: its model call is not needed any more."""
         if self._keeper is not None and isinstance(event, e.MessageCompleted):
             self._keeper.settle(call_key(state.run_state))
-
-    def _end_at_once(self, state: LoopState, said: e.AnyEvent) -> e.RunCompleted | e.RunInterrupted | None:
-        """The end of the run, where this message is its last and was put before that end. Both are then one commit."""
-        if not isinstance(said, e.MessageCompleted) or state.deltas is None or not state.deltas.has_room():
-            return None
-        end = state.end_after(said)
-        if end is not None:
-            state.deltas.put_last(said)
-        return end
 
     async def _ask(self, state: LoopState) -> Steps:
         """Ask the model for one message."""

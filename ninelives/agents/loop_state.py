@@ -156,10 +156,14 @@ class LoopState:
         waiting = self.steering.pending() if self.steering is not None else ()
         return waiting if waiting and end_of(self._after(waiting[0]).facts, max_rounds) is None else ()
 
-    def end_after(self, said: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted | None:
-        """How the run ends with this message; None where calls of it must be executed first, or a steer is told."""
+    def end_at_once(self, said: e.AnyEvent) -> e.RunCompleted | e.RunInterrupted | None:
+        """The end of the run, where this is its last message and was put before that end. Both are then one commit.
+        None where there is no room, calls of it must be executed first, or a steer is told."""
+        if not isinstance(said, e.MessageCompleted) or self.deltas is None or not self.deltas.has_room():
+            return None
         if any(not call.client for call in said.calls) or (self.steering is not None and self.steering.pending()):
             return None
+        self.deltas.put_last(said)
         return _end_by(said)
 
 
@@ -240,11 +244,8 @@ class Incoming:
 
     def feed(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
         """The deltas of the parts of one read."""
-        for delta in self._all(parts):
-            if self._skips is None:
-                yield delta
-            elif (rest := self._skip(delta, self._skips)) is not None:
-                yield rest
+        deltas, skips = self._all(parts), self._skips
+        return deltas if skips is None else filter(None, (self._skip(delta, skips) for delta in deltas))
 
     def take_whole(self, parts: Sequence[Part]) -> bool:
         """Keep the parts of one read without deltas, where they are a whole message of text and calls. Otherwise False:

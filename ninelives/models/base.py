@@ -66,10 +66,8 @@ class Ask(Struct, frozen=True):
     """The beginning of the answer was passed on by an earlier process: a retry may not follow."""
 
 
-@runtime_checkable
 class CallKeeper(Protocol):
-    """A model whose answers outlive this process: a supervisor keeps them until they are settled. Ask.call names them.
-    A stream of a call that is held gives the answer again, from its beginning."""
+    """Keeps the answers of a model, which so outlive this process, until they are settled. Ask.call names them."""
 
     def held(self, call: str) -> bool:
         """True where an earlier process made this call and its answer is kept."""
@@ -78,6 +76,14 @@ class CallKeeper(Protocol):
     def settle(self, call: str) -> None:
         """The message is committed: the answer is not needed any more."""
         ...
+
+
+@runtime_checkable
+class KeptModel(Protocol):
+    """A model whose answers may be kept. A stream of a call that is held gives its answer again, from the beginning."""
+
+    keeper: CallKeeper | None
+    """None: they end with this process."""
 
 
 class Model(Protocol):

@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -117,7 +116,7 @@ class Feed:
         "_kept",
         "_last_read",
         "_limit_s",
-        "_open_intake",
+        "_line_bytes",
         "_stall_s",
         "_take_parts",
         "_time",
@@ -130,15 +129,14 @@ class Feed:
     def __init__(
         self,
         connection: UpstreamConnection,
-        open_intake: Callable[[], Intake],
         answer: AnswerReader,
+        line_bytes: int,
         take_parts: TakeParts | None,
     ) -> None:
-        """`open_intake` is called when the head of the answer is there. Raises UpstreamFailed where it is an error."""
         self._time = asyncio.get_running_loop().time
         self._connection = connection
         connection.news = self.news
-        self._open_intake = open_intake
+        self._line_bytes = line_bytes
         self._intake: Intake | None = None
         self.answer = answer
         self._take_parts = take_parts
@@ -216,9 +214,16 @@ class Feed:
         waiter.set_result(None)
 
     def _open(self) -> Intake:
-        """The head is there: begin to read the body."""
-        self._intake = self._open_intake()
-        return self._intake
+        """The head is there: begin to read the body. Raises UpstreamFailed where the head is an error."""
+        connection = self._connection
+        if not 200 <= connection.status < 300:
+            raise HeadRefused
+        kind = connection.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind == b"text/html":
+            raise garbage_error("an HTML page")
+        reader = WholeBody if kind == b"application/json" else EventLines
+        self._intake = intake = reader(self.answer, self._line_bytes)
+        return intake
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -271,7 +276,8 @@ class OpenAIModel:
     ) -> None:
         self.name = upstream.name
         self._upstream = upstream
-        self._holder = holder
+        self.keeper = holder
+        """See KeptModel.keeper."""
         self._clock, self._sleep, self._chance = clock, sleep, chance
         self._pool: Pool | None = None
         self._modes = ModeMemory(clock)
@@ -338,19 +344,10 @@ class OpenAIModel:
         if pool is not None:
             await pool.close()
 
-    def held(self, call: str) -> bool:
-        """See CallKeeper.held."""
-        return self._holder is not None and self._holder.held(call)
-
-    def settle(self, call: str) -> None:
-        """See CallKeeper.settle."""
-        if self._holder is not None:
-            self._holder.settle(call)
-
     async def _begin(self, ask: Ask, by: float, mode: AnswerMode) -> PendingAnswer:
         """Send a request. Its answer has not begun."""
         first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
-        if self.held(ask.call):
+        if self.keeper is not None and self.keeper.held(ask.call):
             connection = await self._answered_again(ask.call)
         else:
             body = await self._encoded(ask, mode) if _is_large(ask.messages) else self._body(ask, mode)
@@ -360,7 +357,7 @@ class OpenAIModel:
             head = b"%bContent-Length: %d\r\n\r\n" % (self._head, size)
             connection = await self._sent((head, *body), by, ask.call)
         answer = AnswerReader(self._upstream.api_key)
-        feed = Feed(connection, partial(self._intake, connection, answer), answer, ask.take_parts)
+        feed = Feed(connection, answer, self._upstream.line_bytes, ask.take_parts)
         return PendingAnswer(connection, feed, first_by, by, mode)
 
     async def _next(self, reading: PendingAnswer) -> list[Part]:
@@ -378,8 +375,8 @@ class OpenAIModel:
             reading.first_by = None
             if parts:
                 return parts
-        feed.close()
         if not reading.connection.ended:
+            feed.close()
             await self._finish(reading.connection)
         return []
 
@@ -399,7 +396,8 @@ class OpenAIModel:
         """Send a request, in pieces. Returns the connection on which its answer comes."""
         pool = self._pool or self._connections()
         connection = pool.idle() or await self._connect(pool, by - self._clock())
-        pool.begin(connection, call, sum(map(len, request)))
+        if self.keeper is not None:
+            pool.begin(connection, call, sum(map(len, request)))
         connection.ask(*request)
         return connection
 
@@ -426,17 +424,6 @@ class OpenAIModel:
             self._pool.give_back(connection)
         else:
             connection.hang_up()
-
-    def _intake(self, connection: UpstreamConnection, answer: AnswerReader) -> Intake:
-        """What reads the body of an answer whose head is there."""
-        if not 200 <= connection.status < 300:
-            raise HeadRefused
-        kind = connection.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind == b"text/html":
-            raise garbage_error("an HTML page")
-        if kind == b"application/json":
-            return WholeBody(answer, self._upstream.line_bytes)
-        return EventLines(answer, self._upstream.line_bytes)
 
     async def _refused(self, reading: PendingAnswer) -> UpstreamFailed:
         """Why an upstream refused a request."""
@@ -532,7 +519,7 @@ class OpenAIModel:
             from ninelives.models.net.connection import Origin, Pool
 
             try:
-                self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s, self._holder)
+                self._pool = Pool(Origin.of(self._upstream.url), self._upstream.connect_s, self.keeper)
             except ValueError as error:
                 raise _unreachable(_host(self._upstream.url), error, again=False) from error
         return self._pool

@@ -14,6 +14,22 @@ from tests.journals import Pen, journals, quick, spec_of
 A, B = e.Call("call_a", "read_file", "{}"), e.Call("call_b", "terminal", "{}")
 
 
+class NeverLast:
+    """A sink with room, in which no message is the last."""
+
+    def has_room(self) -> bool:
+        return True
+
+    def is_read(self) -> bool:
+        return False
+
+    def put(self, delta: e.Delta) -> None:
+        raise AssertionError("no delta comes")
+
+    def put_last(self, message: e.MessageCompleted) -> None:
+        raise AssertionError("a message with calls is not the last")
+
+
 def settled(facts: Facts) -> tuple[object, ...]:
     """What the loop decides by."""
     due = [(call_id, due.call, due.attempt, due.started) for call_id, due in facts.due.items()]
@@ -47,7 +63,8 @@ def test_C10_the_token_budget_is_over_the_whole_run() -> None:
     loop = LoopState(Turn(pen.start(A).finish(A).state, ()), "")
     assert loop.options()["max_tokens"] == 7 and end_of(loop.facts, 50) is None
     more = e.MessageCompleted("", (B,), e.Usage(1, 7), finish="tool_calls")
-    assert loop.end_after(more) is None, "its call comes first"
+    loop.deltas = NeverLast()
+    assert loop.end_at_once(more) is None, "its call comes first"
     for event in (more, e.ToolStarted(call=B), e.ToolFinished(call_id=B.id, output="")):
         loop.add(event)
     assert end_of(loop.facts, 50) == e.RunInterrupted("max_output_tokens")

@@ -11,12 +11,13 @@ import pytest
 
 from ninelives.core.errors import AgentError
 from ninelives.models.base import Ask, Finished, Part, Text
-from ninelives.models.chunks import AnswerReader, EventLines, UpstreamFailed, WholeBody
+from ninelives.models.chunks import AnswerReader, UpstreamFailed
 from ninelives.models.openai import Feed, OpenAIModel, TakeParts, Upstream
 from tests.models.raw import DEADLINE, GET, OK, SOON, Peer, answers, idle, pool_to, raw, rest, until, wired
 from tests.tools.conftest import both_loops, open_files
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+WHOLE = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Type: application/json\r\n\r\n")
 HI = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 USED = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
@@ -62,13 +63,13 @@ def text(parts: list[Part]) -> str:
 # ---- a read that ends between two pieces of a body is no end ----
 
 
-async def fed(intake: type[EventLines] | type[WholeBody], taking: bool, *reads: bytes) -> list[Part]:
+async def fed(taking: bool, *reads: bytes) -> list[Part]:
     """All parts of an answer that comes in these reads, while somebody waits for each."""
     parts: list[Part] = []
     line, _ = wired()
     answer = AnswerReader()
     take: TakeParts | None = (lambda some: parts.extend(some) or True) if taking else None
-    feed = Feed(line, lambda: intake(answer, 1_000_000), answer, take)
+    feed = Feed(line, answer, 1_000_000, take)
 
     async def all_of_it() -> None:
         while not feed.answer.done:
@@ -86,16 +87,14 @@ async def fed(intake: type[EventLines] | type[WholeBody], taking: bool, *reads: 
 
 
 @pytest.mark.parametrize("taking", [True, False])
-@pytest.mark.parametrize(
-    ("intake", "data"), [(EventLines, SSE), (WholeBody, CHUNKED + chunks(JSON[:9], JSON[9:], b""))]
-)
-async def test_parts_are_the_same_wherever_the_bytes_are_cut(intake: Any, data: bytes, taking: bool) -> None:
-    end = await fed(intake, False, data)
+@pytest.mark.parametrize("data", [SSE, WHOLE + chunks(JSON[:9], JSON[9:], b"")])
+async def test_parts_are_the_same_wherever_the_bytes_are_cut(data: bytes, taking: bool) -> None:
+    end = await fed(False, data)
     assert isinstance(end[-1], Finished)
     assert end[-1].usage.input_tokens == 3
-    assert await fed(intake, taking, *(data[at : at + 1] for at in range(len(data)))) == end
+    assert await fed(taking, *(data[at : at + 1] for at in range(len(data)))) == end
     for cut in range(1, len(data)):
-        assert await fed(intake, taking, data[:cut], data[cut:]) == end, cut
+        assert await fed(taking, data[:cut], data[cut:]) == end, cut
 
 
 # ---- lines that are let go ----
@@ -249,7 +248,7 @@ async def test_a_first_read_that_comes_at_once_is_followed_by_the_limit_between_
     line, _ = wired()
     line.data_received(CHUNKED)
     answer = AnswerReader()
-    feed = Feed(line, lambda: EventLines(answer, 1000), answer, lambda parts: True)
+    feed = Feed(line, answer, 1000, lambda parts: True)
     waiting = asyncio.create_task(feed.next(600, 0.02, 600))
     await asyncio.sleep(0)  # the clock of a loop may stand still meanwhile
     line.data_received(chunks(HI))
@@ -315,7 +314,7 @@ async def test_answers_are_never_mixed_though_many_leave() -> None:
 async def test_the_head_of_an_answer_wakes_nobody() -> None:
     line, _ = wired()
     answer, heard = AnswerReader(), list[Part]()
-    feed = Feed(line, lambda: EventLines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
+    feed = Feed(line, answer, 1000, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
     waiting = asyncio.create_task(feed.next(SOON, SOON, SOON))
     await asyncio.sleep(0)
     asleep = feed._waiter
@@ -333,7 +332,7 @@ async def test_a_feed_that_is_closed_hears_nothing() -> None:
     line, _ = wired()
     line.data_received(CHUNKED)
     answer = AnswerReader()
-    feed = Feed(line, lambda: EventLines(answer, 1000), answer, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
+    feed = Feed(line, answer, 1000, lambda parts: heard.extend(parts) or True)  # type: ignore[func-returns-value]
     waiting = asyncio.create_task(feed.next(SOON, SOON, SOON))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import socket
 from typing import Any, Protocol
 
+from ninelives.models.base import CallKeeper
+
 READ_BYTES = 256 * 1024
 
 
@@ -49,7 +51,7 @@ class SharedMemory:
         return self._data[:size]
 
 
-class ConnectionHolder(Protocol):
+class ConnectionHolder(CallKeeper, Protocol):
     """Keeps connections, and the answers of calls that have a name until they are settled. So an answer outlives this
     process."""
 
@@ -72,12 +74,4 @@ class ConnectionHolder(Protocol):
 
     def closed(self, memory: Any, *, whole: bool) -> None:
         """The connection is closed. What was asked on it is not wanted, unless its answer is whole."""
-        ...
-
-    def held(self, call: str) -> bool:
-        """True where an earlier process made the call and its answer is kept."""
-        ...
-
-    def settle(self, call: str) -> None:
-        """The answer is not needed any more."""
         ...
