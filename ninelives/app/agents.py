@@ -42,7 +42,7 @@ from ninelives.models.find import find_model, first_name
 from ninelives.models.net.kept import ConnectionHolder
 from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
-from ninelives.tools.base import HERE, Place, Tool, approval_class
+from ninelives.tools.base import HERE, Place, Threads, Tool, approval_class
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.builtin.web_search import search_provider, search_tool
 from ninelives.tools.decorator import ToolsError, load_tools, tool_of
@@ -55,7 +55,6 @@ from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.docker import DockerOptions
 from ninelives.tools.sandbox.kinds import Sandbox, choose
 from ninelives.tools.sandbox.reaper import end_leftover
-from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import workspace_for
 
 T = TypeVar("T")
@@ -151,6 +150,8 @@ class Agents(Struct, kw_only=True):
 
     def price_of(self, profile: str) -> Price | None:
         """What the model of a profile costs: by the name of the profile, else by that of its model."""
+        if not self.prices:
+            return None
         return self.prices.get(profile) or self.prices.get(self.model_of(profile))
 
     def model_of(self, profile: str) -> str:

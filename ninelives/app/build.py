@@ -26,8 +26,8 @@ from ninelives.models.base import Model
 from ninelives.models.net.kept import ConnectionHolder
 from ninelives.models.scripted import ScriptedModel
 from ninelives.observe.log import Log
+from ninelives.tools.base import Threads
 from ninelives.tools.decorator import ToolsError, load_tools
-from ninelives.tools.threads import Threads
 
 
 class BuiltServer(Struct, frozen=True):

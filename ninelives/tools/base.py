@@ -1,18 +1,23 @@
-"""What a tool is. Owns: the Tool Protocol, its effect, its approval class, and the two steps of a call (prepare, then
-run). Refuses to know: models and runs, and when a person is asked."""
+"""What a tool is. Owns: the Tool Protocol, its effect, its approval class, the two steps of a call (prepare, then run),
+and what tools of all kinds need: threads for work that blocks, and the bound of an output. Refuses to know: models and
+runs, and when a person is asked."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, ParamSpec, Protocol, TypeVar, get_args, runtime_checkable
 
 from msgspec import Struct
 
 from ninelives.core.events import Effect, Outcome, Process
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Use = Literal["", "workspace", "memory"]
 """What a tool needs from the disk of this machine: nothing, the files of the workspace, or the notes of its owner."""
 
@@ -188,3 +193,35 @@ def is_name(name: str) -> bool:
 
 class ToolRefused(Exception):
     """The call cannot be made as asked. The model reads the text."""
+
+
+class Threads:
+    """A pool of threads for blocking work. Every caller waits, so its queue holds at most one piece of work per call in
+    progress. A thread cannot be stopped: if its caller is cancelled, the work goes on to its end. So the work must
+    bound itself, in bytes and in time."""
+
+    def __init__(self, size: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix="ninelives-tools")
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in one of the threads and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **kwargs))
+
+    def close(self) -> None:
+        """Accept no more work. Threads end when they have finished theirs."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f]")
+"""Control characters that mean nothing in text. Each takes six bytes in JSON, and SQL text cannot hold a NUL."""
+
+
+def bounded(data: bytes, limit: int, total: int | None = None) -> str:
+    """`data` as text of at most `limit` bytes, with a note if that is less than the `total` that there was."""
+    total = len(data) if total is None else total
+    text = _CONTROL.sub("\ufffd", data[:limit].decode("utf-8", "replace"))
+    encoded = text.encode()
+    if total <= limit and len(encoded) <= limit:
+        return text
+    text = encoded[:limit].decode("utf-8", "ignore")
+    return f"{text}\n[output cut: the first {limit} bytes of {total} are shown]"

@@ -25,10 +25,9 @@ from msgspec import Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_with_defaults
-from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, Output, Place, Tool, is_name
+from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, Output, Place, Threads, Tool, is_name
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.homes import place_for_function
-from ninelives.tools.threads import Threads
 
 GROUP = "ninelives.tools"
 PROGRESS_CHARS = 2_000

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from ninelives.core.events import Effect, Process
-from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, ToolRefused, Use
-from ninelives.tools.output import bounded
+from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, ToolRefused, Use, bounded
 
 Work = Callable[[dict[str, object], Place], Awaitable[Output | str]]
 

@@ -1,31 +1,15 @@
-"""The text of tool outputs. Owns: the byte bound and its note, the characters that are let through, and the file in the
-workspace that holds a long output whole. Refuses to know: which tool made it, and how long is too long."""
+"""Long outputs of tools. Owns: the file in the workspace that holds one whole. Refuses to know: which tool made it, and
+how long is too long."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
-from ninelives.tools.base import Place, ToolRefused
-from ninelives.tools.threads import Threads
+from ninelives.tools.base import Place, Threads, ToolRefused
 from ninelives.tools.workspace import open_folder, put_file
-
-_CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1a\x1c-\x1f]")
-"""Control characters that mean nothing in text. Each takes six bytes in JSON, and SQL text cannot hold a NUL."""
-
-
-def bounded(data: bytes, limit: int, total: int | None = None) -> str:
-    """`data` as text of at most `limit` bytes, with a note if that is less than the `total` that there was."""
-    total = len(data) if total is None else total
-    text = _CONTROL.sub("\ufffd", data[:limit].decode("utf-8", "replace"))
-    encoded = text.encode()
-    if total <= limit and len(encoded) <= limit:
-        return text
-    text = encoded[:limit].decode("utf-8", "ignore")
-    return f"{text}\n[output cut: the first {limit} bytes of {total} are shown]"
 
 
 class OutputFiles:

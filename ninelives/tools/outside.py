@@ -16,10 +16,9 @@ from pathlib import Path
 
 from ninelives.core.context import OUTPUTS
 from ninelives.core.holding import Holding
-from ninelives.tools.base import ToolRefused
+from ninelives.tools.base import Threads, ToolRefused
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.quota import Quotas
-from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import open_folder, owner_of
 
 SURVEY_S = 2.0

@@ -26,8 +26,8 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from ninelives.core.holding import Holding, fixed_limit
+from ninelives.tools.base import Threads
 from ninelives.tools.sandbox.child import spawn
-from ninelives.tools.threads import Threads
 
 LOOK_S = 0.25
 SHORTEST_LOOK_S = 0.01

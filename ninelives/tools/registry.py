@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from ninelives.tools.arguments import parsed
-from ninelives.tools.base import HERE, Execution, Place, Tool, ToolRefused, is_name
+from ninelives.tools.base import HERE, Execution, Place, Threads, Tool, ToolRefused, is_name
 from ninelives.tools.builtin.execute import ExecuteCode
 from ninelives.tools.builtin.files import file_tools
 from ninelives.tools.builtin.notes import note_tools
@@ -20,7 +20,6 @@ from ninelives.tools.builtin.process import Processes, ProcessTool
 from ninelives.tools.builtin.terminal import Terminal
 from ninelives.tools.builtin.web import web_tool
 from ninelives.tools.sandbox.kinds import Sandbox, choose
-from ninelives.tools.threads import Threads
 
 LABEL_CHARS = 80
 SHELL_TOOLS = (Terminal.name, ProcessTool.name, ExecuteCode.name)

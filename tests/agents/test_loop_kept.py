@@ -20,11 +20,10 @@ from ninelives.core.history import output_messages
 from ninelives.core.spec import Kept
 from ninelives.core.state import RunState
 from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
-from ninelives.tools.base import HERE, Home, Place, Use
+from ninelives.tools.base import HERE, Home, Place, Threads, Use
 from ninelives.tools.decorator import tool_of
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.journals import Pen, spec_of
 
 LONG = "x" * (HEAD + TAIL + 1)

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from ninelives.tools.base import Output, Place
+from ninelives.tools.base import Output, Place, Threads
 from ninelives.tools.registry import Toolbox, builtin_tools
-from ninelives.tools.threads import Threads
 
 
 @pytest.fixture

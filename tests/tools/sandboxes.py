@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from ninelives.tools.base import Place
+from ninelives.tools.base import Place, Threads
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.registry import Toolbox, shell_tools
 from ninelives.tools.sandbox.base import Sandbox
 from ninelives.tools.sandbox.kinds import choose
-from ninelives.tools.threads import Threads
 
 
 @functools.cache

@@ -18,10 +18,9 @@ import pytest
 from msgspec import Meta, Struct
 
 from ninelives.tools import decorator
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused
 from ninelives.tools.decorator import ToolsError, load_tools, tool, tool_of
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, eventually
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, ToolRefused
 from ninelives.tools.builtin.execute import CODE_BYTES, ExecuteCode
 from ninelives.tools.sandbox.base import Sandbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import children, open_files
 from tests.tools.sandboxes import place_in, sandbox_of, shop_of
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ninelives.tools.base import Place, Tool, ToolRefused
+from ninelives.tools.base import Place, Threads, Tool, ToolRefused
 from ninelives.tools.decorator import tool_of
 from ninelives.tools.homes import NOWHERE, Homes, home_of
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox, builtin_tools
-from ninelives.tools.threads import Threads
 
 
 class Book:

@@ -18,14 +18,13 @@ import pytest_asyncio
 
 pytest.importorskip("mcp")
 
-from ninelives.tools.base import Output, Place, Tool, ToolRefused, approval_class
+from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused, approval_class
 from ninelives.tools.decorator import ToolsError
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.mcp import link as mcp_link
 from ninelives.tools.mcp.link import ListedTool, McpAddress, McpLink
 from ninelives.tools.mcp.tools import McpServer, McpTool, McpTools, _parts
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, alive, both_loops, eventually
 
 SCRIPT = str(Path(__file__).with_name("mcp_server.py"))

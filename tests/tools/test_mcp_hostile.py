@@ -16,11 +16,10 @@ import pytest
 
 pytest.importorskip("mcp")
 
-from ninelives.tools.base import Place
+from ninelives.tools.base import Place, Threads
 from ninelives.tools.mcp import link as mcp_link
 from ninelives.tools.mcp.tools import McpServer, McpTools, Status
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, eventually
 
 PATIENCE = 60.0

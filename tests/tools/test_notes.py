@@ -12,11 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ninelives.tools.base import Place
+from ninelives.tools.base import Place, Threads
 from ninelives.tools.builtin import notes
 from ninelives.tools.builtin.notes import note_tools
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller
 
 ITEMS = [

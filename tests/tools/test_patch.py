@@ -9,12 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ninelives.tools.base import Place
+from ninelives.tools.base import Place, Threads
 from ninelives.tools.builtin import patch
 from ninelives.tools.builtin.files import file_tools
 from ninelives.tools.builtin.patch import patch_tool
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller
 
 CODE = "def one():\n    return 1\n\n\ndef two():\n    return 2\n"

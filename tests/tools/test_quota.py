@@ -11,12 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from ninelives.tools import quota
-from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, ToolRefused
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.quota import QuotaLimits, Quotas, WorkspaceQuota
 from ninelives.tools.registry import Toolbox, builtin_tools
 from ninelives.tools.sandbox.base import Sandbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import eventually
 from tests.tools.sandboxes import Shop, place_in, sandbox_of, shop_of
 

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from ninelives.core.events import Process
-from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, ToolRefused
 from ninelives.tools.registry import shell_tools
 from ninelives.tools.sandbox.base import (
     UID,
@@ -36,7 +36,6 @@ from ninelives.tools.sandbox.base import (
 from ninelives.tools.sandbox.kinds import NoSandbox, choose
 from ninelives.tools.sandbox.proof import prove
 from ninelives.tools.sandbox.reaper import end_leftover, identify
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import alive, both_loops, children, eventually, open_files
 from tests.tools.sandboxes import having, heard, new_mark, place_in, responsive, sandbox_of, server_with, shop_of, tell
 

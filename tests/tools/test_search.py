@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from ninelives.tools.base import Output, Place
+from ninelives.tools.base import Output, Place, Threads
 from ninelives.tools.builtin import search
 from ninelives.tools.builtin.files import file_tools, ripgrep
 from ninelives.tools.registry import Toolbox
 from ninelives.tools.sandbox.landlock import abi
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, children, eventually
 
 needs_rg = pytest.mark.skipif(not ripgrep() or not abi(), reason="ripgrep or Landlock is not there")

@@ -7,9 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused, approval_class, reach_of
+from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused, approval_class, bounded, reach_of
 from ninelives.tools.function import FunctionTool
-from ninelives.tools.output import bounded
 from ninelives.tools.registry import Toolbox, builtin_tools, label_for
 from ninelives.tools.sandbox.kinds import NoSandbox
 

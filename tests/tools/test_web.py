@@ -10,13 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 import msgspec
 import pytest
 
-from ninelives.tools.base import Output, Place
+from ninelives.tools.base import Output, Place, Threads
 from ninelives.tools.builtin import web
 from ninelives.tools.builtin.addresses import why_not
 from ninelives.tools.builtin.readable import readable as read
 from ninelives.tools.builtin.web import web_tool
 from ninelives.tools.registry import Toolbox
-from ninelives.tools.threads import Threads
 from tests.tools.conftest import Caller, both_loops, children
 
 PUBLIC = ("1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001:829::200e")

@@ -48,8 +48,8 @@ async def model(loaded: LoadedSettings) -> Check:
 def own_tools(loaded: LoadedSettings) -> list[Check]:
     """Import `tools.modules` and the tools of installed packages, as a start does."""
     from ninelives.app.build import import_from_config_folder
+    from ninelives.tools.base import Threads
     from ninelives.tools.decorator import ToolsError, load_tools
-    from ninelives.tools.threads import Threads
 
     import_from_config_folder(loaded)
     modules, threads, checks = loaded.settings.tools.modules, Threads(1), list[Check]()
@@ -74,10 +74,10 @@ def own_tools(loaded: LoadedSettings) -> list[Check]:
 async def mcp(loaded: LoadedSettings) -> list[Check]:
     """Connect to each MCP server once, as a server would."""
     from ninelives.app.agents import mcp_servers
+    from ninelives.tools.base import Threads
     from ninelives.tools.decorator import ToolsError
     from ninelives.tools.mcp.link import CONNECT_S
     from ninelives.tools.mcp.tools import McpTools
-    from ninelives.tools.threads import Threads
 
     threads = Threads(1)
     try:

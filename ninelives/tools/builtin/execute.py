@@ -11,11 +11,10 @@ from msgspec import Meta, Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import ApprovalClass, Execution, Place, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Place, Threads, ToolRefused, Use
 from ninelives.tools.builtin.terminal import session_start
 from ninelives.tools.sandbox.base import PYTHONS, CallFile, Launch, Sandbox
 from ninelives.tools.sandbox.launch import LaunchExecution, cpu_seconds, file_room, full_note, no_note, start_launcher
-from ninelives.tools.threads import Threads
 
 CODE_BYTES = 1_048_576
 _PYTHON = "python3"

@@ -15,11 +15,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused
 from ninelives.tools.builtin import search
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.sandbox.child import Collected, spawn
-from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import inside, open_file, put_file
 
 READ_BYTES = 262_144

@@ -21,10 +21,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Reach, Threads, Tool, ToolRefused
 from ninelives.tools.builtin.files import with_os_errors
 from ninelives.tools.function import FunctionTool
-from ninelives.tools.threads import Threads
 
 MAX_ITEMS = 100
 ITEM_CHARS = 500

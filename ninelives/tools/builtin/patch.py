@@ -16,10 +16,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused
 from ninelives.tools.builtin.files import PATH, with_os_errors
 from ninelives.tools.function import FunctionTool
-from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import inside, open_file, put_file
 
 MAX_BYTES = 4 * 1_048_576

@@ -19,9 +19,8 @@ from msgspec import Meta, Struct
 
 from ninelives.core.events import Effect, Process
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Reach, Threads, ToolRefused, Use, bounded
 from ninelives.tools.builtin.terminal import checked_command, session_start
-from ninelives.tools.output import bounded
 from ninelives.tools.sandbox.base import SHELL, Launch, Sandbox
 from ninelives.tools.sandbox.child import Ring
 from ninelives.tools.sandbox.launch import (
@@ -32,7 +31,6 @@ from ninelives.tools.sandbox.launch import (
     file_room,
     start_launcher,
 )
-from ninelives.tools.threads import Threads
 
 PER_OWNER = 8
 IN_TOTAL = 64

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import ApprovalClass, Execution, Place, Reach, ToolRefused, Use
+from ninelives.tools.base import ApprovalClass, Execution, Place, Reach, Threads, ToolRefused, Use
 from ninelives.tools.sandbox.base import SHELL, CallFile, Launch, Sandbox
 from ninelives.tools.sandbox.child import Collected
 from ninelives.tools.sandbox.launch import (
@@ -38,7 +38,6 @@ from ninelives.tools.sandbox.launch import (
     ready_workspace,
     start_launcher,
 )
-from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import inside
 
 ENVIRON_BYTES = 65_536

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused
+from ninelives.tools.base import Output, Place, Reach, Threads, Tool, ToolRefused
 from ninelives.tools.builtin.addresses import Address, why_not
 from ninelives.tools.function import FunctionTool
 from ninelives.tools.sandbox.child import spawn
-from ninelives.tools.threads import Threads
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ninelives.tools.threads import Threads
+from ninelives.tools.base import Threads
 
 MESSAGE_BYTES = 8 * 1_048_576
 SCHEMA_BYTES = 32_768

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ninelives.tools.base import Threads
 from ninelives.tools.mcp.incoming import MAX_TOOLS, CheckedStream, bound_answers
 from ninelives.tools.mcp.stdio import Program, Stdio
-from ninelives.tools.threads import Threads
 
 CONNECT_S = 30.0
 FIRST_PAUSE_S = 0.5

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ninelives.core.events import Effect, Outcome, Process
 from ninelives.tools.arguments import checked
-from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Tool, ToolRefused
+from ninelives.tools.base import ApprovalClass, Execution, Output, Place, Threads, Tool, ToolRefused, bounded
 from ninelives.tools.decorator import ToolsError
 from ninelives.tools.mcp.link import (
     CallFailed,
@@ -32,8 +32,6 @@ from ninelives.tools.mcp.link import (
     load,
 )
 from ninelives.tools.mcp.stdio import Program
-from ninelives.tools.output import bounded
-from ninelives.tools.threads import Threads
 
 NAME_CHARS = 64
 PROGRESS_CHARS = 2_000

@@ -26,12 +26,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ninelives.core.events import Process
-from ninelives.tools.base import Output, Place, ToolRefused
-from ninelives.tools.output import bounded
+from ninelives.tools.base import Output, Place, Threads, ToolRefused, bounded
 from ninelives.tools.sandbox.base import SHELL, Bounds, CallFile, CallGroup, Launch, Sandbox, hand_over, real_path
 from ninelives.tools.sandbox.child import Child, Collected, spawn
 from ninelives.tools.sandbox.reaper import CALL, LAUNCHER, end_leftover, identify
-from ninelives.tools.threads import Threads
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

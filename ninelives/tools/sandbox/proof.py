@@ -19,12 +19,11 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from ninelives.tools.base import Output, Place, ToolRefused
+from ninelives.tools.base import Output, Place, Threads, ToolRefused
 from ninelives.tools.sandbox.base import PYTHONS, SHELL, Launch, Sandbox
 from ninelives.tools.sandbox.cgroup import find_groups
 from ninelives.tools.sandbox.launch import LaunchExecution, base_environ, ready_workspace, start_launcher
 from ninelives.tools.sandbox.seccomp import CHECKED, MACHINES, REFUSED
-from ninelives.tools.threads import Threads
 from ninelives.tools.workspace import inside, open_file
 
 _SECONDS = 15.0
