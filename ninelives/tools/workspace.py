@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -77,14 +76,17 @@ def inside(workspace: Path, name: str) -> Path:
     return path
 
 
-def open_folder(workspace: Path, folder: Path) -> int:
-    """A descriptor of a folder that `inside` returned."""
-    return _walk(workspace, folder, _enter)
-
-
-def make_folder(workspace: Path, folder: Path) -> int:
-    """A descriptor of a folder that `inside` returned. Missing folders are created."""
-    return _walk(workspace, folder, _enter_made)
+def open_folder(workspace: Path, folder: Path, *, create: bool = False) -> int:
+    """A descriptor of a folder that `inside` returned. `create`: missing folders are created."""
+    top = Path(os.path.realpath(workspace))
+    fd = os.open(top, _FOLDER)
+    for part in folder.relative_to(top).parts:
+        try:
+            deeper = _enter_made(part, fd) if create else os.open(part, _FOLDER, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = deeper
+    return fd
 
 
 def open_file(workspace: Path, path: Path) -> BinaryIO:
@@ -107,7 +109,7 @@ def open_file(workspace: Path, path: Path) -> BinaryIO:
 
 def put_file(place: Place, path: Path, data: bytes, seen: os.stat_result | None = None) -> None:
     """Replace the file at a path that `inside` returned, in one step. Refused if it has changed since `seen`."""
-    folder = make_folder(place.workspace, path.parent)
+    folder = open_folder(place.workspace, path.parent, create=True)
     try:
         draft = _free_draft(folder, place.call_id)
         with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
@@ -157,29 +159,13 @@ def _mark(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _walk(workspace: Path, folder: Path, enter: Callable[[str, int], int]) -> int:
-    top = Path(os.path.realpath(workspace))
-    fd = os.open(top, _FOLDER)
-    for part in folder.relative_to(top).parts:
-        try:
-            deeper = enter(part, fd)
-        finally:
-            os.close(fd)
-        fd = deeper
-    return fd
-
-
-def _enter(part: str, fd: int) -> int:
-    return os.open(part, _FOLDER, dir_fd=fd)
-
-
 def _enter_made(part: str, fd: int) -> int:
     try:
-        return _enter(part, fd)
+        return os.open(part, _FOLDER, dir_fd=fd)
     except FileNotFoundError:
         with suppress(FileExistsError):  # another call created it meanwhile
             os.mkdir(part, 0o755, dir_fd=fd)
-        made = _enter(part, fd)
+        made = os.open(part, _FOLDER, dir_fd=fd)
         if os.geteuid() == 0:  # commands may run as another user than the server: keep the owner of the folder above
             owner = os.fstat(fd)
             os.fchown(made, owner.st_uid, owner.st_gid)
