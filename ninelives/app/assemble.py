@@ -40,10 +40,9 @@ from ninelives.http.app import build_app, build_health_app
 from ninelives.http.body import Aside, BodyLimits
 from ninelives.http.edge.end_users import EndUsers
 from ninelives.http.edge.gate import Gate, Rules
-from ninelives.http.edge.keys import Keyring
+from ninelives.http.edge.keys import Keyring, StoredKeys
 from ninelives.http.edge.proxies import TrustedProxies
 from ninelives.http.edge.scopes import ADMIN, OPEN_PATHS, OPEN_PREFIXES, USER_SCOPES
-from ninelives.http.edge.stored_keys import StoredKeys
 from ninelives.http.routes import DialectsError
 from ninelives.http.routes.server import About
 from ninelives.journal.accounts.trail import AuditKeep, AuditTrail

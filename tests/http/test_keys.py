@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ninelives.http.edge import keys
-from ninelives.http.edge.keys import Keyring, missing_key
-from ninelives.http.edge.stored_keys import StoredKeys, new_secret
+from ninelives.http.edge.keys import Keyring, StoredKeys, missing_key, new_secret
 from ninelives.journal.accounts.base import KeyRow
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.values import StoreUnavailable
@@ -119,7 +118,7 @@ class _Rows:
 
 async def test_a_key_is_not_refused_on_a_read_of_the_keys_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who wait for the same read: one is told that the store is away, the others read by themselves."""
-    monkeypatch.setattr("ninelives.http.edge.stored_keys.RENEW_S", 0.05)
+    monkeypatch.setattr("ninelives.http.edge.keys.RENEW_S", 0.05)
     rows = _Rows()
     stored = StoredKeys(cast(Any, rows), lambda: 0, cast(Any, None), LocalNotifier())
     await stored.renew()

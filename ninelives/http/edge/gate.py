@@ -28,7 +28,7 @@ from ninelives.http.edge.access import PATH, ProfileAccess, split_path
 from ninelives.http.edge.early import CLOSE, MAX_HEADERS, head_too_large
 from ninelives.http.edge.end_users import USER_HEADERS, EndUsers
 from ninelives.http.edge.kept import KeptRequest
-from ninelives.http.edge.keys import ApiKey, Keyring, KeySource, missing_key
+from ninelives.http.edge.keys import ApiKey, Keyring, StoredKeys, missing_key
 from ninelives.http.edge.proxies import TrustedProxies
 from ninelives.http.errors import Headers, error_response, unexpected
 from ninelives.journal.accounts.trail import NoTrail, Trail
@@ -293,7 +293,7 @@ class Gate:
             self._check_host(hosts)
 
     async def _confirm(
-        self, request: _GatedRequest, stored: KeySource, key: ApiKey | None, credentials: Sequence[bytes]
+        self, request: _GatedRequest, stored: StoredKeys, key: ApiKey | None, credentials: Sequence[bytes]
     ) -> None:
         """The store may know better whether this key is valid."""
         await stored.confirm(key)
@@ -376,7 +376,7 @@ class Gate:
         return path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
 
 
-async def _until_end(stored: KeySource, request: _GatedRequest, work: Awaitable[None]) -> None:
+async def _until_end(stored: StoredKeys, request: _GatedRequest, work: Awaitable[None]) -> None:
     with stored.during(request.scope["state"]["key"], partial(_end, request)):
         await work
 

@@ -18,7 +18,7 @@ from ninelives.http.answering import RouteParts, answer, reach_of
 from ninelives.http.describe import shapes
 from ninelives.http.describe.openapi import plain_path
 from ninelives.http.describe.operations import Endpoint, Operation
-from ninelives.http.edge.stored_keys import StoredKeys
+from ninelives.http.edge.keys import StoredKeys
 from ninelives.http.query import page
 from ninelives.http.routes.base import Routes
 from ninelives.journal.values import Replica

@@ -18,9 +18,8 @@ from ninelives.http.answering import RouteParts
 from ninelives.http.describe.operations import AFTER, LIMIT, Endpoint, Operation
 from ninelives.http.describe.shapes import ListPage
 from ninelives.http.edge.access import ProfileReach
-from ninelives.http.edge.keys import ApiKey
+from ninelives.http.edge.keys import ApiKey, StoredKeys, new_secret
 from ninelives.http.edge.scopes import ADMIN, DEFAULT_SCOPES, SCOPES, entry_of, permits
-from ninelives.http.edge.stored_keys import StoredKeys, new_secret
 from ninelives.http.routes.admin.shapes import ApiKeyObject, KeyChange, NewApiKey, NewKeyRequest, Rotation
 from ninelives.http.routes.base import Routes
 from ninelives.journal.accounts.base import MAX_KEYS, NO_LIMITS, KeyLimits, KeyRow
