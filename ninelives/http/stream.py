@@ -18,7 +18,7 @@ from ninelives.dialects.shared import broken_frame
 from ninelives.dialects.sse import KEEPALIVE
 from ninelives.engine.base import Broken, Chunk, Cut, Idle, News, StreamEnded
 from ninelives.engine.subscription import Subscription
-from ninelives.http.edge.kept import pieces
+from ninelives.http.edge.kept import PIECE, KeptStream, pieces
 
 T = TypeVar("T")
 OnDisconnect = Callable[[], None]
@@ -104,9 +104,6 @@ class StreamLine(Struct, frozen=True):
 class StreamBody(Protocol):
     """How a stream writes to its client."""
 
-    def begin(self) -> None:
-        """The answer is a stream. Call it before its head is sent."""
-
     def write(self, data: bytes) -> bool:
         """Write frames at once. Returns False where only send() can do it."""
 
@@ -128,13 +125,10 @@ class AsgiBody:
         self.write: Callable[[bytes], bool] = extensions.get("ninelives.write", _not_now)
         """See StreamBody."""
 
-    def begin(self) -> None:
-        """See StreamBody."""
-
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """See StreamBody. The end of the body goes with its last piece."""
         left = len(data)
-        for piece in pieces(data):
+        for piece in pieces(data) if left > PIECE else (data,):
             left -= len(piece)
             await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0 or not last})
 
@@ -170,9 +164,11 @@ class RunStream(Struct):
         """Stream until the run ends, the client disconnects or the server stops."""
         unwatch = watch(scope, receive, self._gone)
         whole, extensions = False, scope.get("extensions", {})
-        body: StreamBody = extensions.get("ninelives.kept") or AsgiBody(send, extensions)
+        kept: KeptStream | None = extensions.get("ninelives.kept")
+        body: StreamBody = kept or AsgiBody(send, extensions)
         try:
-            body.begin()
+            if kept is not None:
+                kept.begin()
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS + self.headers})
             self.subscription.connect(StreamLine(body.write, partial(abort, scope)))
             whole = await self._pump(scope, body) and not self.early and not self.subscription.restarted

@@ -35,8 +35,9 @@ class WholeSend(Struct):
     async def __call__(self, message: Message) -> None:
         """See ASGI."""
         start, self.start = self.start, None
-        if start is None and not self.cycle.response_started and self._may_hold(message):
-            self.start = message
+        first = start is None and not self.cycle.response_started and message["type"] == "http.response.start"
+        if first and self.cycle.scope["method"] != "HEAD" and b"content-length" in dict(message["headers"]):
+            self.start = message  # a body of a known length follows at once
             return
         if start is not None and self._write(start, message):
             return
@@ -67,12 +68,6 @@ class WholeSend(Struct):
             cycle.transport.close()
         cycle.on_response()
         return True
-
-    def _may_hold(self, message: Message) -> bool:
-        """Whether a body of a known length follows at once."""
-        if message["type"] != "http.response.start" or self.cycle.scope["method"] == "HEAD":
-            return False
-        return b"content-length" in dict(message["headers"])
 
     def _head(self, start: Message, size: int) -> bytes | None:
         """The head of an answer with a body of this size. None: it is not plain."""
