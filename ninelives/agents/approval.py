@@ -96,6 +96,7 @@ class Approvals:
         ttl_s: float,
     ) -> None:
         self.policy = policy
+        self._never_asks = policy.mode == "never" and not policy.rules
         self._granted = granted
         self._new_code = new_code
         self._now_ms = now_ms
@@ -111,12 +112,12 @@ class Approvals:
     ) -> ApprovalRequested | None:
         """The question to ask before this call; None where none is needed. `named`: whether a message of the user
         names a host."""
+        if self._never_asks:
+            return None
         try:
-            arguments = parsed(call.arguments, tool.schema)
+            reach, rule = self._judged(call, tool)
         except ToolRefused:
             return None  # nothing will run: Toolbox.prepare refuses the call with the same words
-        reach = reach_of(tool, arguments)
-        rule = next((rule for rule in self.policy.rules if rule.fits(call.name, arguments, reach)), None)
         mode = self.policy.mode if rule is None else rule.ask
         if mode == "never" or (mode == "on-write" and self._is_harmless(reach, named)):
             return None
@@ -130,17 +131,21 @@ class Approvals:
             return None
         return replace(asked, choices=_choices(state, call), tool_digest=digests[1])
 
-    def may_visit(self, call: Call, tool: Tool, named: Callable[[str], bool]) -> Callable[[str], bool]:
-        """Place.may_visit for a call that may be made: where a person would be asked about a host, it is refused."""
+    def may_visit(self, call: Call, tool: Tool, named: Callable[[str], bool], host: str) -> bool:
+        """Place.may_visit for a call that may be made: where a person would be asked about the host, it is refused."""
         try:
-            arguments = parsed(call.arguments, tool.schema)
+            _, rule = self._judged(call, tool)
         except ToolRefused:
-            return lambda host: False
-        reach = reach_of(tool, arguments)
-        rule = next((rule for rule in self.policy.rules if rule.fits(call.name, arguments, reach)), None)
+            return False
         if self.policy.mode == "never" if rule is None else rule.ask == "never" and not rule.match:
-            return lambda host: True
-        return lambda host: self._may_visit(host, named)
+            return True
+        return self._may_visit(host, named)
+
+    def _judged(self, call: Call, tool: Tool) -> tuple[Reach, Rule | None]:
+        """What a call may do, and the first rule that fits it. Raises ToolRefused where its arguments are wrong."""
+        arguments = parsed(call.arguments, tool.schema)
+        reach = reach_of(tool, arguments)
+        return reach, next((rule for rule in self.policy.rules if rule.fits(call.name, arguments, reach)), None)
 
     def _is_harmless(self, reach: Reach, named: Callable[[str], bool]) -> bool:
         """Whether on-write lets the call pass."""

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct, field
@@ -30,7 +31,7 @@ from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Called, Due, RunState
 from ninelives.core.table import DELTAS
 from ninelives.models.base import Ask, KeptModel, Model, Part
-from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, ToolRefused
+from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, Tool, ToolRefused
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 
@@ -235,7 +236,7 @@ class LoopAgent:
         for call in calls:
             due = state.facts.due.get(call.id)
             tool = self._toolbox.get(call.name)
-            match await self._before_start(state, call, due):
+            match await self._before_start(state, call, due, tool):
                 case e.ApprovalRequested() as question:
                     yield question
                     return
@@ -258,7 +259,7 @@ class LoopAgent:
                 yield event
 
     async def _before_start(
-        self, state: LoopState, call: e.Call, due: Due | None
+        self, state: LoopState, call: e.Call, due: Due | None, tool: Tool | None
     ) -> e.ApprovalRequested | e.ToolFinished | None:
         """What must happen instead of the call: a question to a person, or a result without a call. None: make it.
 
@@ -278,7 +279,6 @@ class LoopAgent:
             if self._settings.on_unknown == "ask":
                 return _asked_in(state, self._approvals.ask(call, WHY_UNKNOWN))
             return e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
-        tool = self._toolbox.get(call.name)
         if tool is None:
             return None
         question = await self._approvals.question(state.run_state, call, tool, state.names_host)
@@ -327,7 +327,7 @@ class LoopAgent:
             return PreparedCall(started, None, f"There is no tool named {call.name!r}. The tools are: {known}.")
         label = self._toolbox.label(call.name, call.arguments)
         place = self._place(state.run_state, call.id)
-        may_visit = self._approvals.may_visit(call, tool, state.names_host)
+        may_visit = partial(self._approvals.may_visit, call, tool, state.names_host)
         place = replace(place, progress=progress.reporter(call.id), scratch=state.scratch, may_visit=may_visit)
         try:
             execution = await self._toolbox.prepare(call.name, call.arguments, place)

@@ -91,8 +91,8 @@ class RunsFinishedToolsAgain(LoopAgent):
 class RepeatsInterruptedWrites(LoopAgent):
     """A write that a crash cut off is simply done again."""
 
-    async def _before_start(self, state: Any, call: Any, due: Any) -> Any:
-        return await super()._before_start(state, call, None)
+    async def _before_start(self, state: Any, call: Any, due: Any, tool: Any) -> Any:
+        return await super()._before_start(state, call, None, tool)
 
 
 class ForgetsTheEnd(Worker):
