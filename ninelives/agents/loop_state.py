@@ -280,40 +280,39 @@ class Incoming:
         for part in _merged(parts) if len(parts) > FLOOD else parts:
             if self.full:
                 return
+            delta: e.Delta | None
             match part:
                 case Text(text) if not self._refusal:
                     self._text.append(text)
-                    self._spend(text)
-                    yield e.TextDelta(text)
+                    delta = e.TextDelta(text)
                 case Text(text) | Declined(text):  # text after the begin of a refusal is part of it
                     self._refusal.append(text)
-                    self._spend(text)
-                    yield e.TextDelta(text, refusal=True)
+                    delta = e.TextDelta(text, refusal=True)
                 case Thinking(text):
                     self._thinking.append(text)
-                    self._spend(text)
-                    yield e.ReasoningDelta(text)
-                case CallPiece():
-                    yield from self._piece(part)
+                    delta = e.ReasoningDelta(text)
+                case CallPiece(_, _, text):
+                    delta = self._piece(part)
                 case Finished():
                     self._finished = part
+                    continue
+            self._room -= len(text)
+            self.full = self._room <= 0
+            if delta is not None:
+                yield delta
 
-    def _piece(self, part: CallPiece) -> Iterator[e.CallBegun]:
+    def _piece(self, part: CallPiece) -> e.CallBegun | None:
         """Keep a piece of a call. Its begin is told once, as soon as the name is that of a tool. A call that comes in
         one piece is not told: it starts at once."""
         index, whole = part.index, part.index not in self._names and bool(part.arguments)
         name = self._names[index] = self._names.get(index, "") + part.name
         self._arguments.setdefault(index, []).append(part.arguments)
-        self._spend(part.arguments)
         if whole or index in self._begun or name in self._client_tools:
-            return
-        if (emoji := self._emoji_of(name)) is not None:
-            self._begun.add(index)
-            yield e.CallBegun(call_id=call_id(self._run, self._calls_before + index), name=name, emoji=emoji)
-
-    def _spend(self, text: str) -> None:
-        self._room -= len(text)
-        self.full = self._room <= 0
+            return None
+        if (emoji := self._emoji_of(name)) is None:
+            return None
+        self._begun.add(index)
+        return e.CallBegun(call_id=call_id(self._run, self._calls_before + index), name=name, emoji=emoji)
 
     def completed(self, asked_tokens: Callable[[], int]) -> e.MessageCompleted:
         """The whole message. Calls get our ids. A message that was cut off has no calls. `asked_tokens` estimates the
