@@ -254,7 +254,8 @@ class Context(Struct, frozen=True):
         so does the retry of an SDK, which counts its tries (G13)."""
         if asked.key is not None or asked.kept == "memory":
             return asked
-        ids = [f"{name}={value}" for name in CALLER_IDS if (value := self.headers.get(name))]
+        named = not self.headers.keys().isdisjoint(CALLER_IDS)  # nearly no request has one
+        ids = [f"{name}={value}" for name in CALLER_IDS if (value := self.headers.get(name))] if named else []
         same = "\0".join((asked.fingerprint, asked.kept, self.profile.name, *ids)).encode("utf-8", "replace")
         count = self.headers.get("x-stainless-retry-count", "")
         counted = count.isascii() and count.isdigit() and count.strip("0") != ""
