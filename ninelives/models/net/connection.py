@@ -23,8 +23,10 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from msgspec import Struct
 
 from ninelives.models.chunks import UpstreamFailed, cut_error, garbage_error
-from ninelives.models.net.kept import ConnectionHolder, KeptMemory, ReadMemory, SharedMemory
+from ninelives.models.net.kept import ConnectionHolder, KeptMemory, ReadMemory
 
+READ_BYTES = 256 * 1024
+"""Most bytes of one read."""
 HELD = 131_072
 """Unread bytes of a body at which reading from the socket stops."""
 PIECES = 4096
@@ -48,6 +50,21 @@ News = Callable[[], None]
 def _wake(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
     if not waiter.done():
         waiter.set_result(None) if error is None else waiter.set_exception(error)
+
+
+class SharedMemory:
+    """For all connections of a process that are not kept: one read is parsed before the next begins."""
+
+    def __init__(self) -> None:
+        self._data = memoryview(bytearray(READ_BYTES))
+
+    def room(self) -> memoryview:
+        """See ReadMemory."""
+        return self._data
+
+    def filled(self, size: int) -> memoryview:
+        """See ReadMemory."""
+        return self._data[:size]
 
 
 _SHARED = SharedMemory()

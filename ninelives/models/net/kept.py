@@ -1,4 +1,4 @@
-"""Connections that outlive this process. Owns: what a pool needs of who holds them, and where the bytes of a connection
+"""Connections that outlive this process. Owns: what a pool needs of who holds them, and of the memory that their bytes
 are read into. Refuses to know: who holds them."""
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ import socket
 from typing import Any, Protocol
 
 from ninelives.models.base import CallKeeper
-
-READ_BYTES = 256 * 1024
 
 
 class ReadMemory(Protocol):
@@ -34,21 +32,6 @@ class KeptMemory(ReadMemory, Protocol):
     def kept(self) -> memoryview:
         """All that is kept of the answer."""
         ...
-
-
-class SharedMemory:
-    """For all connections of a process that are not kept: one read is parsed before the next begins."""
-
-    def __init__(self) -> None:
-        self._data = memoryview(bytearray(READ_BYTES))
-
-    def room(self) -> memoryview:
-        """See ReadMemory."""
-        return self._data
-
-    def filled(self, size: int) -> memoryview:
-        """See ReadMemory."""
-        return self._data[:size]
 
 
 class ConnectionHolder(CallKeeper, Protocol):
