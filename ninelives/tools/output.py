@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from pathlib import Path
 
 from ninelives.tools.base import Place, Threads, ToolRefused
-from ninelives.tools.workspace import open_folder, put_file
+from ninelives.tools.workspace import open_folder, put_file, top_of
 
 
 class OutputFiles:
@@ -42,16 +41,12 @@ class OutputFiles:
         self._threads.close()
 
 
-def _top(place: Place) -> Path:
-    """The real path of the workspace: data_dir may be relative, or lead through a link."""
-    return Path(os.path.realpath(place.workspace))
-
-
 def _delete(place: Place, path: str) -> None:
     folder, _, name = path.rpartition("/")
+    top = top_of(place.workspace)
     # A tool may have put a folder or a link there. That is a file of the workspace, and what we wrote is gone.
     with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        fd = open_folder(place.workspace, _top(place) / folder)
+        fd = open_folder(top, top / folder)
         try:
             os.unlink(name, dir_fd=fd)
         finally:
@@ -59,4 +54,4 @@ def _delete(place: Place, path: str) -> None:
 
 
 def _write(place: Place, path: str, text: str) -> None:
-    put_file(place, _top(place) / path, text.encode("utf-8", "replace"))
+    put_file(place, top_of(place.workspace) / path, text.encode("utf-8", "replace"))

@@ -19,7 +19,7 @@ from ninelives.core.holding import Holding
 from ninelives.tools.base import Threads, ToolRefused
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.quota import Quotas
-from ninelives.tools.workspace import open_folder, owner_of
+from ninelives.tools.workspace import open_folder, owner_of, top_of
 
 SURVEY_S = 2.0
 MOST_OUTPUTS = 10_000
@@ -94,7 +94,8 @@ def _outputs(workspace: Path) -> list[Holding]:
     """The files of long outputs in a workspace. A command may have put anything in their place."""
     owner, found = owner_of(workspace), list[Holding]()
     try:
-        fd = open_folder(workspace, Path(os.path.realpath(workspace)) / OUTPUTS)
+        top = top_of(workspace)
+        fd = open_folder(top, top / OUTPUTS)
     except (OSError, ToolRefused):
         return found
     try:
@@ -119,7 +120,8 @@ def _is_text(name: str) -> bool:
 def _delete(root: Path, name: str) -> None:
     folder, _, file = name.partition("/")
     with suppress(OSError, ToolRefused):  # gone meanwhile, or something else is in its place
-        fd = open_folder(root / folder, Path(os.path.realpath(root / folder)) / OUTPUTS)
+        top = top_of(root / folder)
+        fd = open_folder(top, top / OUTPUTS)
         try:
             os.unlink(file, dir_fd=fd)
         finally:

@@ -63,7 +63,7 @@ def inside(workspace: Path, name: str) -> Path:
         raise ToolRefused("The path is empty, too long or has a NUL in it. Use a path such as notes/todo.txt.")
     if name == "~" or name.startswith("~/"):
         name = name[2:].lstrip("/") or "."
-    top = Path(os.path.realpath(workspace))
+    top = top_of(workspace)
     try:
         path = Path(os.path.realpath(top / name))
     except UnicodeEncodeError as error:
@@ -76,9 +76,14 @@ def inside(workspace: Path, name: str) -> Path:
     return path
 
 
-def open_folder(workspace: Path, folder: Path, *, create: bool = False) -> int:
-    """A descriptor of a folder that `inside` returned. `create`: missing folders are created."""
-    top = Path(os.path.realpath(workspace))
+def top_of(workspace: Path) -> Path:
+    """The real path of a workspace: data_dir may be relative, or lead through a link."""
+    return Path(os.path.realpath(workspace))
+
+
+def open_folder(top: Path, folder: Path, *, create: bool = False) -> int:
+    """A descriptor of a folder below `top`, which is the real path of a workspace. `create`: missing folders are
+    created."""
     fd = os.open(top, _FOLDER)
     for part in folder.relative_to(top).parts:
         try:
@@ -91,9 +96,10 @@ def open_folder(workspace: Path, folder: Path, *, create: bool = False) -> int:
 
 def open_file(workspace: Path, path: Path) -> BinaryIO:
     """Open the file at a path that `inside` returned. Raises ToolRefused if it is not a plain file."""
-    if path == inside(workspace, "."):
+    top = top_of(workspace)
+    if path == top:
         raise ToolRefused("That is the workspace itself. Use search_files with kind names to see what is in it.")
-    folder = open_folder(workspace, path.parent)
+    folder = open_folder(top, path.parent)
     try:
         fd = os.open(path.name, _FILE, dir_fd=folder)
     finally:
@@ -109,7 +115,7 @@ def open_file(workspace: Path, path: Path) -> BinaryIO:
 
 def put_file(place: Place, path: Path, data: bytes, seen: os.stat_result | None = None) -> None:
     """Replace the file at a path that `inside` returned, in one step. Refused if it has changed since `seen`."""
-    folder = open_folder(place.workspace, path.parent, create=True)
+    folder = open_folder(top_of(place.workspace), path.parent, create=True)
     try:
         draft = _free_draft(folder, place.call_id)
         with open(os.open(draft, _NEW, 0o644, dir_fd=folder), "wb") as file:
