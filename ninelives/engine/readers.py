@@ -55,6 +55,7 @@ class Readers:
         self._waiting: Counter[str] = Counter()
         self._read = asyncio.Event()
         """Set while there are readers."""
+        self._is_cut = False
         self._looks: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def store_of(self, run: str) -> Store:
@@ -118,7 +119,9 @@ class Readers:
                 subscription.vanish(reason)
 
     def cut(self) -> None:
-        """Break off every stream and every wait, without an end."""
+        """Break off every stream and every wait, without an end. Nothing is waited for here any more: a wait may be
+        between two looks now, where nobody would wake it."""
+        self._is_cut = True
         for subscription in list(self._subscriptions):
             subscription.cut()
         for waiter in list(self._waiters):
@@ -174,6 +177,8 @@ class Readers:
             state = live.committed
             if state.ended or _asks_anew(state, answered):
                 return state
+            if self._is_cut:
+                raise CutOff()
             over, seen = live.until_over(), -1
             self._waiters.add(over)
             try:
@@ -201,6 +206,8 @@ class Readers:
                 if not error.passing:
                     raise
                 patience = RETRY_S
+            if self._is_cut:
+                raise CutOff()
             if (await asyncio.wait([heard], timeout=patience))[0]:
                 heard.result()
             return False, seen, None

@@ -13,7 +13,7 @@ from ninelives.core.events import AttemptStarted, Entry
 from ninelives.core.spec import Kept
 from ninelives.core.state import apply
 from ninelives.dialects.chat.frames import ChatProjection
-from ninelives.engine.base import Broken
+from ninelives.engine.base import Broken, CutOff
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.run import ClaimedRun
 from ninelives.testing.playbook import Step, asked, said
@@ -341,6 +341,24 @@ async def test_P10_a_process_that_drains_hands_its_runs_to_another_at_once(house
     state = await asyncio.wait_for(waiter, 60)
     assert state is not None and (state.status, state.facts.strikes) == ("completed", 0)
     assert sorted(house.deeds.values()) == [1, 1] and second.stats()["taken_over"] == 0
+
+
+async def test_a_draining_process_cuts_a_wait_that_is_between_two_looks(house: House) -> None:
+    """Its run is parked, so it looks into the store, just when all waits are cut."""
+    engine = await house.engine()
+    house.books["hi"], house.holds["1"] = LOOK, asyncio.Event()
+    ticket = await engine.submit(order("hi"))
+    await until(lambda: house.deeds, "the tool")
+    waiter = asyncio.create_task(engine.wait(OWNER, ticket.run))
+    await asyncio.sleep(0)
+    live = engine.readers.lives[ticket.run]
+    live.dismiss()
+    engine.readers.remove(live)
+    engine.readers.cut()
+    with pytest.raises(CutOff):
+        await asyncio.wait_for(waiter, 10)
+    with pytest.raises(CutOff):
+        await asyncio.wait_for(engine.wait(OWNER, ticket.run), 10)
 
 
 async def test_stats_tell_an_operator_who_holds_what_and_how_fresh_it_is(house: House) -> None:
