@@ -133,6 +133,8 @@ class _GatedRequest(Struct):
     more: Headers = []
     """CORS, and what is echoed."""
     seen: Seen = {}
+    is_open: bool = False
+    """It needs no key."""
     started: bool = False
     status: int = 0
     ended: bool = False
@@ -153,14 +155,6 @@ class _GatedRequest(Struct):
             message = {**message, "headers": [*theirs, *ours, *self.scope["state"].get("rates", ())]}
             self.status = message.get("status", 101)
         return self.pass_on(message)
-
-    def credentials(self) -> Sequence[bytes]:
-        """Each as in an Authorization header. x-api-key is read where there is none, or where the API style allows
-        both."""
-        found = self.seen.get(b"authorization", [])
-        if b"x-api-key" in self.seen and (self.style.api_key or not found):
-            return [*found, *(b"Bearer " + secret for secret in self.seen[b"x-api-key"])]
-        return found
 
     async def whole(self, status: int, headers: Headers, body: bytes, prefix: str = "") -> None:
         """Send a complete response."""
@@ -236,9 +230,13 @@ class Gate:
             await going_on.cut(kept, scope)
             return
         state["key"] = replace(key, owner=kept.owner)
-        await self._answer(
-            request, lambda request: self._pass(request, going_on.answer(kept, scope, receive, request.send))
-        )
+        stored = self._keyring.stored if key.stored else None
+
+        def go_on(request: _GatedRequest) -> Awaitable[None]:
+            answer = going_on.answer(kept, scope, receive, request.send)
+            return answer if stored is None else _until_end(stored, request, answer)
+
+        await self._answer(request, go_on)
 
     async def _answer(self, request: _GatedRequest, work: Callable[[_GatedRequest], Awaitable[None]]) -> None:
         """Let a request be answered. Its errors become answers. It has one line in the log; those of health checks and
@@ -246,7 +244,7 @@ class Gate:
         began, scope = self._rules.now(), request.scope
         try:
             await work(request)
-            if not self._is_open(scope):
+            if not request.is_open:
                 took = round(self._rules.now() - began, 4)
                 self._log.info("request", **_fields(scope), status=request.status, seconds=took)
         except ClientDisconnect:
@@ -269,11 +267,15 @@ class Gate:
             await _refuse(request, unexpected(error, scope["state"]["request_id"]))
 
     def _enter(self, request: _GatedRequest) -> Awaitable[None]:
-        """Check the head, then the key. More than one credential is an error."""
+        """Check the head, then the key. x-api-key is a credential where there is no Authorization, or where the API
+        style allows both. More than one credential is an error."""
         self._check_head(request)
+        seen = request.seen
         if request.scope.get("method") == "OPTIONS":
-            return request.whole(204, self._preflight(request.seen), b"")
-        credentials = request.credentials()
+            return request.whole(204, self._preflight(seen), b"")
+        credentials = seen.get(b"authorization", [])
+        if b"x-api-key" in seen and (request.style.api_key or not credentials):
+            credentials = [*credentials, *(b"Bearer " + secret for secret in seen[b"x-api-key"])]
         key, stored = self._keyring.match(credentials), self._keyring.stored
         if stored is not None and (key is None or key.stored) and stored.doubts(key, credentials):
             return self._confirm(request, stored, key, credentials)
@@ -300,36 +302,36 @@ class Gate:
         await self._let_in(request, self._keyring.match(credentials), credentials)
 
     def _let_in(self, request: _GatedRequest, key: ApiKey | None, credentials: Sequence[bytes]) -> Awaitable[None]:
-        """Pass on a request with this key, if it has one or needs none."""
-        scope, seen, state = request.scope, request.seen, request.scope["state"]
-        state["key"], is_open = key, self._is_open(scope)
+        """Pass on a request with this key, if it has one or needs none. It ends with its key, if that can end."""
+        scope, seen, state, rules = request.scope, request.seen, request.scope["state"], self._rules
+        path = scope["path"]
+        if scope.get("method") in _READING:
+            request.is_open = path in rules.open_paths or path.startswith(rules.open_prefixes)
+        state["key"] = key
         if key is not None:
-            self._settle_profile(request, key, is_open=is_open)
-        elif not is_open:
+            self._settle_profile(request, key)
+        elif not request.is_open:
             raise missing_key(credentials)
         for length in seen.get(b"content-length", []):  # refused before the body is read; body.py counts what comes
-            if not length.isdigit() or len(length) > 18 or int(length) > self._rules.max_body:
-                raise _bad_length(length, self._rules.max_body)
+            if not length.isdigit() or len(length) > 18 or int(length) > rules.max_body:
+                raise _bad_length(length, rules.max_body)
         if scope["type"] == "websocket":
             state["key_ended"] = asyncio.Event()
-        return self._pass(request, self.inside(scope, request.receive, request.send))
+        stored = self._keyring.stored if key is not None and key.stored else None
+        answer = self.inside(scope, request.receive, request.send)
+        return answer if stored is None else _until_end(stored, request, answer)
 
-    def _settle_profile(self, request: _GatedRequest, key: ApiKey, *, is_open: bool) -> None:
+    def _settle_profile(self, request: _GatedRequest, key: ApiKey) -> None:
         """Which profiles a request may use, and for whom it acts. Its session key is echoed."""
         seen, state = request.seen, request.scope["state"]
         if _SESSION_KEY in seen:
             request.more += _session_key(seen[_SESSION_KEY])
-        if self._profiles is None or is_open:
+        if self._profiles is None or request.is_open:
             return
         state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
         user = None if key.acts_for == "no" else self._rules.end_users.of(key, seen, request.scope["path"])
         if user is not None:
             state["key"], state["reach"] = self._profiles.act_for(state["key"], state["reach"], user)
-
-    def _pass(self, request: _GatedRequest, work: Awaitable[None]) -> Awaitable[None]:
-        """Let the routes answer. The request ends with its key, if that can end."""
-        key, stored = request.scope["state"]["key"], self._keyring.stored
-        return work if key is None or not key.stored or stored is None else _until_end(stored, request, work)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
@@ -367,13 +369,6 @@ class Gate:
             raise ClientError("host_not_allowed", words, status=421)
         if len(self._hosts_seen) < MOST_HOSTS:
             self._hosts_seen.add(hosts[0])
-
-    def _is_open(self, scope: Scope) -> bool:
-        """Whether a request needs no key."""
-        if scope.get("method") not in _READING:
-            return False
-        path = scope["path"]
-        return path in self._rules.open_paths or path.startswith(self._rules.open_prefixes)
 
 
 async def _until_end(stored: StoredKeys, request: _GatedRequest, work: Awaitable[None]) -> None:
