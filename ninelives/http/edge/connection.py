@@ -35,11 +35,13 @@ from ninelives.http.edge.early import (
     too_many_connections,
 )
 from ninelives.http.edge.kept import (
+    PIECE,
     AdoptedTransport,
     Custody,
     KeptStream,
     KeptTransport,
-    can_write,
+    Standing,
+    chunked,
     standing,
 )
 from ninelives.http.edge.starting import StartingApp
@@ -78,14 +80,14 @@ class ConnectionState(ServerState):
         self.idle: dict[Any, None] = {}
         """Connections that wait for a request, or linger after their last one, the one that waits for longest first."""
         self._most_unread = unread_bytes
-        self._unread: dict[Any, int] = {}
+        self.unread: dict[Any, int] = {}
         """Connections with a long answer that their client has not read, and how much of it there was."""
         super().__init__()
 
     def note_unread(self, connection: Any) -> None:
         """A connection has a long answer to send. Where clients leave too much unread, connections are cut: those that
         took nothing since the last look first, the oldest first."""
-        known = {**self._unread, connection: 0}
+        known = {**self.unread, connection: 0}
         left = {each: size for each in known if (size := each.unread())}
         order = sorted(left, key=lambda each: left[each] < known[each])  # a sort keeps the order of equals
         total = sum(left.values())
@@ -93,12 +95,7 @@ class ConnectionState(ServerState):
             cut = order.pop(0)
             total -= left.pop(cut)
             cut.transport.abort()
-        self._unread = left
-
-    def forget(self, connection: Any) -> None:
-        """It is gone."""
-        self.idle.pop(connection, None)
-        self._unread.pop(connection, None)
+        self.unread = left
 
     def close_longest_idle(self) -> bool:
         """Make room for another connection. False: all are in use."""
@@ -141,7 +138,7 @@ class ClientConnection(HttpToolsProtocol):
         """The bytes that a lingering connection may still send. None: it does not linger."""
         self._upgraded = False
         self._dry = 0
-        """Bytes since the last head or piece of a body."""
+        """Bytes since data with the end of a head, or with a piece of a body."""
         self._slot: int | None = None
         """Where this client is kept: its slot."""
         self._kept: KeptTransport | None = None
@@ -164,41 +161,48 @@ class ClientConnection(HttpToolsProtocol):
             self._timer = self.loop.call_later(self.limits.idle_s, self._silent)
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol. A complete head ends the deadline, the first byte of the next one starts another. The
-        parser never sees more than a head may have: it has no bound, and the time for one long header grows with the
-        square of its length. What is neither head nor body counts too: chunk sizes, their extensions and trailers."""
+        """See asyncio.Protocol. A complete head ends the deadline, the first byte of the next one starts another."""
         if self._kept is not None:  # the next request: it would be lost with this process, and the client not know it
             self._release()
         if self._read is not None:
             self._read += len(data)
-        most = self.limits.head_bytes
-        data = memoryview(data)  # type: ignore[assignment] # pieces are no copies
-        while data and self._left is None and not self._upgraded and not self.transport.is_closing():
-            piece, data = data[: most - self._dry], data[most - self._dry :]
-            self._dry += len(piece)
-            super().data_received(piece)
-            if self._dry >= most and self._left is None:
-                self.refuse(head_too_large(most))
+        rest = self._parse(memoryview(data))
         if self._left is not None:
-            self._left = self._discard(self._left - len(data))
+            self._left -= rest
+            if self._left < 0:  # a client that sends more is cut
+                self.transport.abort()
         elif self.cycle is not None and not self.cycle.response_complete:
-            self._set_timer(None)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             self._head_begun = False
             self.server_state.idle.pop(self, None)
         elif not self._head_begun and not self._upgraded:
             self._head_begun = True
             self._set_timer(self.limits.head_s, self._late)
 
-    def _discard(self, left: int) -> int:
-        """What may still come is discarded. A client that sends more is cut."""
-        if left < 0:
-            self.transport.abort()
-        return left
+    def _parse(self, data: memoryview) -> int:
+        """Give data to the parser, and return how many bytes it was not given. It never sees more than a head may have:
+        it has no bound, and the time for one long header grows with the square of its length. What is neither head nor
+        body counts too: chunk sizes, their extensions and trailers."""
+        most = self.limits.head_bytes
+        while data and self._left is None and not self._upgraded and not self.transport.is_closing():
+            piece, data = data[: most - self._dry], data[most - self._dry :]  # pieces are no copies
+            cycle: Any = self.cycle
+            size = 0 if cycle is None else len(cycle.body)
+            super().data_received(piece)  # type: ignore[arg-type]
+            came = self.cycle is not cycle or (cycle is not None and len(cycle.body) != size)
+            self._dry = 0 if came else self._dry + len(piece)
+            if self._dry >= most and self._left is None:
+                self.refuse(head_too_large(most))
+        return len(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol. Ends the deadline, and calls the watchers."""
-        self._set_timer(None)
-        self.server_state.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.server_state.idle.pop(self, None)
+        self.server_state.unread.pop(self, None)
         if self._slot is not None:
             self._release()
             self._give_up_slot()
@@ -220,18 +224,6 @@ class ClientConnection(HttpToolsProtocol):
     def _late(self) -> None:
         self._timer = None
         self.refuse(head_too_late(self.limits.head_s))
-
-    # For the parser
-
-    def on_headers_complete(self) -> None:
-        """See httptools."""
-        self._dry = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """See httptools."""
-        self._dry = 0
-        super().on_body(body)
 
     # For uvicorn
 
@@ -329,7 +321,7 @@ class ClientConnection(HttpToolsProtocol):
         kept: Any = KeptTransport(cycle.transport, custody, self._slot)
         self._kept = cycle.transport = kept
         extensions: Any = cycle.scope["extensions"]
-        extensions["ninelives.kept"] = KeptStream(cycle_of, self._kept)
+        extensions["ninelives.kept"] = _kept_stream(cycle_of, self._kept)
         return True
 
     def _release(self) -> None:
@@ -402,7 +394,7 @@ class ClientConnection(HttpToolsProtocol):
         scope["extensions"] = {
             "ninelives.abort": self.transport.abort,
             "ninelives.disconnect": self._watch,
-            "ninelives.kept": KeptStream(weakref.ref(cycle), self._kept, found),
+            "ninelives.kept": _kept_stream(weakref.ref(cycle), self._kept, found),
         }
         if found in ("begun", "anew"):
             self.cycle = cycle
@@ -479,6 +471,10 @@ class Lingering:
         return getattr(self._transport, name)
 
 
+def _kept_stream(cycle_of: Callable[[], Any], transport: KeptTransport, standing: Standing = "anew") -> KeptStream:
+    return KeptStream(cycle_of, transport, partial(write_piece, cycle_of, kept=True), standing)
+
+
 def take_body(cycle_of: Callable[[], Any]) -> bytes | None:
     """The body of a request that is here in full, as the receive() of uvicorn would give it, without a task's turn.
     None: the client is gone."""
@@ -490,11 +486,16 @@ def take_body(cycle_of: Callable[[], Any]) -> bytes | None:
     return body
 
 
-def write_piece(cycle_of: Callable[[], Any], data: bytes) -> bool:
-    """Write a piece of the body of a request cycle of uvicorn at once, as its send() would. Returns False where only
-    send() can do it (can_write)."""
+def write_piece(cycle_of: Callable[[], Any], data: bytes, *, kept: bool = False) -> bool:
+    """Write a piece of the body of a request cycle of uvicorn at once, as its send() would; for a client that is kept,
+    each frame is a chunk. Returns False where only send() can do it: before the head, after the end, while the socket
+    is full, and for a long piece."""
     cycle = cycle_of()
-    if not can_write(cycle, data):
+    if cycle is None or cycle.flow.write_paused or cycle.disconnected:
         return False
-    cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
+        return False
+    if cycle.transport.is_closing():  # it broke and uvicorn does not know it yet: write() would raise
+        return False
+    cycle.transport.write(chunked(data) if kept else b"%x\r\n%b\r\n" % (len(data), data))
     return True

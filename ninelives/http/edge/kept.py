@@ -337,11 +337,18 @@ def standing(left: LeftClient, taken: int) -> Standing:
 class KeptStream:
     """How a stream writes to a kept client: an extension of the ASGI scope, "ninelives.kept"."""
 
-    def __init__(self, cycle_of: Callable[[], Any], transport: KeptTransport, standing: Standing = "anew") -> None:
+    def __init__(
+        self,
+        cycle_of: Callable[[], Any],
+        transport: KeptTransport,
+        write: Callable[[bytes], bool],
+        standing: Standing = "anew",
+    ) -> None:
         """`cycle_of` is a weak reference to the request cycle of uvicorn: the cycle has the scope, and that has this
-        object."""
+        object. `write` writes frames at once, and returns False where only send() can do it."""
         self._cycle_of = cycle_of
         self._transport = transport
+        self.write = write
         self.standing = standing
 
     @property
@@ -352,14 +359,6 @@ class KeptStream:
     def begin(self) -> None:
         """The answer is a stream. Call it before its head is sent."""
         self._transport.stream()
-
-    def write(self, data: bytes) -> bool:
-        """Write frames at once. Returns False where only send() can do it: see write_piece in connection.py."""
-        cycle = self._cycle_of()
-        if not can_write(cycle, data):
-            return False
-        cycle.transport.write(chunked(data))
-        return True
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """Write frames when the socket takes them. `last`: nothing follows."""
@@ -383,13 +382,3 @@ class KeptStream:
         cycle = self._cycle_of()
         if not cycle.disconnected and not cycle.transport.is_closing():
             self._transport.beat(lambda data: cycle.transport.write(data))
-
-
-def can_write(cycle: Any, data: bytes) -> bool:
-    """May a piece of the body of a request cycle of uvicorn be written at once, beside its send()? Not before the head,
-    after the end, while the socket is full, and not a long piece."""
-    if cycle is None or cycle.flow.write_paused or cycle.disconnected:
-        return False
-    if cycle.response_complete or not cycle.chunked_encoding or len(data) > PIECE:
-        return False
-    return not cycle.transport.is_closing()  # it broke and uvicorn does not know it yet: write() would raise

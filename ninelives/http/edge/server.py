@@ -34,12 +34,12 @@ from ninelives.supervisor.custody import LeftClient
 # - uvicorn.Config: `http` may be a protocol class, `ws` any callable that makes a protocol. `ssl` is set after load().
 # - uvicorn.server.ServerState.connections: all open connections, websockets included.
 # - uvicorn.protocols.http.httptools_impl.HttpToolsProtocol: __init__ sets app and loop; connection_made, data_received,
-#   connection_lost, send_400_response, on_response_complete, handle_websocket_upgrade, on_headers_complete and on_body
-#   are overridden; transport, flow, url and cycle are read. Its parser takes a head of any length.
+#   connection_lost, send_400_response, on_response_complete and handle_websocket_upgrade are overridden; transport,
+#   flow, url and cycle are read. Its parser takes a head of any length.
 # - Its request cycle, which is `send.__self__` of an ASGI call: transport is replaced until the head has gone out, or
-#   until the end where the body is not complete; chunked_encoding, response_started, response_complete, more_body and
-#   flow.write_paused are read; disconnected and message_event are set where the connection answers by itself.
-#   whole.py does for a whole answer what its send() does, and tests/http/test_whole.py compares both.
+#   until the end where the body is not complete; body, chunked_encoding, response_started, response_complete,
+#   more_body and flow.write_paused are read; disconnected and message_event are set where the connection answers by
+#   itself. whole.py does for a whole answer what its send() does, and tests/http/test_whole.py compares both.
 # - uvicorn.protocols.http.httptools_impl.RequestResponseCycle: made here for an answer that another process has begun;
 #   more_body is set, run_asgi is called. on_message_begin of the protocol makes its scope.
 # - uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol: __init__, send and connection_lost are
@@ -129,7 +129,7 @@ def _websocket_class() -> type[Any]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             """See asyncio.Protocol."""
-            self._state.forget(self)
+            self._state.unread.pop(self, None)
             super().connection_lost(exc)
 
     return WebsocketConnection

@@ -91,28 +91,35 @@ class HeadFirst(Struct):
     cycle: Any
     transport: Any
     head: bytes = b""
+    alone: asyncio.Handle | None = None
+    """Sends the head alone, later in this turn."""
 
     def write(self, data: bytes) -> None:
         """The first call holds the head back, the second one sends both."""
-        if not self.head:
+        if self.alone is None:
             self.head = data
             if isinstance(self.transport, KeptTransport):
                 self.transport.begin(data)
-            asyncio.get_running_loop().call_soon(self._flush)
-        elif len(data) > LONG_ANSWER:  # not to be copied
-            self._flush()
+            self.alone = asyncio.get_running_loop().call_soon(self._send_head)
+            return
+        self.alone.cancel()
+        self.cycle.transport, head = self.transport, self.head
+        if self.transport.is_closing():
+            return
+        if len(data) > LONG_ANSWER:  # not to be copied
+            self.transport.write(head)
             self.transport.write(data)
         else:
-            self.head += data
-            self._flush()
+            self.transport.write(head + data)
 
     def close(self) -> None:
-        """Send what is held back, then close."""
-        self._flush()
+        """Send the head, then close."""
+        self._send_head()
         self.transport.close()
 
-    def _flush(self) -> None:
+    def _send_head(self) -> None:
         head, self.head = self.head, b""
+        self.alone = None  # it refers to this object
         self.cycle.transport = self.transport
         if head and not self.transport.is_closing():
             self.transport.write(head)
