@@ -37,6 +37,7 @@ from ninelives.engine.base import (
 from ninelives.engine.replay import LONG, EndedRuns, Page, Recording, SharedReading, Standing, alike, render
 from ninelives.engine.run import ClaimedRun
 from ninelives.journal.base import Notifier, Store, Unlisten
+from ninelives.journal.notifier import DRIVES
 from ninelives.journal.values import StoreUnavailable
 
 CHECK_S = 5.0
@@ -132,7 +133,8 @@ class Subscription:
         self._check_at = 0.0
         self._followed = False
         self._driven = False
-        """Entries came while it waited at the end: another process drives the run, so the draft stands."""
+        """Another process drives the run, so the draft stands: it says so, or entries came while this one waited at the
+        end."""
 
     # the audience's side
 
@@ -303,7 +305,7 @@ class Subscription:
         if self._join():
             return
         if self._unlisten is None:
-            self._unlisten = self._source.notifier.listen(self.run, self._wake)
+            self._unlisten = self._listen()
         self._rang = False
         if self._page is not None:
             await asyncio.sleep(0)  # others have their turn between two slices
@@ -314,6 +316,23 @@ class Subscription:
             return
         if self._page is not None:
             self._step(self._next_entries(self._page))
+
+    def _listen(self) -> Unlisten:
+        notifier = self._source.notifier
+        unlisten = notifier.listen(self.run, self._wake)
+        if not isinstance(self._projection, Patient):
+            return unlisten
+        also = notifier.listen(DRIVES + self.run, self._note_driver)
+
+        def stop() -> None:
+            unlisten()
+            also()
+
+        return stop
+
+    def _note_driver(self) -> None:
+        self._driven = True
+        self._wake()
 
     def _next_entries(self, page: Page) -> Sequence[Entry]:
         entries = page.entries(self._at)
@@ -331,7 +350,7 @@ class Subscription:
         page = await self._source.shared.page(store, self.owner, self.run, place)
         if page is None:
             return False
-        self._driven = self._followed
+        self._driven = self._driven or self._followed
         if self._unsure and self._seq >= 0:
             await self._look_at_attempts(store)
         self._page, self._at = page, 0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+DRIVES = "drives:"
+"""The topic with which the process that drives a run says so, to one that has begun to read it. It is notified for that
+reason only."""
+
 
 class LocalNotifier:
     """A Notifier whose listeners are all in this event loop."""
@@ -25,7 +29,7 @@ class LocalNotifier:
 
     def topics(self) -> list[str]:
         """All runs with a listener. Where notifications can be lost, all of them are notified from time to time."""
-        return list(self._listeners)
+        return [topic for topic in self._listeners if not topic.startswith(DRIVES)]
 
     def listen(self, run: str, heard: Callable[[], None]) -> Callable[[], None]:
         """See Notifier.listen."""

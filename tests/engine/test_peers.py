@@ -420,6 +420,19 @@ async def test_B6_the_end_of_the_process_of_a_caller_is_no_leave(house: House, k
         assert len(house.asked) == 1 and (await house.rows())[ticket.run] == (None, 1)
 
 
+async def test_a_reader_elsewhere_sees_the_draft_of_a_model_that_pauses(house: House) -> None:
+    """All that the model has said was in the store before anybody read it here."""
+    if not isinstance(house, PostgresHouse):
+        pytest.skip("the shared store in memory tells nobody who drives a run")
+    door, holder = await house.engine(works=False), await house.engine()
+    house.books["hi"] = [[*said("a ")[:-1], 60.0, *said("b")]]
+    ticket = await door.submit(order("hi", kept="hours"))
+    await until(lambda: (live := holder.readers.lives.get(ticket.run)) is not None and live.committed.drafting)
+    ear = Ear(door, ticket.run, ChatProjection())
+    await until(lambda: b"a " in ear.data, "the first words")
+    await door.cancel(OWNER, ticket.run)
+
+
 async def test_B6_a_leave_that_another_process_sees_parks_a_run_in_any_attempt(house: House) -> None:
     door = await house.engine(works=False)
     await house.engine()

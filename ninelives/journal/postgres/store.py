@@ -21,7 +21,7 @@ from ninelives.core import admission
 from ninelives.core.spec import Resolved
 from ninelives.journal.accounts.postgres import PostgresAudit, PostgresKeys
 from ninelives.journal.fair import FAIR, Fairness
-from ninelives.journal.notifier import LocalNotifier
+from ninelives.journal.notifier import DRIVES, LocalNotifier
 from ninelives.journal.postgres.claims import PostgresClaims
 from ninelives.journal.postgres.connections import (
     ASK_S,
@@ -229,11 +229,12 @@ class PostgresStore:
         await self.beat(self._identity.holder)
 
     async def on_tick(self) -> None:
-        """See ListenerEvents.on_tick. Whoever began to follow a run of ours may have missed its last row."""
+        """See ListenerEvents.on_tick. Whoever began to follow a run of ours may have missed its last row, and does not
+        know whether a draft in the log stands."""
         await self._release_unconfirmed()
         fresh = self._listener.followed.take_fresh() & self._log.ends.keys()
         with suppress(StoreUnavailable):  # they look by themselves, a little later
-            for payload in notify_payloads(self._identity.holder, fresh):
+            for payload in notify_payloads(self._identity.holder, [*fresh, *(DRIVES + run for run in fresh)]):
                 await self._connections.execute(SQL["notify"], payload)
 
     async def on_disconnected(self) -> None:
