@@ -150,8 +150,6 @@ class Agents(Struct, kw_only=True):
 
     def price_of(self, profile: str) -> Price | None:
         """What the model of a profile costs: by the name of the profile, else by that of its model."""
-        if not self.prices:
-            return None
         return self.prices.get(profile) or self.prices.get(self.model_of(profile))
 
     def model_of(self, profile: str) -> str:

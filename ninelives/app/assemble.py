@@ -174,7 +174,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             outside=agents.holdings,
             audit=audit,
             limits_of=_limit_book(settings, stored_keys).of,
-            price_of=agents.price_of,
+            price_of=agents.price_of if agents.prices else None,
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
             observer=RunObserver(metrics, log, traces),
             alarm=FineAlarm,
@@ -230,7 +230,7 @@ def _traces(settings: Settings, agents: Agents) -> SpanTraces | None:
 def _limit_book(settings: Settings, keys: StoredKeys) -> LimitBook:
     owners = {name: table.limits() for name, table in settings.tables.owners.items()}
     profiles = {name: table.limits for name, table in settings.tables.profiles.items()}
-    return LimitBook(owners, profiles, keys.limits_of)
+    return LimitBook(owners, profiles, keys.limits)
 
 
 def _limits(settings: Settings) -> EngineLimits:

@@ -298,10 +298,6 @@ def no_limits(owner: str, key: str, profile: str) -> Limited:
     return ()
 
 
-def no_price(profile: str) -> None:
-    """The `price_of` of an engine whose models have none."""
-
-
 def unknown_death(touched_at: int) -> int:
     """On a shared store any replica may have died."""
     return 0
@@ -327,8 +323,8 @@ class EngineParts(Struct, frozen=True):
     outside: Outside = NothingOutside()
     limits_of: Callable[[str, str, str], Limited] = no_limits
     """The limits of an owner, a key and a profile."""
-    price_of: Callable[[str], Price | None] = no_price
-    """The price of a profile's model."""
+    price_of: Callable[[str], Price | None] | None = None
+    """The price of a profile's model; None: no model has one."""
     audit: Trail = NoTrail()
     """Where executed tools are written down."""
     death_of: Callable[[int], int] = unknown_death

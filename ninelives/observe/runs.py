@@ -67,9 +67,11 @@ class RunObserver:
             watched = self._runs.get(state.facts.run) or self._begin(state, entries)
             for entry in entries:
                 kind = type(entry.event)
+                if not watched.delta_at and kind in _SPOKEN:
+                    watched.delta_at = entry.at
+                    if watched.attempt == 1 and watched.step_at == state.facts.created_at:
+                        self._metrics.first_delta((entry.at - watched.step_at) / 1000)
                 if kind in DELTAS:
-                    if not watched.delta_at:
-                        self._first_delta(state, watched, entry)
                     continue
                 fact = _FACTS.get(kind)
                 if fact is not None:
@@ -92,17 +94,10 @@ class RunObserver:
             self._traces.began(state, watched)
         return watched
 
-    def _first_delta(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
-        watched.delta_at = entry.at
-        if watched.attempt == 1 and watched.step_at == state.facts.created_at:
-            self._metrics.first_delta((entry.at - watched.step_at) / 1000)
-
     def _message(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
         said = entry.event
         assert isinstance(said, e.MessageCompleted)
         self._metrics.tokens(said.usage)
-        if not watched.delta_at:  # it came as a whole
-            self._first_delta(state, watched, entry)
         if self._traces is not None:
             self._traces.message(state, watched, said, entry.at)
         watched.delta_at = 0
@@ -151,6 +146,8 @@ class RunObserver:
             self._traces.over(facts.run, state, at)
 
 
+_SPOKEN = DELTAS | {e.MessageCompleted}
+"""The first of a message: a delta, or all of it."""
 _FACTS: dict[type[e.Event], Callable[[RunObserver, RunState, Watched, e.Entry], None]] = {
     e.MessageCompleted: RunObserver._message,
     e.ToolStarted: RunObserver._started,

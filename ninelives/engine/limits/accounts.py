@@ -80,7 +80,7 @@ class Accounts:
     def spend(self, accepted: RunAccepted, usage: Usage) -> Usage:
         """A model call of a run is over. Returns its usage with the cost, by the upstream's bill or the price table."""
         owner, model, key = accepted.owner, accepted.spec.model, accepted.key
-        if not usage.cost and (price := self._price_of(model)) is not None:
+        if self._price_of is not None and not usage.cost and (price := self._price_of(model)) is not None:
             usage = replace(usage, cost=price.of(usage))
         if (counted := self._counted(owner, model, key)) is not None:
             counted.input_tokens += usage.input_tokens

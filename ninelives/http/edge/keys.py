@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from msgspec import Struct
 
 from ninelives.core.errors import ClientError
-from ninelives.core.limits import NO_LIMITS, Limits
+from ninelives.core.limits import Limits
 from ninelives.dialects.clients import Policy
 from ninelives.http.edge.scopes import ADMIN
 from ninelives.journal.accounts.base import NO_LIMITS as NO_KEY_LIMITS
@@ -42,6 +42,7 @@ WATCH_S = 5.0
 RENEW_S = 1.0
 STALE_S = 15.0
 USED_S = 60.0
+_LIMITS = set(Limits.__struct_fields__) & set(KeyLimits.__struct_fields__)
 _SECRET = re.compile(rb"nl_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 
 
@@ -107,6 +108,8 @@ class StoredKeys:
         self._log = log
         self._notifier = notifier
         self._known: dict[str, _KnownKey] = {}
+        self.limits: dict[str, Limits] = {}
+        """Of keys that have any, by id. A key of the configuration has none: its owner has."""
         self._version = -1
         self._nobody = secrets.token_bytes(32)
         """Compared where there is no such key, so that this takes the same time."""
@@ -146,14 +149,6 @@ class StoredKeys:
         known = self._known.get(name)
         return None if known is None or known.row.ended(self._now_ms()) else known.key
 
-    def limits_of(self, name: str) -> Limits:
-        """The limits of a key, by its id. A key of the configuration has none: its owner has."""
-        known = self._known.get(name)
-        if known is None or known.row.limits == NO_KEY_LIMITS:
-            return NO_LIMITS
-        shared = set(Limits.__struct_fields__) & set(KeyLimits.__struct_fields__)
-        return Limits(**{field: getattr(known.row.limits, field) for field in shared})
-
     def doubts(self, key: ApiKey | None, credentials: Sequence[bytes]) -> bool:
         """Whether the store should be asked before this result of `find` counts."""
         if self._notifier is None or (key is not None and not key.stored):
@@ -184,6 +179,10 @@ class StoredKeys:
                 made = key_of(row)
                 key = old.key if old is not None and old.key == made else made  # one object while nothing changed
                 self._known[row.id] = _KnownKey(row, key)
+                if row.limits == NO_KEY_LIMITS:
+                    self.limits.pop(row.id, None)
+                else:
+                    self.limits[row.id] = Limits(**{field: getattr(row.limits, field) for field in _LIMITS})
                 self._version = max(self._version, row.version)
             self._renewed_at = asked_at
         self._end_requests()
