@@ -122,7 +122,18 @@ class Log:
     def _write(self, level: Level, name: str, fields: dict[str, object]) -> None:
         if level not in self._shown_levels:
             return
-        line = (self._json_line if self._json else self._text_line)(level, name, fields)
+        if not self._json:
+            line = self._text_line(level, name, fields)
+        else:
+            told = {"at": self._now(), "level": level, "event": name, **fields}
+            try:
+                line = self._encode(told)
+            except UnicodeEncodeError:  # half a surrogate pair
+                line = b"\\"
+            if line.isascii() and b"\\" not in line and b"\x7f" not in line:  # nearly all lines
+                line = self.secrets.mask(line.decode()).encode() + b"\n"
+            else:
+                line = self._escaped_line(told)
         if self._bytes is not None:
             self._bytes.write(line)
             self._bytes.flush()
@@ -134,15 +145,9 @@ class Log:
         rest = " ".join(f"{key}={value}" for key, value in fields.items())
         return _line(printable(self.secrets.mask(f"{self._now()} {level:7} {name} {rest}".rstrip())))
 
-    def _json_line(self, level: str, name: str, fields: dict[str, object]) -> bytes:
-        told = {"at": self._now(), "level": level, "event": name, **fields}
-        try:
-            line = self._encode(told).decode()
-        except UnicodeEncodeError:  # half a surrogate pair
-            line = "\\"
-        if line.isascii() and "\\" not in line and "\x7f" not in line:  # nearly all lines
-            return self.secrets.mask(line).encode() + b"\n"
-        # Something is escaped, so the mask of the whole line may not find a secret: each field is masked by itself.
+    def _escaped_line(self, told: dict[str, object]) -> bytes:
+        """A line of JSON in which something is escaped. The mask of the whole line may not find a secret there, so each
+        field is masked by itself."""
         shown = {key: self._shown(value) for key, value in told.items()}
         text = self.secrets.mask(self._encode(shown).decode())
         return _line(_escaped(text, lambda sign: stdlib_json.dumps(sign)[1:-1]))

@@ -66,15 +66,16 @@ class RunObserver:
         try:
             watched = self._runs.get(state.facts.run) or self._begin(state, entries)
             for entry in entries:
-                kind = type(entry.event)
+                event, kind = entry.event, type(entry.event)
                 if not watched.delta_at and kind in _SPOKEN:
                     watched.delta_at = entry.at
                     if watched.attempt == 1 and watched.step_at == state.facts.created_at:
                         self._metrics.first_delta((entry.at - watched.step_at) / 1000)
                 if kind in DELTAS:
                     continue
-                fact = _FACTS.get(kind)
-                if fact is not None:
+                if isinstance(event, e.ToolStarted):
+                    watched.tools[event.call.id] = event, entry.at
+                elif (fact := _FACTS.get(kind)) is not None:
                     fact(self, state, watched, entry)
                 watched.step_at = entry.at
         except Exception as error:
@@ -101,11 +102,6 @@ class RunObserver:
         if self._traces is not None:
             self._traces.message(state, watched, said, entry.at)
         watched.delta_at = 0
-
-    def _started(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
-        started = entry.event
-        assert isinstance(started, e.ToolStarted)
-        watched.tools[started.call.id] = (started, entry.at)
 
     def _finished(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
         finished = entry.event
@@ -150,8 +146,7 @@ _SPOKEN = DELTAS | {e.MessageCompleted}
 """The first of a message: a delta, or all of it."""
 _FACTS: dict[type[e.Event], Callable[[RunObserver, RunState, Watched, e.Entry], None]] = {
     e.MessageCompleted: RunObserver._message,
-    e.ToolStarted: RunObserver._started,
     e.ToolFinished: RunObserver._finished,
     **dict.fromkeys((e.RunCompleted, e.RunFailed, e.RunCancelled, e.RunInterrupted), RunObserver._ended),
 }
-"""What follows from each kind of event. A table: to try one kind after the other took longer than all the rest."""
+"""What is told of each kind of event. A table: to try one kind after the other took longer than all the rest."""
