@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ninelives.core.errors import AgentError
 from ninelives.core.events import Finish, Usage
@@ -93,6 +93,8 @@ class _Error(Struct, gc=False):
 
 
 class _Chunk(Struct, gc=False):
+    """One piece of an answer, or all of it."""
+
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: str | _Error | None = None
@@ -128,6 +130,8 @@ def _usage(told: _Usage) -> Usage:
 class _Open(Struct, gc=False):
     """A call whose pieces are arriving."""
 
+    at: int
+    """Its number in the message."""
     id: str
     named: bool = False
 
@@ -136,29 +140,25 @@ class _Calls(Struct):
     """Numbers the calls of a message. Some upstreams leave the index out: then a new id or name begins a call. Some
     give all parallel calls the same index: then a new id together with a name does."""
 
-    opened: list[_Open] = []
-    by_index: dict[int, int] = {}
+    count: int = 0
+    opened: dict[int | None, _Open] = {}
+    """By the index of the upstream. None: the call that was opened last."""
 
     def piece(self, call: _Call) -> CallPiece | None:
         """The part for one piece; None where it is empty."""
         function = call.function or _Function()
         name, arguments = function.name or "", function.arguments or ""
-        at = self._place(call, name)
-        if self.opened[at].named:
+        opened = self.opened.get(call.index)
+        if opened is None or self._opens(opened, call, name):
+            opened = _Open(self.count, call.id or "")
+            self.opened[call.index] = self.opened[None] = opened
+            self.count += 1
+        if opened.named:
             name = ""
-        self.opened[at].named |= bool(name)
+        opened.named |= bool(name)
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
-        return CallPiece(at, name, arguments) if name or arguments else None
-
-    def _place(self, call: _Call, name: str) -> int:
-        at = len(self.opened) - 1 if call.index is None else self.by_index.get(call.index, -1)
-        if at < 0 or self._opens(self.opened[at], call, name):
-            at = len(self.opened)
-            self.opened.append(_Open(call.id or ""))
-            if call.index is not None:
-                self.by_index[call.index] = at
-        return at
+        return CallPiece(opened.at, name, arguments) if name or arguments else None
 
     @staticmethod
     def _opens(last: _Open, call: _Call, name: str) -> bool:
@@ -169,28 +169,46 @@ class _Calls(Struct):
         return other_id and other_name
 
 
-class AnswerReader:
+class AnswerReader(Struct):
     """One answer: chunks in, parts out."""
 
-    def __init__(self, secret: str = "") -> None:
-        self.done = False
-        self._secret = secret
-        self._calls = _Calls()
-        self._reason: str | None = None
-        self._usage = Usage()
-        self._halves: Halves | None = None
-        """Since the first half of a character came."""
+    secret: str = ""
+    done: bool = False
+    _calls: _Calls = field(default_factory=_Calls)
+    _reason: str | None = None
+    _usage: Usage = Usage()
+    _halves: Halves | None = None
+    """Since the first half of a character came."""
 
-    def chunk(self, line: bytes, parts: list[Part]) -> None:
-        """Add the parts of one chunk."""
-        chunk = self._read(line)
+    def read(self, line: bytes) -> _Chunk:
+        """One chunk. Its usage is kept."""
+        try:
+            chunk = _decode(line)
+        except UNREADABLE:
+            chunk = self._read_halves(line)
+        if chunk.error is not None:
+            raise error_frame(chunk.error, self.secret)
         choices = chunk.choices
+        if choices and choices[0].finish_reason == "error":
+            raise error_frame("finish_reason is error", self.secret)
         if chunk.usage is not None:
             self._usage = _usage(chunk.usage)
+        return chunk
+
+    def add(self, chunk: _Chunk, parts: list[Part]) -> None:
+        """Add the parts of one chunk."""
         begin = len(parts)
-        for choice in choices or ():
-            if choice.index == 0 and choice.delta is not None:
-                self._say(choice.delta, parts)
+        for choice in chunk.choices or ():
+            delta = choice.delta
+            if delta is not None and choice.index == 0:
+                if thought := delta.reasoning_content or delta.reasoning:
+                    parts.append(Thinking(thought))
+                if delta.content:
+                    parts.append(Text(delta.content))
+                if delta.refusal:
+                    parts.append(Declined(delta.refusal))
+                if delta.tool_calls:
+                    parts += filter(None, map(self._calls.piece, delta.tool_calls))
             if choice.finish_reason:
                 self._reason = choice.finish_reason
         if self._halves is not None:
@@ -198,17 +216,13 @@ class AnswerReader:
 
     def whole(self, body: bytes, parts: list[Part]) -> None:
         """Add the parts of an answer that was not streamed, with its end."""
-        chunk = self._read(body)
+        chunk = self.read(body)
         if not chunk.choices or (message := chunk.choices[0].message) is None:
             raise garbage_error("JSON that is not a chat completion")
         for number, call in enumerate(message.tool_calls or ()):
             call.index = number
-        begin = len(parts)
-        self._say(message, parts)
-        if self._halves is not None:
-            parts[begin:] = self._halves.joined(parts[begin:])
-        self._usage = _usage(chunk.usage or _Usage())
-        self._reason = chunk.choices[0].finish_reason or "stop"
+        reason = chunk.choices[0].finish_reason or "stop"
+        self.add(_Chunk([_Choice(delta=message, finish_reason=reason)]), parts)
         self.end(parts)
 
     def end(self, parts: list[Part]) -> None:
@@ -220,18 +234,6 @@ class AnswerReader:
         end = Finished(reason, self._usage)
         parts += [end] if self._halves is None else self._halves.joined([end])
 
-    def _read(self, line: bytes) -> _Chunk:
-        try:
-            chunk = _decode(line)
-        except UNREADABLE:
-            chunk = self._read_halves(line)
-        if chunk.error is not None:
-            raise error_frame(chunk.error, self._secret)
-        choices = chunk.choices
-        if choices and choices[0].finish_reason == "error":
-            raise error_frame("finish_reason is error", self._secret)
-        return chunk
-
     def _read_halves(self, line: bytes) -> _Chunk:
         try:
             chunk = msgspec.convert(decoded_with_halves(line), _Chunk)
@@ -239,16 +241,6 @@ class AnswerReader:
             raise garbage_error("JSON that cannot be read") from error
         self._halves = self._halves or Halves()
         return chunk
-
-    def _say(self, delta: _Delta, parts: list[Part]) -> None:
-        if thought := delta.reasoning_content or delta.reasoning:
-            parts.append(Thinking(thought))
-        if delta.content:
-            parts.append(Text(delta.content))
-        if delta.refusal:
-            parts.append(Declined(delta.refusal))
-        if delta.tool_calls:
-            parts += filter(None, map(self._calls.piece, delta.tool_calls))
 
 
 class EventLines(Struct):
@@ -266,7 +258,7 @@ class EventLines(Struct):
         size = len(data)
         alone = data.find(b"\n") == size - 2 and data.startswith(b"data: {") and data.endswith(b"}\n\n")
         if alone and not self.size and size < self.limit:  # exactly one whole event, as nearly every read has
-            self.answer.chunk(data[6:-2], parts)
+            self.answer.add(self.answer.read(data[6:-2]), parts)
             return
         lines = data.split(b"\n") if data else [b"", b""]
         self.tail.append(lines[0])
@@ -280,7 +272,7 @@ class EventLines(Struct):
         self.size = len(self.tail[0])
         for line in filter(None, lines):
             if line.startswith(b"data: {"):  # JSON may be followed by spaces
-                self.answer.chunk(line[6:], parts)
+                self.answer.add(self.answer.read(line[6:]), parts)
                 continue
             self._line(line.strip(), parts)
             if self.answer.done:
@@ -294,7 +286,7 @@ class EventLines(Struct):
             if payload == b"[DONE]":
                 self.answer.end(parts)
             elif payload:
-                self.answer.chunk(payload, parts)
+                self.answer.add(self.answer.read(payload), parts)
         elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
             raise garbage_error("a line that is no event")
 

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ninelives import __version__
 from ninelives.core.errors import Shortage, shortage_of
@@ -100,7 +100,7 @@ class HeadRefused(UpstreamFailed):
         super().__init__("upstream_status", "The model's upstream refused the request.")
 
 
-class Feed:
+class Feed(Struct):
     """One answer, as it arrives.
 
     The generator that asked sleeps in `next()`. When bytes arrive, `news` parses them in the callback of the socket and
@@ -108,69 +108,36 @@ class Feed:
     room) wakes the generator, which costs more than parsing. The head of the answer wakes nobody either. Each read
     moves the deadline. One timer checks the deadline when it fires, which is cheaper than a timer per read."""
 
-    __slots__ = (
-        "_by",
-        "_connection",
-        "_failure",
-        "_intake",
-        "_kept",
-        "_last_read",
-        "_limit_s",
-        "_line_bytes",
-        "_stall_s",
-        "_take_parts",
-        "_time",
-        "_timer",
-        "_waiter",
-        "answer",
-        "offered",
-    )
-
-    def __init__(
-        self,
-        connection: UpstreamConnection,
-        answer: AnswerReader,
-        line_bytes: int,
-        take_parts: TakeParts | None,
-    ) -> None:
-        self._time = asyncio.get_running_loop().time
-        self._connection = connection
-        connection.news = self.news
-        self._line_bytes = line_bytes
-        self._intake: Intake | None = None
-        self.answer = answer
-        self._take_parts = take_parts
-        self._kept: list[Part] = []
-        self._failure: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._last_read = self._by = self._limit_s = self._stall_s = 0.0
-        self.offered = False
-        """True once parts were offered, taken or not. No retry may follow then."""
+    connection: UpstreamConnection
+    answer: AnswerReader
+    line_bytes: int
+    take_parts: TakeParts | None
+    offered: bool = False
+    """True once parts were offered, taken or not. No retry may follow then."""
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _intake: Intake | None = None
+    _kept: list[Part] = []
+    _failure: Exception | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _last_read: float = 0.0
+    _by: float = 0.0
+    _limit_s: float = 0.0
+    _stall_s: float = 0.0
 
     @property
     def patience_s(self) -> float:
         """The limit of the last wait."""
-        return self._due() - self._last_read
-
-    def _due(self) -> float:
-        """The deadline now. Each read that was taken moves it."""
-        return min(self._last_read + self._limit_s, self._by)
+        return min(self._limit_s, self._by - self._last_read)
 
     async def next(self, limit_s: float, stall_s: float, left_s: float) -> list[Part]:
         """The parts of one read; empty only at the end. Raises UpstreamFailed, and TimeoutError after `limit_s`. After
         a read that was taken the limit is `stall_s`. It is never later than `left_s`."""
-        self._last_read = now = self._time()
+        self._last_read = now = self._loop.time()
         self._limit_s, self._by, self._stall_s = limit_s, now + left_s, stall_s
-        connection = self._connection
-        while True:
-            if self._kept:
-                parts, self._kept = self._kept, []
-                return parts
-            if self._failure is not None:
-                raise self._failure
-            if self.answer.done:
-                return []
+        connection = self.connection
+        connection.news = self.news
+        while not self._kept and self._failure is None and not self.answer.done:
             intake = self._intake or (self._open() if connection.begun else None)
             data = connection.read()  # after that: the body of an error is read by somebody else
             if intake is not None and (data or connection.ended):
@@ -181,18 +148,27 @@ class Feed:
             elif connection.failure is not None:
                 raise connection.failure
             else:
-                await self._wait()
+                waiter = self._waiter = self._loop.create_future()
+                self._watch(waiter)
+                try:
+                    await waiter
+                finally:
+                    self._waiter = None
+        if self._failure is not None and not self._kept:
+            raise self._failure
+        parts, self._kept = self._kept, []
+        return parts
 
     def close(self) -> None:
         """Listen no more, and stop the timer. May be called twice."""
-        self._connection.news = None
+        self.connection.news = None
         if self._timer is not None:
             self._timer.cancel()
 
     def news(self) -> None:
         """A read was parsed, or the answer failed or ended. It runs in the socket's callback, so what fails here is
         raised by `next()`."""
-        waiter, connection, take_parts = self._waiter, self._connection, self._take_parts
+        waiter, connection, take_parts = self._waiter, self.connection, self.take_parts
         if waiter is None or waiter.done():
             return
         if take_parts is not None and not connection.ended and connection.failure is None:
@@ -204,7 +180,7 @@ class Feed:
                 intake.feed(data, parts)
                 self.offered |= bool(parts)
                 if not parts or (not self.answer.done and take_parts(parts)):
-                    self._last_read, self._limit_s = self._time(), self._stall_s
+                    self._last_read, self._limit_s = self._loop.time(), self._stall_s
                     return
                 self._kept = parts
             except UpstreamFailed as failure:
@@ -215,46 +191,38 @@ class Feed:
 
     def _open(self) -> Intake:
         """The head is there: begin to read the body. Raises UpstreamFailed where the head is an error."""
-        connection = self._connection
+        connection = self.connection
         if not 200 <= connection.status < 300:
             raise HeadRefused
         kind = connection.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind == b"text/html":
             raise garbage_error("an HTML page")
         reader = WholeBody if kind == b"application/json" else EventLines
-        self._intake = intake = reader(self.answer, self._line_bytes)
+        self._intake = intake = reader(self.answer, self.line_bytes)
         return intake
 
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        if self._timer is None or self._timer.when() > self._due():
-            self._start_timer()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _start_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        # A read that is taken may bring the deadline nearer, because the first read has a longer limit.
-        check_at = min(self._due(), self._time() + self._stall_s)
-        self._timer = asyncio.get_running_loop().call_at(check_at, self._check_deadline)
+    def _watch(self, waiter: asyncio.Future[None]) -> None:
+        """End the wait if its deadline has passed. Otherwise there is a timer that fires no later than that. Each read
+        that is taken moves the deadline."""
+        now, due, timer = self._loop.time(), min(self._last_read + self._limit_s, self._by), self._timer
+        if now + TICK_S >= due:
+            waiter.set_exception(TimeoutError())
+        elif timer is None or timer.when() > due:
+            if timer is not None:
+                timer.cancel()
+            # A read that is taken may bring the deadline nearer, because the first read has a longer limit.
+            self._timer = self._loop.call_at(min(due, now + self._stall_s), self._check_deadline)
 
     def _check_deadline(self) -> None:
         self._timer = None
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            return  # the next wait starts its own timer
-        if self._time() + TICK_S < self._due():
-            self._start_timer()
-        else:
-            waiter.set_exception(TimeoutError())
+        if self._waiter is not None and not self._waiter.done():  # the next wait starts its own timer
+            self._watch(self._waiter)
 
 
 class PendingAnswer(Struct):
     """An answer that streams in. `first_by` is the deadline of the first read, None after it; `by` of the whole."""
 
+    pool: Pool
     connection: UpstreamConnection
     feed: Feed
     first_by: float | None
@@ -311,7 +279,7 @@ class OpenAIModel:
             finally:
                 if reading is not None:
                     reading.feed.close()
-                    self._give_back(reading.connection)
+                    reading.pool.give_back(reading.connection)
             tries += 1
             await self._sleep(wait)
 
@@ -347,18 +315,19 @@ class OpenAIModel:
     async def _begin(self, ask: Ask, by: float, mode: AnswerMode) -> PendingAnswer:
         """Send a request. Its answer has not begun."""
         first_by = by if mode == "whole" else min(by, self._clock() + self._upstream.first_byte_s)
+        pool = self._pool or self._connections()
         if self.keeper is not None and self.keeper.held(ask.call):
-            connection = await self._answered_again(ask.call)
+            connection = await self._answered_again(pool, ask.call)
         else:
             body = await self._encoded(ask, mode) if _is_large(ask.messages) else self._body(ask, mode)
             size = sum(map(len, body))
             if not self._head:
                 self._head = self._request("POST", "/chat/completions")
             head = b"%bContent-Length: %d\r\n\r\n" % (self._head, size)
-            connection = await self._sent((head, *body), by, ask.call)
+            connection = await self._sent(pool, (head, *body), by, ask.call)
         answer = AnswerReader(self._upstream.api_key)
         feed = Feed(connection, answer, self._upstream.line_bytes, ask.take_parts)
-        return PendingAnswer(connection, feed, first_by, by, mode)
+        return PendingAnswer(pool, connection, feed, first_by, by, mode)
 
     async def _next(self, reading: PendingAnswer) -> list[Part]:
         """The parts of the next read; empty at the end of the answer."""
@@ -385,16 +354,15 @@ class OpenAIModel:
             return _timed_out(f"at {_host(self._upstream.url)} did not begin to answer in time")
         return _timed_out(f"sent nothing more for {max(reading.feed.patience_s, 0):.3g} s")
 
-    async def _answered_again(self, call: str) -> UpstreamConnection:
+    async def _answered_again(self, pool: Pool, call: str) -> UpstreamConnection:
         """The answer of a held call. Raises Shortage where it is gone: the run is tried again, and asks anew."""
         try:
-            return await self._connections().again(call)
+            return await pool.again(call)
         except OSError as error:
             raise Shortage(error) from error
 
-    async def _sent(self, request: tuple[Piece, ...], by: float, call: str = "") -> UpstreamConnection:
+    async def _sent(self, pool: Pool, request: tuple[Piece, ...], by: float, call: str = "") -> UpstreamConnection:
         """Send a request, in pieces. Returns the connection on which its answer comes."""
-        pool = self._pool or self._connections()
         connection = pool.idle() or await self._connect(pool, by - self._clock())
         if self.keeper is not None:
             pool.begin(connection, call, sum(map(len, request)))
@@ -417,13 +385,6 @@ class OpenAIModel:
             await connection.more(TAIL_S)
         except (TimeoutError, UpstreamFailed):
             return  # the answer is whole: only the connection is lost
-
-    def _give_back(self, connection: UpstreamConnection) -> None:
-        """Keep the connection, or close it where the answer was not read to its end: the upstream can then stop."""
-        if self._pool is not None:
-            self._pool.give_back(connection)
-        else:
-            connection.hang_up()
 
     async def _refused(self, reading: PendingAnswer) -> UpstreamFailed:
         """Why an upstream refused a request."""
@@ -449,12 +410,13 @@ class OpenAIModel:
         try:
             async with asyncio.timeout(within_s):
                 by = self._clock() + within_s
-                connection = await self._sent((self._request("GET", "/models"), b"\r\n"), by)
+                pool = self._connections()
+                connection = await self._sent(pool, (self._request("GET", "/models"), b"\r\n"), by)
                 try:
                     await connection.head(within_s)
                     return connection.status, await self._first_bytes(connection, LIST_BYTES, by)
                 finally:
-                    self._give_back(connection)
+                    pool.give_back(connection)
         except (TimeoutError, UpstreamFailed, Shortage):
             return 0, b""
 

@@ -23,7 +23,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from msgspec import Struct
 
 from ninelives.models.chunks import UpstreamFailed, cut_error, garbage_error
-from ninelives.models.net.kept import ConnectionHolder, KeptMemory, ReadMemory
+from ninelives.models.net.kept import ConnectionHolder, KeptMemory
 
 READ_BYTES = 256 * 1024
 """Most bytes of one read."""
@@ -52,22 +52,8 @@ def _wake(waiter: asyncio.Future[None], error: Exception | None = None) -> None:
         waiter.set_result(None) if error is None else waiter.set_exception(error)
 
 
-class SharedMemory:
-    """For all connections of a process that are not kept: one read is parsed before the next begins."""
-
-    def __init__(self) -> None:
-        self._data = memoryview(bytearray(READ_BYTES))
-
-    def room(self) -> memoryview:
-        """See ReadMemory."""
-        return self._data
-
-    def filled(self, size: int) -> memoryview:
-        """See ReadMemory."""
-        return self._data[:size]
-
-
-_SHARED = SharedMemory()
+_SHARED = memoryview(bytearray(READ_BYTES))
+"""For all connections of a process that are not kept: one read is parsed before the next begins."""
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
@@ -92,8 +78,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         "status",
     )
 
-    def __init__(self, lost: Callable[[UpstreamConnection], None], memory: ReadMemory = _SHARED) -> None:
-        """`lost` is called once, when the connection has ended. `memory` is where its bytes are read into."""
+    def __init__(self, lost: Callable[[UpstreamConnection], None], memory: KeptMemory | None = None) -> None:
+        """`lost` is called once, when the connection has ended. `memory` is where its bytes are read into, if they are
+        kept."""
         self._lost = lost
         self._memory = memory
         self._transport: asyncio.Transport | None = None
@@ -195,11 +182,11 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio."""
-        return self._memory.room()
+        return _SHARED if self._memory is None else self._memory.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
-        self.data_received(self._memory.filled(nbytes))
+        self.data_received(_SHARED[:nbytes] if self._memory is None else self._memory.filled(nbytes))
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Parse one read."""
@@ -341,6 +328,7 @@ class Pool:
         self._looking = asyncio.Lock()
         self._found: list[AddrInfoType] = []
         self._found_at = 0.0
+        self._closed = False
 
     async def connection(self, limit_s: float) -> UpstreamConnection:
         """An idle connection, or a new one. Raises OSError (TimeoutError is one)."""
@@ -380,8 +368,9 @@ class Pool:
         return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """Keep a connection for the next request, or close it where it cannot be used again."""
-        if not connection.reusable or connection not in self._open:
+        """Keep a connection for the next request, or close it where it cannot be used again. An upstream whose answer
+        was not read to its end can then stop."""
+        if self._closed or not connection.reusable or connection not in self._open:
             connection.hang_up()
             return
         connection.read()  # unread bytes would stop the socket, and with it the next answer
@@ -392,6 +381,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections."""
+        self._closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()
         for connection in list(self._open):
@@ -414,7 +404,7 @@ class Pool:
         name = self.origin.host.rstrip(".") if self._tls is not None else None
         connect = asyncio.get_running_loop().create_connection
         memory: KeptMemory | None = self._holder.keep(dialled) if self._holder is not None else None
-        connection = UpstreamConnection(self._lost, memory or _SHARED)
+        connection = UpstreamConnection(self._lost, memory)
         if memory is not None:
             self._kept[connection] = memory
         try:

@@ -9,8 +9,13 @@ from typing import Any, Protocol
 from ninelives.models.base import CallKeeper
 
 
-class ReadMemory(Protocol):
-    """Where the bytes of one connection are read into."""
+class KeptMemory(Protocol):
+    """Where the bytes of one connection are read into. It outlives this process."""
+
+    @property
+    def call(self) -> str:
+        """The call whose answer is kept, until it is settled. Empty: none."""
+        ...
 
     def room(self) -> memoryview:
         """Where the next bytes belong."""
@@ -18,15 +23,6 @@ class ReadMemory(Protocol):
 
     def filled(self, size: int) -> memoryview:
         """So many bytes are there now. Returns them; they are valid until the next read."""
-        ...
-
-
-class KeptMemory(ReadMemory, Protocol):
-    """The same in memory that outlives this process."""
-
-    @property
-    def call(self) -> str:
-        """The call whose answer is kept, until it is settled. Empty: none."""
         ...
 
     def kept(self) -> memoryview:
