@@ -132,7 +132,7 @@ class LoopAgent:
         """About how many tokens the first model call of a request has."""
         prompt = "" if spec.chore else self._settings.system_prompt
         messages = estimated_tokens(ask_messages(prompt, spec, history))
-        return messages + estimated_tool_tokens(offered_tools(self._toolbox.schemas(), spec))
+        return messages + estimated_tool_tokens(offered_tools(self._toolbox.current().schemas, spec))
 
     def has_tool(self, name: str) -> bool:
         """See ToolKnower.has_tool."""
@@ -203,7 +203,8 @@ class LoopAgent:
         """Ask the model for one message."""
         limit = self._settings.max_message_bytes
         draft, state.draft = state.draft, None
-        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, self._toolbox.emoji, draft)
+        emoji_of = self._toolbox.current().emojis.get
+        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, emoji_of, draft)
         messages, tools, options = self._request(state)
         call = call_key(state.run_state)
         ask = Ask(messages, tools, options, _taking(state.deltas, incoming), call, draft is not None)
@@ -218,7 +219,7 @@ class LoopAgent:
         yield incoming.completed(lambda: estimated_tokens(messages) + estimated_tool_tokens(tools))
 
     def _request(self, state: LoopState) -> Request:
-        tools = state.tools(self._toolbox.schemas())
+        tools = state.tools(self._toolbox.current().schemas)
         options = state.options()
         if not tools:  # upstreams refuse these where there are none
             options.pop("tool_choice", None)

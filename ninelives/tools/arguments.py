@@ -23,7 +23,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "null": (type(None),),
 }
-
+"""By the names of JSON Schema. A truth value is no number, though bool is a subclass of int."""
+_OTHER = (str, int, float, list, dict, type(None))
+"""What a type of another name may be."""
 
 _VALUES = frozenset({"default", "enum", "const", "examples"})
 """Keywords whose value is data, not a schema."""
@@ -117,29 +119,28 @@ def checked(arguments: dict[str, object], schema: Mapping[str, object]) -> dict[
     fitting: dict[str, object] = {}
     for key, value in given.items():
         if key in fields:
-            fitting[key] = _exact(value, fields[key])
-            wrong += _faults(key, fitting[key], fields[key])
+            if type(value) is float and value.is_integer() and fields[key].get("type") == "integer":
+                value = int(value)  # JSON has one kind of number: 10.0 is the integer 10
+            fitting[key] = value
+            wrong += _faults(key, value, fields[key])
         elif schema.get("additionalProperties", open_by_default):
             fitting[key] = value
         else:
             wrong.append(f"there is no field {key[:64]!r}")
     if wrong:
-        known = ", ".join(f"{key}{'' if key in required else ' (optional)'}" for key in fields) or "none"
-        raise ToolRefused(f"The arguments are wrong: {'; '.join(wrong[:8])}. Fields: {known}.")
+        raise _refused(wrong, fields, required)
     return fitting
 
 
-def _exact(value: object, field: Mapping[str, object]) -> object:
-    """JSON has one kind of number: 10.0 is the integer 10."""
-    if field.get("type") == "integer" and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+def _refused(wrong: list[str], fields: Mapping[str, object], required: list[str]) -> ToolRefused:
+    known = ", ".join(f"{key}{'' if key in required else ' (optional)'}" for key in fields) or "none"
+    return ToolRefused(f"The arguments are wrong: {'; '.join(wrong[:8])}. Fields: {known}.")
 
 
 def _faults(key: str, value: object, field: Mapping[str, object]) -> list[str]:
     wanted = field.get("type", [])
     names = [wanted] if isinstance(wanted, str) else cast(list[str], wanted)
-    if names and not any(_is(value, name) for name in names):
+    if names and not any(type(value) in _TYPES.get(name, _OTHER) for name in names):
         return [f"{key} must be of type {' or '.join(names)}, not {_named(value)}"]
     options = field.get("enum")
     if isinstance(options, list) and value not in options:
@@ -153,11 +154,5 @@ def _faults(key: str, value: object, field: Mapping[str, object]) -> list[str]:
     return []
 
 
-def _is(value: object, name: str) -> bool:
-    if isinstance(value, bool):
-        return name == "boolean"
-    return isinstance(value, _TYPES.get(name, (object,)))
-
-
 def _named(value: object) -> str:
-    return next((name for name in _TYPES if _is(value, name)), type(value).__name__)
+    return next((name for name, types in _TYPES.items() if type(value) in types), type(value).__name__)

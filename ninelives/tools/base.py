@@ -1,12 +1,12 @@
 """What a tool is. Owns: the Tool Protocol, its effect, its approval class, the two steps of a call (prepare, then run),
-and what tools of all kinds need: threads for work that blocks, and the bound of an output. Refuses to know: models and
-runs, and when a person is asked."""
+and what tools of all kinds need: threads for work that blocks, the bound of an output, and FunctionTool, which makes a
+tool of one async function. Refuses to know: models and runs, when a person is asked, and what a function does."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -225,3 +225,59 @@ def bounded(data: bytes, limit: int, total: int | None = None) -> str:
         return text
     text = encoded[:limit].decode("utf-8", "ignore")
     return f"{text}\n[output cut: the first {limit} bytes of {total} are shown]"
+
+
+Work = Callable[[dict[str, object], Place], Awaitable[Output | str]]
+
+
+class FunctionTool(Struct, kw_only=True):
+    """A tool made of one async function. It gets checked arguments and the place, and returns an Output, or a text for
+    success. The model is told a ToolRefused of the function. Any other exception is a bug in the function and reaches
+    the caller of run()."""
+
+    name: str
+    description: str
+    schema: dict[str, object]
+    fn: Work
+    effect: Effect = "write"
+    approval: ApprovalClass | None = None
+    reach: Callable[[dict[str, object]], Reach] | None = None
+    """The reach of one call, where calls differ."""
+    label: str = ""
+    emoji: str = ""
+    late: str = "stopped"
+    """What happens to the function when its time is over, for the error text."""
+    local: Use = ""
+    """What it needs from the disk. The call is refused if that is on another machine."""
+    grows: bool = False
+    """It writes to the workspace. The call is refused if that is full."""
+
+    async def prepare(self, arguments: dict[str, object], place: Place) -> Execution:
+        """Nothing to prepare: the function is called in run()."""
+        return _FunctionExecution(self, arguments, place)
+
+
+class _FunctionExecution(Struct):
+    tool: FunctionTool
+    arguments: dict[str, object]
+    place: Place
+    process: Process | None = None
+
+    async def run(self) -> Output:
+        """Call the function, within the time and the bytes of the place."""
+        seconds = self.place.timeout_s
+        try:
+            async with asyncio.timeout(seconds) as clock:
+                given = await self.tool.fn(self.arguments, self.place)
+        except ToolRefused as refusal:
+            return Output(str(refusal), is_error=True)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            return Output(f"[{self.tool.late}: it was not done after {seconds:g} s]", is_error=True)
+        output = Output(given) if isinstance(given, str) else given
+        data = output.text.encode("utf-8", "replace")
+        return Output(bounded(data, self.place.output_bytes), output.is_error)
+
+    async def abandon(self) -> None:
+        """Nothing was started."""

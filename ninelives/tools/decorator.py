@@ -25,8 +25,7 @@ from msgspec import Struct
 
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_with_defaults
-from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, Output, Place, Threads, Tool, is_name
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, FunctionTool, Output, Place, Threads, Tool, is_name
 from ninelives.tools.homes import place_for_function
 
 GROUP = "ninelives.tools"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from msgspec import Struct
@@ -39,12 +39,15 @@ class Provider(Protocol):
         ...
 
 
-class _Set(Struct, frozen=True):
-    """The tools at one point in time."""
+class ToolSet(Struct, frozen=True):
+    """The tools at one point in time, by name."""
 
     tools: dict[str, Tool]
     schemas: tuple[dict[str, object], ...]
+    """All of them as Chat Completions describes them."""
+    emojis: dict[str, str]
     left_out: tuple[str, ...] = ()
+    """The names of provider tools that cannot be offered."""
 
 
 class Toolbox:
@@ -60,26 +63,19 @@ class Toolbox:
         self._fixed = fixed
         self._providers = tuple(providers)
         self._offers: list[Sequence[Tool]] = []
-        self._set = _Set(fixed, tuple(map(_schema, tools)))
+        self._set = _set_of(fixed)
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name, also if it is only expected."""
-        tool = self._current().tools.get(name)
+        tool = self.current().tools.get(name)
         return tool or next(filter(None, (provider.expected(name) for provider in self._providers)), None)
 
     def names(self) -> tuple[str, ...]:
         """The names of all tools."""
-        return tuple(self._current().tools)
+        return tuple(self.current().tools)
 
-    def left_out(self) -> tuple[str, ...]:
-        """The names of provider tools that cannot be offered."""
-        return self._current().left_out
-
-    def schemas(self) -> tuple[dict[str, object], ...]:
-        """All tools as Chat Completions describes them. Returns the same object while nothing changes."""
-        return self._current().schemas
-
-    def _current(self) -> _Set:
+    def current(self) -> ToolSet:
+        """The tools that exist now. Returns the same object while nothing changes."""
         if not self._providers:
             return self._set
         offers = [provider.tools() for provider in self._providers]
@@ -90,23 +86,24 @@ class Toolbox:
                 if is_name(tool.name) and tools.setdefault(tool.name, tool) is tool:
                     continue
                 left_out.append(tool.name)
-            self._set = _Set(tools, tuple(map(_schema, tools.values())), tuple(left_out))
+            self._set = _set_of(tools, tuple(left_out))
         return self._set
 
     def label(self, name: str, raw_arguments: str) -> str:
-        """A text for the status line of a call, whatever the model wrote."""
+        """A text for the status line of a call, whatever the model wrote: the first line of the first required argument
+        (a command, a path), or else the tool's own label."""
         tool = self.get(name)
         if tool is None:
             return _line(name)
         try:
-            return label_for(tool, parsed(raw_arguments, tool.schema))
+            arguments = parsed(raw_arguments, tool.schema)
         except ToolRefused:
-            return tool.label or tool.name  # prepare() reports the refusal itself
-
-    def emoji(self, name: str) -> str | None:
-        """The emoji of a tool; None where there is no tool of that name."""
-        tool = self._current().tools.get(name)
-        return None if tool is None else tool.emoji
+            arguments = {}  # prepare() reports the refusal itself
+        for key in cast(list[str], tool.schema.get("required", [])):
+            value = arguments.get(key)
+            if isinstance(value, str) and (line := _line(value)):
+                return line
+        return tool.label or tool.name
 
     async def prepare(self, name: str, raw_arguments: str, place: Place) -> Execution:
         """Prepare a call. Raises ToolRefused, with a text for the model, if it cannot be made."""
@@ -119,15 +116,6 @@ class Toolbox:
         if getattr(tool, "grows", False) and (refusal := await place.quota.refusal()):
             raise ToolRefused(refusal)
         return await tool.prepare(parsed(raw_arguments, tool.schema), place)
-
-
-def label_for(tool: Tool, arguments: Mapping[str, object]) -> str:
-    """The first line of the first required argument (a command, a path), or else the tool's own label."""
-    for key in cast(list[str], tool.schema.get("required", [])):
-        value = arguments.get(key)
-        if isinstance(value, str) and (line := _line(value)):
-            return line
-    return tool.label or tool.name
 
 
 def builtin_tools(
@@ -157,6 +145,11 @@ def _line(text: str) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
     shown = "".join(sign if sign.isprintable() else " " for sign in first[: LABEL_CHARS * 2]).strip()
     return shown if len(shown) <= LABEL_CHARS else shown[: LABEL_CHARS - 1] + "…"
+
+
+def _set_of(tools: dict[str, Tool], left_out: tuple[str, ...] = ()) -> ToolSet:
+    emojis = {name: tool.emoji for name, tool in tools.items()}
+    return ToolSet(tools, tuple(map(_schema, tools.values())), emojis, left_out)
 
 
 def _schema(tool: Tool) -> dict[str, object]:

@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 from ninelives.tools.base import Place, ToolRefused
 
+NOTE = ".{}.owner"
+"""The name of the file beside a workspace that says who owns it."""
 _NOT_PLAIN = re.compile(r"[^a-z0-9]+")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would block the thread until somebody writes to it.
@@ -39,7 +41,7 @@ def workspace_for(root: Path, name: str, owner: str | None = None) -> Path:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     workspace = root / workspace_name(name)
     workspace.mkdir(mode=0o700, exist_ok=True)
-    note = _owner_note(workspace)
+    note = root / NOTE.format(workspace.name)
     if not note.exists():
         note.write_text(name if owner is None else owner, "utf-8", "surrogatepass")
     return workspace
@@ -48,13 +50,9 @@ def workspace_for(root: Path, name: str, owner: str | None = None) -> Path:
 def owner_of(workspace: Path) -> str:
     """Who owns a workspace; empty if that is not known, because an older release made it. Blocks."""
     try:
-        return _owner_note(workspace).read_text("utf-8", "surrogatepass")
+        return workspace.with_name(NOTE.format(workspace.name)).read_text("utf-8", "surrogatepass")
     except OSError:
         return ""
-
-
-def _owner_note(workspace: Path) -> Path:
-    return workspace.with_name(f".{workspace.name}.owner")
 
 
 def inside(workspace: Path, name: str) -> Path:

@@ -34,8 +34,7 @@ from ninelives.journal.values import Query, Verdict
 from ninelives.models.base import Ask, Part, Text, Thinking
 from ninelives.models.scripted import since_user
 from ninelives.testing.playbook import PlaybookModel, Step, said
-from ninelives.tools.base import Output, Place, Tool
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.base import FunctionTool, Output, Place, Tool
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 

@@ -39,8 +39,7 @@ from ninelives.journal.postgres.store import Identity, PostgresStore
 from ninelives.journal.values import StoreUnavailable
 from ninelives.testing.playbook import PlaybookModel, Step
 from ninelives.testing.shared import SharedMemory
-from ninelives.tools.base import Output, Place
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.base import FunctionTool, Output, Place
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 from tests.pg import killed, opened, server

@@ -29,8 +29,7 @@ from ninelives.models.base import Ask, Part
 from ninelives.models.scripted import text_of
 from ninelives.testing.playbook import PlaybookModel, Step, said
 from ninelives.testing.shared import SharedMemory
-from ninelives.tools.base import Output, Place, Reach
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.base import FunctionTool, Output, Place, Reach
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 from tests.sim.dice import EFFECTS, Plan, Reading

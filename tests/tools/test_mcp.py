@@ -18,9 +18,8 @@ import pytest_asyncio
 
 pytest.importorskip("mcp")
 
-from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused, approval_class
+from ninelives.tools.base import FunctionTool, Output, Place, Threads, Tool, ToolRefused, approval_class
 from ninelives.tools.decorator import ToolsError
-from ninelives.tools.function import FunctionTool
 from ninelives.tools.mcp import link as mcp_link
 from ninelives.tools.mcp.link import ListedTool, McpAddress, McpLink
 from ninelives.tools.mcp.tools import McpServer, McpTool, McpTools, _parts
@@ -192,13 +191,13 @@ async def test_a_server_that_dies_in_the_middle_of_a_call_leaves_an_unknown_outc
     place: Place, tmp_path: Path
 ) -> None:
     async with rig(place, stdio(tmp_path, effects={"die": "write"})) as at:
-        before = at.toolbox.schemas()
+        before = at.toolbox.current().schemas
         output = await at.call("t_die", text="x")
         assert output.is_error
         assert "was lost in the middle of this call (it ended with exit code 7)" in output.text
         assert "its outcome is unknown" in output.text and "It was not repeated" in output.text
         assert (await at.call("t_echo", text="back")).text == "back"
-        assert at.toolbox.schemas() is before
+        assert at.toolbox.current().schemas is before
     assert [line for line in logged(tmp_path) if line.startswith("die")] == ["die x"]
     assert len([line for line in logged(tmp_path) if line.startswith("start")]) == 2
 
@@ -236,13 +235,13 @@ async def test_a_cancelled_call_is_over_at_once(shared: Rig, log: Path) -> None:
 
 @on_shared
 async def test_a_list_that_changes_is_listed_again(shared: Rig) -> None:
-    before = shared.toolbox.schemas()
-    assert shared.toolbox.schemas() is before
+    before = shared.toolbox.current().schemas
+    assert shared.toolbox.current().schemas is before
     for name in ("one", "two"):
         await shared.call("t_grow", called=name)
         await eventually(lambda name=name: f"t_{name}" in shared.toolbox.names(), PATIENCE)  # type: ignore[misc]
-    after = shared.toolbox.schemas()
-    assert len(after) == len(before) + 2 and shared.toolbox.schemas() is after
+    after = shared.toolbox.current().schemas
+    assert len(after) == len(before) + 2 and shared.toolbox.current().schemas is after
     assert (await shared.call("t_two")).text == "I am two"
 
 
@@ -472,7 +471,7 @@ def test_names_are_made_so_that_upstreams_take_them_and_none_is_lost() -> None:
     names = [tool.name for tool in offered("ok", "with.dot", "with dot", "ü", "x" * 100, "x" * 101).tools()]
     assert names[:2] == ["srv_ok", "srv_with_dot"]
     assert len(set(names)) == 6 and all(len(name) <= 64 for name in names)
-    assert Toolbox([], [offered("ok", "x" * 100)]).left_out() == ()
+    assert Toolbox([], [offered("ok", "x" * 100)]).current().left_out == ()
     assert [tool.name for tool in offered("ok", prefix="").tools()] == ["ok"]
 
 
@@ -482,7 +481,7 @@ def test_a_name_that_is_taken_stays_with_the_tool_that_had_it() -> None:
 
     own: Tool = FunctionTool(name="terminal", description="", schema={"type": "object"}, fn=nothing)
     toolbox = Toolbox([own], [offered("terminal", "other", prefix="")])
-    assert toolbox.get("terminal") is own and toolbox.left_out() == ("terminal",)
+    assert toolbox.get("terminal") is own and toolbox.current().left_out == ("terminal",)
     assert toolbox.names() == ("terminal", "other")
 
 

@@ -7,9 +7,18 @@ import asyncio
 import msgspec
 import pytest
 
-from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused, approval_class, bounded, reach_of
-from ninelives.tools.function import FunctionTool
-from ninelives.tools.registry import Toolbox, builtin_tools, label_for
+from ninelives.tools.base import (
+    FunctionTool,
+    Output,
+    Place,
+    Reach,
+    Tool,
+    ToolRefused,
+    approval_class,
+    bounded,
+    reach_of,
+)
+from ninelives.tools.registry import Toolbox, builtin_tools
 from ninelives.tools.sandbox.kinds import NoSandbox
 
 
@@ -81,9 +90,9 @@ def test_a_call_that_the_tool_cannot_judge_has_the_class_of_the_tool() -> None:
 
 def test_schemas_are_those_of_chat_completions_and_small() -> None:
     toolbox = Toolbox(builtin_tools("off"))
-    assert toolbox.schemas() is toolbox.schemas()
-    assert len(msgspec.json.encode(toolbox.schemas())) < 8_000
-    for schema in toolbox.schemas():
+    assert toolbox.current().schemas is toolbox.current().schemas
+    assert len(msgspec.json.encode(toolbox.current().schemas)) < 8_000
+    for schema in toolbox.current().schemas:
         assert schema["type"] == "function"
         function = msgspec.convert(schema["function"], dict[str, object])
         assert set(function) == {"name", "description", "parameters"}
@@ -114,12 +123,12 @@ class _Changing:
 async def test_tools_that_come_and_go_change_the_schemas_only_then(place: Place) -> None:
     provider = _Changing()
     toolbox = Toolbox([_tool("fixed")], [provider])
-    before = toolbox.schemas()
-    assert toolbox.schemas() is before and toolbox.names() == ("fixed",)
+    before = toolbox.current().schemas
+    assert toolbox.current().schemas is before and toolbox.names() == ("fixed",)
     provider.offer = [_tool("new"), _tool("fixed", description="Mine."), _tool("a b"), _tool("new")]
-    after = toolbox.schemas()
-    assert len(after) == 2 and toolbox.schemas() is after
-    assert toolbox.names() == ("fixed", "new") and toolbox.left_out() == ("fixed", "a b", "new")
+    after = toolbox.current().schemas
+    assert len(after) == 2 and toolbox.current().schemas is after
+    assert toolbox.names() == ("fixed", "new") and toolbox.current().left_out == ("fixed", "a b", "new")
     assert (await (await toolbox.prepare("new", '{"text": ""}', place)).run()).text == '{"text":""}'
     provider.offer = []
     assert toolbox.names() == ("fixed",) and toolbox.get("new") is None
@@ -194,9 +203,10 @@ def test_a_label_is_the_first_line_of_what_the_call_is_about() -> None:
     assert toolbox.label("none", "{}") == "none"
     long = toolbox.label("terminal", msgspec.json.encode({"command": "x" * 500}).decode())
     assert len(long) == 80 and long.endswith("…")
-    tool: Tool = _tool()
-    assert label_for(tool, {"text": "  "}) == "Echoing"
-    assert label_for(_tool(label=""), {}) == "echo"
+    optional = {"type": "object", "properties": {"text": {"type": "string"}}}
+    assert Toolbox([_tool()]).label("echo", '{"text": "  "}') == "Echoing"
+    assert Toolbox([_tool(label="")]).label("echo", "{}") == "echo"
+    assert Toolbox([_tool(label="", schema=optional)]).label("echo", "{}") == "echo"
 
 
 async def test_a_function_keeps_the_bounds_of_its_place(place: Place) -> None:

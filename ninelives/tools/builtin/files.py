@@ -8,19 +8,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Iterator
-from typing import Annotated, BinaryIO, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, BinaryIO, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused
+from ninelives.tools.base import FunctionTool, Output, Place, Threads, Tool, ToolRefused, Work
 from ninelives.tools.builtin import search
-from ninelives.tools.function import FunctionTool
 from ninelives.tools.sandbox.child import Collected, spawn
 from ninelives.tools.workspace import inside, open_file, put_file
 
+S = TypeVar("S", bound=Struct)
 READ_BYTES = 262_144
 """The most bytes that one read_file shows."""
 LINE_BYTES = 4_000
@@ -62,17 +62,12 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
     """The three tools. Blocking work runs in `threads`. `rg` is the path of ripgrep; empty means without it."""
     rg = ripgrep() if rg is None else rg
 
-    async def read_file(arguments: dict[str, object], place: Place) -> Output:
-        asked = as_struct(_Read, arguments)
-        return await with_os_errors(asked.path, threads.run(_read, asked, place))
-
-    async def write_file(arguments: dict[str, object], place: Place) -> Output:
-        asked = as_struct(_Write, arguments)
-        return await with_os_errors(asked.path, threads.run(_write, asked, place))
-
     async def search_files(arguments: dict[str, object], place: Place) -> Output:
         asked = as_struct(_Search, arguments)
-        return await with_os_errors(asked.path, _search(threads, asked, place, rg))
+        try:
+            return await _search(threads, asked, place, rg)
+        except OSError as error:
+            return Output(f"{asked.path}: {error.strerror or error}", is_error=True)
 
     return [
         FunctionTool(
@@ -80,7 +75,7 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
             local="workspace",
             description="Read a text file. Gives numbered lines.",
             schema=schema_of(_Read),
-            fn=read_file,
+            fn=in_thread(threads, _Read, _read),
             effect="read",
             label="Reading a file",
             emoji="📄",
@@ -91,7 +86,7 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
             grows=True,
             description="Write a whole text file, replacing what was there. Missing folders are made.",
             schema=schema_of(_Write),
-            fn=write_file,
+            fn=in_thread(threads, _Write, _write),
             effect="idempotent",
             label="Writing a file",
             emoji="📝",
@@ -109,12 +104,18 @@ def file_tools(threads: Threads, rg: str | None = None) -> list[Tool]:
     ]
 
 
-async def with_os_errors(path: str, work: Awaitable[Output]) -> Output:
-    """Await the work. An OSError becomes an error that the model can read."""
-    try:
-        return await work
-    except OSError as error:
-        return Output(f"{path}: {error.strerror or error}", is_error=True)
+def in_thread(threads: Threads, struct: type[S], work: Callable[[S, Place], Output], what: str = "") -> Work:
+    """The function of a tool whose work blocks: `work` is called in a thread, with the arguments as a Struct. The model
+    can read an OSError. It names the path that was asked for, or else `what`."""
+
+    async def call(arguments: dict[str, object], place: Place) -> Output:
+        asked = as_struct(struct, arguments)
+        try:
+            return await threads.run(work, asked, place)
+        except OSError as error:
+            return Output(f"{getattr(asked, 'path', what)}: {error.strerror or error}", is_error=True)
+
+    return call
 
 
 def _read(asked: _Read, place: Place) -> Output:

@@ -20,10 +20,9 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Reach, Threads, Tool, ToolRefused
-from ninelives.tools.builtin.files import with_os_errors
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.arguments import schema_of
+from ninelives.tools.base import FunctionTool, Output, Place, Reach, Threads, Tool, ToolRefused
+from ninelives.tools.builtin.files import in_thread
 
 MAX_ITEMS = 100
 ITEM_CHARS = 500
@@ -81,13 +80,6 @@ class _Notes(Struct):
 
 def note_tools(threads: Threads) -> list[Tool]:
     """Both tools. Blocking work runs in `threads`."""
-
-    async def todo(arguments: dict[str, object], place: Place) -> Output:
-        return await with_os_errors("todo", threads.run(_todo, as_struct(_Todo, arguments), place))
-
-    async def memory(arguments: dict[str, object], place: Place) -> Output:
-        return await with_os_errors("memory", threads.run(_memory, as_struct(_Memory, arguments), place))
-
     schema = schema_of(_Todo)
     fields: dict[str, dict[str, object]] = schema["properties"]  # type: ignore[assignment]
     fields["items"] = {**fields["items"].pop("anyOf")[0], **fields["items"]}  # type: ignore[index]  # a model should not send null
@@ -97,7 +89,7 @@ def note_tools(threads: Threads) -> list[Tool]:
             local="workspace",
             description="Show or replace the todo list of this conversation. Use it for work of several steps.",
             schema=schema,
-            fn=todo,
+            fn=in_thread(threads, _Todo, _todo, "todo"),
             effect="idempotent",
             approval="none",
             label="Keeping the todo list",
@@ -108,7 +100,7 @@ def note_tools(threads: Threads) -> list[Tool]:
             local="memory",
             description="Notes that outlast this conversation: facts and wishes of the user worth knowing next time.",
             schema=schema_of(_Memory),
-            fn=memory,
+            fn=in_thread(threads, _Memory, _memory, "memory"),
             effect="idempotent",
             approval="write",
             reach=lambda arguments: Reach("none" if arguments.get("action") in ("list", "search") else "write"),

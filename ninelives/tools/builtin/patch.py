@@ -15,10 +15,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Threads, Tool, ToolRefused
-from ninelives.tools.builtin.files import PATH, with_os_errors
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.arguments import schema_of
+from ninelives.tools.base import FunctionTool, Output, Place, Threads, Tool, ToolRefused
+from ninelives.tools.builtin.files import PATH, in_thread
 from ninelives.tools.workspace import inside, open_file, put_file
 
 MAX_BYTES = 4 * 1_048_576
@@ -55,11 +54,6 @@ class _Patch(Struct, forbid_unknown_fields=True):
 
 def patch_tool(threads: Threads) -> Tool:
     """The tool. Blocking work runs in `threads`."""
-
-    async def patch(arguments: dict[str, object], place: Place) -> Output:
-        asked = as_struct(_Patch, arguments)
-        return await with_os_errors(asked.path, threads.run(_patch, asked, place))
-
     schema = schema_of(_Patch)
     schema["properties"]["replace"] = {"type": "string"}  # type: ignore[index]  # a model should not send null
     return FunctionTool(
@@ -68,7 +62,7 @@ def patch_tool(threads: Threads) -> Tool:
         grows=True,
         description="Change a text file by search and replace: all edits are made, or none.",
         schema=schema,
-        fn=patch,
+        fn=in_thread(threads, _Patch, _patch),
         effect="write",
         label="Changing a file",
         emoji="🩹",

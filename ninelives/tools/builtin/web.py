@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Reach, Threads, Tool, ToolRefused
+from ninelives.tools.base import FunctionTool, Output, Place, Reach, Threads, Tool, ToolRefused
 from ninelives.tools.builtin.addresses import Address, why_not
-from ninelives.tools.function import FunctionTool
 from ninelives.tools.sandbox.child import spawn
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ninelives.tools.arguments import as_struct, schema_of
-from ninelives.tools.base import Output, Place, Reach, Tool, ToolRefused
-from ninelives.tools.function import FunctionTool
+from ninelives.tools.base import FunctionTool, Output, Place, Reach, Tool, ToolRefused
 
 SEARCH_S = 20.0
 MAX_BYTES = 1_048_576
