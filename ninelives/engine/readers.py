@@ -24,9 +24,9 @@ from weakref import WeakValueDictionary
 
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, CutOff, EngineParts, Projection, Tasks
-from ninelives.engine.replay import EndedRuns, SharedReading, read_kept, read_state
+from ninelives.engine.replay import LONG, EndedRuns, SharedReading, read_kept, read_state
 from ninelives.engine.run import ClaimedRun
-from ninelives.engine.subscription import ReadRequest, Subscription
+from ninelives.engine.subscription import Subscription
 from ninelives.journal.base import Notifier, Store
 from ninelives.journal.values import Gone, StoreUnavailable
 
@@ -67,16 +67,15 @@ class Readers:
         if self.lives.get(live.run) is live:
             del self.lives[live.run]
         state = live.committed
-        if state.ended:
-            self.kept.note(state)
-        else:
+        if not state.ended:
             live.dismiss()
+        elif state.seq >= LONG:
+            self.kept.note(state)
         self.notifier.ring([live.run])
 
     def subscribe(self, owner: str, run: str, projection: Projection, after: int = -1) -> Subscription:
         """A new reader; `after` is -1 for all."""
-        reading = ReadRequest(projection, after)
-        subscription = Subscription(self, owner, run, reading, self._limits.subscriber_bytes)
+        subscription = Subscription(self, owner, run, projection, after, self._limits.subscriber_bytes)
         self._subscriptions[subscription] = asyncio.get_running_loop().time()
         self._by_run[run] += 1
         self._read.set()

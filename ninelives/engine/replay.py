@@ -1,6 +1,5 @@
-"""Runs that are read from the journal. Owns: reading the state of a run, rendering pages of a journal in bulk, what
-readers of the same run share while they read it, and what is kept of ended runs so that reading them again is cheap.
-Refuses to know: sockets, and who reads.
+"""Runs that are read from the journal. Owns: reading the state of a run, what readers of the same run share while they
+read it, and what is kept of ended runs so that reading them again is cheap. Refuses to know: sockets, and who reads.
 
 What is big is shared: a page with a big record, what it decodes to, the bytes of a big frame, and the view with its
 texts. Each is there once for all readers who stand at the same place, and only while one of them needs it (R13).
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ninelives.core import codec
@@ -21,7 +20,7 @@ from ninelives.core.events import Entry
 from ninelives.core.rope import BIG, LARGE_BYTES, LARGE_WORK, BigFrame, Frame, alone
 from ninelives.core.state import RunState, apply
 from ninelives.core.state import start as start_state
-from ninelives.engine.base import Chunk, Projection
+from ninelives.engine.base import Chunk
 from ninelives.journal.base import Store
 from ninelives.journal.cache import BoundedCache
 from ninelives.journal.values import Record, RunRow
@@ -30,19 +29,8 @@ SLICE = 512
 """Any loop over entries lets others run after so many, about 2 ms of work (R12)."""
 LONG = 256
 """Shorter runs are not kept: to fold or render them again costs less than to look after them."""
-MANY = 16
-"""Fewer entries are rendered one by one: to ask whether there is a faster way costs 20 us."""
 STATE_BYTES = 16 * 1024 * 1024
 FRAME_BYTES = 32 * 1024 * 1024
-
-
-@runtime_checkable
-class Bulk(Protocol):
-    """A projection that has a faster way to render many entries, and is never over before the run is."""
-
-    def steps(self, view: Any, entries: Sequence[Entry]) -> tuple[Any, Sequence[Frame]]:
-        """The same as `step` for each of them."""
-        ...
 
 
 def entries_of(run: str, records: Sequence[Record]) -> list[Entry]:
@@ -51,27 +39,6 @@ def entries_of(run: str, records: Sequence[Record]) -> list[Entry]:
     return [
         Entry(run, record.seq, record.at, record.attempt, event) for record, event in zip(records, events, strict=True)
     ]
-
-
-def render(projection: Projection, view: Any, entries: Sequence[Entry]) -> tuple[Any, Sequence[Frame], Entry]:
-    """The view after some entries, their frames, and the last entry that was looked at: a dialect may be over."""
-    if len(entries) >= MANY and isinstance(projection, Bulk):
-        return *projection.steps(view, entries), entries[-1]
-    frames: list[Frame] = []
-    for entry in entries:
-        view, more = projection.step(view, entry)
-        frames += more
-        if projection.over(view):
-            return view, frames, entry
-    return view, frames, entries[-1]
-
-
-def alike(projection: Projection) -> str | None:
-    """The name under which a projection's frames can be kept: where every reader who begins at the beginning gets the
-    same, and every reader has the same view once its position is reached, that of a live reader. A class says so for
-    itself, not for those that are derived from it."""
-    kind = type(projection)
-    return kind.__qualname__ if kind.__dict__.get("replays_alike") else None
 
 
 class Page:
@@ -220,9 +187,8 @@ class EndedRuns:
             self._recorded -= recording.size
 
     def note(self, state: RunState) -> None:
-        """A run has ended, or was found to have."""
-        if state.ended and state.seq >= LONG:
-            self._states.put(state.facts.run, state, weight(state))
+        """A run of some length has ended, or was found to have."""
+        self._states.put(state.facts.run, state, weight(state))
 
     def has(self, run: str) -> bool:
         """Is its state kept?"""
@@ -293,6 +259,6 @@ async def read_kept(store: Store, kept: EndedRuns, owner: str, run: str) -> RunS
     if kept.has(run) and (state := kept.state(await store.find(owner, run), run)) is not None:
         return state
     state = await read_state(store, owner, run)
-    if state is not None:
+    if state is not None and state.ended and state.seq >= LONG:
         kept.note(state)
     return state

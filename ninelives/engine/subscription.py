@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
-
-from msgspec import Struct
+from typing import Any, Protocol, runtime_checkable
 
 from ninelives.core.errors import Damaged, WentBack
 from ninelives.core.events import AttemptStarted, Entry, Terminal
@@ -34,7 +32,7 @@ from ninelives.engine.base import (
     Resumable,
     StreamEnded,
 )
-from ninelives.engine.replay import LONG, EndedRuns, Page, Recording, SharedReading, Standing, alike, render
+from ninelives.engine.replay import LONG, EndedRuns, Page, Recording, SharedReading, Standing
 from ninelives.engine.run import ClaimedRun
 from ninelives.journal.base import Notifier, Store, Unlisten
 from ninelives.journal.notifier import DRIVES
@@ -42,6 +40,18 @@ from ninelives.journal.values import StoreUnavailable
 
 CHECK_S = 5.0
 """A reader at the end of a run that is not driven here looks this often whether it is still there."""
+MANY = 16
+"""Fewer entries are rendered one by one: to ask whether there is a faster way costs 20 us."""
+ENDED, CUT = StreamEnded(), Cut()
+
+
+@runtime_checkable
+class Bulk(Protocol):
+    """A projection that has a faster way to render many entries, and is never over before the run is."""
+
+    def steps(self, view: Any, entries: Sequence[Entry]) -> tuple[Any, Sequence[Frame]]:
+        """The same as `step` for each of them."""
+        ...
 
 
 class Source(Protocol):
@@ -76,18 +86,11 @@ class Line(Protocol):
         ...
 
 
-class ReadRequest(Struct, frozen=True):
-    """How a run is to be read: in which dialect, from where on."""
-
-    projection: Projection
-    after: int = -1
-
-
 class Subscription:
-    """Ask `next()` until Ended, Cut or Broken; then, or when the reader is gone, `close()`."""
+    """Ask `next()` until StreamEnded, Cut or Broken; then, or when the reader is gone, `close()`."""
 
-    def __init__(self, source: Source, owner: str, run: str, reading: ReadRequest, bound: int) -> None:
-        projection = reading.projection
+    def __init__(self, source: Source, owner: str, run: str, projection: Projection, after: int, bound: int) -> None:
+        """`after` is the position that the reader names; -1 for all. `bound`: how many bytes its buffer may hold."""
         self.owner = owner
         self.run = run
         self._line: Line | None = None
@@ -96,14 +99,18 @@ class Subscription:
         self._source = source
         self._projection = projection
         self._bound = bound
-        self._view: Any = projection.view0(reading.after)
+        self._view: Any = projection.view0(after)
         self._seq = -1
         self._attempt = -1
         """Of the entry `_seq`."""
-        self._ahead = reading.after >= 0 and isinstance(projection, Resumable)
+        self._ahead = after >= 0 and isinstance(projection, Resumable)
         """The reader names a position that may be beyond what was told."""
-        self._alike = alike(projection)
-        self._name = self._alike if reading.after < 0 else None
+        kind = type(projection)  # a class says so for itself, not for those that are derived from it
+        self._alike = kind.__qualname__ if kind.__dict__.get("replays_alike") else None
+        """The name under which the frames of this projection can be kept: where every reader who begins at the
+        beginning gets the same, and every reader has the same view once its position is reached, that of a live
+        reader."""
+        self._name = self._alike if after < 0 else None
         """Under which all frames of this run can be kept."""
         self._recording: Recording | None = None
         """All frames so far, where none came by another way than this."""
@@ -121,11 +128,10 @@ class Subscription:
         self._buffer: list[Frame | Chunk] = []
         self._size = 0
         self._joined: ClaimedRun | None = None
-        self._ended = False
+        self._over: StreamEnded | Cut | Broken | None = None
+        """What is said when the buffer is empty, and nothing after it."""
         self.restarted = False
         """The stream ended because another attempt began: what was sent cannot be recalled. It lacks the answer."""
-        self._cut = False
-        self._gone = ""
         self._idle = False
         self._rang = False
         self._waiter: asyncio.Future[None] | None = None
@@ -143,9 +149,10 @@ class Subscription:
         be larger than the bound. The one reader of a run in memory is never let go: its worker waits for it
         (Worker._reader_drained). The last frames are left to the reader, who must wake for the end anyway and then
         sends both in one go."""
-        if self._size and self._size + size > self._bound and not self._owns():
+        if self._size and self._size + size > self._bound and not (self._joined and self._joined.in_memory):
             return False
-        if self._line is not None and not last and self._waiting():
+        waits = self._waiter is not None and not self._waiter.done()
+        if waits and self._line is not None and not last:
             only = parts[0] if len(parts) == 1 else None
             if isinstance(only, bytes) and self._line.write(only):
                 self.active = True
@@ -154,12 +161,6 @@ class Subscription:
         self._size += size
         self._wake()
         return True
-
-    def _owns(self) -> bool:
-        return self._joined is not None and self._joined.in_memory
-
-    def _waiting(self) -> bool:
-        return self._waiter is not None and not self._waiter.done()
 
     def detach(self, view: Any, seq: int) -> None:
         """Leave the audience: read on from the journal, after `seq`, with this view."""
@@ -170,7 +171,7 @@ class Subscription:
 
     def finish(self) -> None:
         """The run has ended and everything was pushed."""
-        self._ended = True
+        self._over = ENDED
         self._wake()
 
     def backlog(self) -> int:
@@ -181,14 +182,15 @@ class Subscription:
 
     def cut(self) -> None:
         """Break the stream off without an end, also where its reader is stuck in the middle of a send."""
-        self._cut = True
+        if self._over is not ENDED:
+            self._over = CUT
         self._wake()
         if self._line is not None:
             self._line.abort()
 
     def vanish(self, reason: str) -> None:
         """There is nothing left to read."""
-        self._gone = reason
+        self._over = self._over or Broken(reason)
         self._wake()
 
     def tick(self) -> None:
@@ -199,7 +201,7 @@ class Subscription:
     @property
     def told(self) -> bool:
         """True when the reader was given everything, to the end."""
-        return self._ended and not self._buffer
+        return self._over is ENDED and not self._buffer
 
     # the reader's side
 
@@ -210,39 +212,33 @@ class Subscription:
     async def next(self) -> News:
         """What to do next."""
         while True:
-            if (news := self._at_hand()) is not None:
-                return news
-            if self._joined is not None:
-                await self._news()
-                continue
+            if self._buffer:
+                return self._take()
+            if self._ready is not None and self._over is None and (page := self._kept_page(self._ready)) is not None:
+                return Chunk(page)
+            if self._over is not None:
+                return self._over
+            if self._idle:
+                self._idle = False
+                return Idle()
             try:
-                await self._catch_up()
+                if self._joined is None and not await self._catch_up():
+                    continue
             except Damaged as error:
                 return Broken(str(error))
             except StoreUnavailable as error:
-                await self._until_back(error)
-
-    def _at_hand(self) -> News | None:
-        """What can be said without waiting."""
-        if self._buffer:
-            return self._take()
-        if self._ready is not None and (page := self._kept_page(self._ready)) is not None:
-            return Chunk(page)
-        if self._ended:
-            return StreamEnded()
-        if self._cut:
-            return Cut()
-        if self._gone:
-            return Broken(self._gone)
-        if self._idle:
-            self._idle = False
-            return Idle()
-        return None
+                if not error.passing:
+                    self.vanish(str(error))
+                    continue
+                asyncio.get_running_loop().call_later(RETRY_S, self._wake)  # its line is kept alive (P15)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
     def close(self) -> None:
         """The reader is gone, or has everything."""
         self._line = None
-        self._end_recording()
+        if self._recording is not None:
+            self._end_recording(self._recording)
         if self._joined is not None:
             self._joined.leave(self._projection, self)
             self._joined = None
@@ -272,12 +268,10 @@ class Subscription:
         return Chunk(first if len(parts) == 1 else b"".join(part for part in parts if isinstance(part, bytes)))
 
     def _kept_page(self, ready: Iterator[bytes]) -> bytes | None:
-        if self._cut or self._gone:
-            return None
         self.active = True
         page = next(ready, None)
         if page is None:
-            self._ready, self._ended = None, True
+            self._ready, self._over = None, ENDED
         return page
 
     def _wake(self) -> None:
@@ -285,37 +279,26 @@ class Subscription:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _news(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
-
-    async def _until_back(self, error: StoreUnavailable) -> None:
-        """The store cannot be read. Where that passes the reader waits, and its line is kept alive (P15)."""
-        if not error.passing:
-            self._gone = str(error)
-            return
-        asyncio.get_running_loop().call_later(RETRY_S, self._wake)
-        await self._news()
-
-    async def _catch_up(self) -> None:
-        """One page from the journal; join the audience at the edge; else wait for a notification."""
+    async def _catch_up(self) -> bool:
+        """One page from the journal; join the audience at the edge. True: there is nothing more before a
+        notification."""
         live = self._source.lives.get(self.run)
         if self._seq < 0 and live is not None and live.opened_with and live.owner == self.owner:
             self._step(live.opened_with)
         if self._join():
-            return
+            return False
         if self._unlisten is None:
             self._unlisten = self._listen()
         self._rang = False
         if self._page is not None:
             await asyncio.sleep(0)  # others have their turn between two slices
         elif self._seq < 0 and await self._read_before():
-            return
+            return False
         elif not await self._load():
-            await self._no_more()
-            return
+            return await self._no_more()
         if self._page is not None:
             self._step(self._next_entries(self._page))
+        return False
 
     def _listen(self) -> Unlisten:
         notifier = self._source.notifier
@@ -376,16 +359,19 @@ class Subscription:
         last = await store.read(self.owner, self.run, row.last_seq - 1) if row is not None and row.ended else []
         return last[-1].attempt if last else 0
 
-    async def _no_more(self) -> None:
-        """The end of what is committed: go live, or wait for a notification."""
+    async def _no_more(self) -> bool:
+        """The end of what is committed: go live, or wait for a notification (True)."""
         if self._join():
-            return
+            return False
         await self._still_there()
         if self._ahead and self._is_behind():
             asyncio.get_running_loop().call_later(RETRY_S, self._wake)
         elif self._driven or not isinstance(self._projection, Patient):
             self._at_edge()
-        await self._follow()
+        if self.run not in self._source.lives and self._seq < 0:
+            raise Damaged(f"run {self.run} is gone")
+        self._followed = True
+        return not self._rang and not self._buffer
 
     async def _read_before(self) -> bool:
         """Have all frames been kept, of a run that is still there and this owner's?"""
@@ -410,15 +396,9 @@ class Subscription:
         if not await self._source.store_of(self.run).read(self.owner, self.run, self._seq - 1):
             raise Damaged("the run was deleted")
 
-    async def _follow(self) -> None:
-        if self.run not in self._source.lives and self._seq < 0:
-            raise Damaged(f"run {self.run} is gone")
-        if not self._rang and not self._buffer:
-            await self._news()
-        self._followed = True
-
     def _at_edge(self) -> None:
-        self._end_recording()
+        if self._recording is not None:
+            self._end_recording(self._recording)
         self._view, held = self._projection.live(self._view)
         self._add(held)
 
@@ -450,8 +430,8 @@ class Subscription:
             if not isinstance(entry.event, AttemptStarted) or not entry.event.lost:
                 continue
             view, seq = self._view, entry.seq - 1
-            if n:
-                view, _, _ = render(self._projection, view, entries[:n])
+            for before in entries[:n]:
+                view, _ = self._projection.step(view, before)
             if isinstance(self._projection, Resumable) and not self._projection.reached(view, seq):
                 raise WentBack(self.run, entry.seq)
 
@@ -459,17 +439,28 @@ class Subscription:
         """Fold and render some entries."""
         if self._ahead:
             self._check_loss(entries)
-        self._view, frames, last = render(self._projection, self._view, entries)
-        self._seq, self._attempt = last.seq, last.attempt
-        over = isinstance(last.event, Terminal)
-        self._ended = over or self._projection.over(self._view)
-        self.restarted = self._ended and isinstance(last.event, AttemptStarted)
+        projection, view, last = self._projection, self._view, entries[-1]
+        frames: Sequence[Frame]
+        if len(entries) >= MANY and isinstance(projection, Bulk):
+            view, frames = projection.steps(view, entries)
+        else:
+            frames = many = list[Frame]()
+            for entry in entries:
+                view, more = projection.step(view, entry)
+                many += more
+                if projection.over(view):
+                    last = entry
+                    break
+        self._view, self._seq, self._attempt = view, last.seq, last.attempt
         self._add(frames)
-        if self._ended:
-            self._page = None
-            if over and self._recording is not None and self._seq >= LONG:
-                self._recording.done()
-            self._end_recording()
+        over = isinstance(last.event, Terminal)
+        if over or projection.over(view):
+            self._over, self._page = ENDED, None
+            self.restarted = isinstance(last.event, AttemptStarted)
+            if self._recording is not None:
+                if over and self._seq >= LONG:
+                    self._recording.done()
+                self._end_recording(self._recording)
 
     def _add(self, frames: Sequence[Frame]) -> None:
         """Frames of the entry `_seq`, and of some before it."""
@@ -478,7 +469,7 @@ class Subscription:
         parts = packed(frames)
         for place, part in enumerate(parts, -len(parts)):
             if self._recording is not None and not self._recording.has_room(len(part)):
-                self._end_recording()
+                self._end_recording(self._recording)
             kept = self._shared_part((self._seq, place), part)
             if self._recording is not None:
                 self._recording.add(kept)
@@ -493,7 +484,6 @@ class Subscription:
             return part if self._recording is None else shared.encoded(self.run, name, part)
         return shared.same(self.run, name, place, part) if len(part) > BIG else part
 
-    def _end_recording(self) -> None:
-        if self._recording is not None:
-            self._recording.stop()
-            self._recording = None
+    def _end_recording(self, recording: Recording) -> None:
+        recording.stop()
+        self._recording = None

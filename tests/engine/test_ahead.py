@@ -59,7 +59,7 @@ async def test_c3_a_position_beyond_what_was_told_waits_and_no_number_up_to_it_i
     places = (told[-1], told[-1] + 2, 5000)
     readers = [so_far, *(engine.attach(OWNER, ticket.run, kind(), after) for after in places)]
     reading = [asyncio.create_task(numbers(each)) for each in readers]
-    await until(lambda: all(each._waiting() for each in readers), "all of them wait")
+    await until(lambda: all(each._waiter and not each._waiter.done() for each in readers), "all of them wait")
     house.holds["1"].set()
     rest, after_here, after_ahead, after_far = await asyncio.gather(*reading)
     assert after_here == rest

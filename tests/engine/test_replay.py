@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,10 +26,10 @@ from ninelives.dialects.messages.frames import MessagesProjection
 from ninelives.dialects.responses.frames import ResponsesProjection
 from ninelives.dialects.responses.reattach import ReattachProjection
 from ninelives.dialects.runs.frames import RunsProjection
-from ninelives.engine.base import Broken, Chunk, EngineLimits, EngineParts, News, StreamEnded
+from ninelives.engine.base import Broken, Chunk, EngineLimits, EngineParts, News, Projection, StreamEnded
 from ninelives.engine.readers import Readers
-from ninelives.engine.replay import LONG, alike, read_kept, read_state
-from ninelives.engine.subscription import Subscription
+from ninelives.engine.replay import LONG, read_kept, read_state
+from ninelives.engine.subscription import Source, Subscription
 from ninelives.journal.cache import BoundedCache
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
@@ -149,6 +149,9 @@ async def test_only_whole_replays_are_kept_and_only_for_those_who_begin_at_the_b
 
 
 def test_a_class_speaks_for_itself_when_it_says_that_its_replays_are_alike() -> None:
+    def alike(projection: Projection) -> str | None:
+        return Subscription(cast(Source, None), "o", "r1", projection, -1, 1)._alike
+
     assert alike(ResponsesProjection()) == "ResponsesProjection"
     assert alike(ReattachProjection()) is None and alike(ChatProjection()) is None
 

@@ -291,7 +291,7 @@ UNDONE = (
     Undone(
         "test_c3_a_position_beyond_what_was_told_waits_and_no_number_up_to_it_is_sent",
         "engine/subscription.py",
-        "self._ahead = reading.after >= 0 and isinstance(projection, Resumable)",
+        "self._ahead = after >= 0 and isinstance(projection, Resumable)",
         "self._ahead = False",
     ),
     Undone(
