@@ -21,7 +21,7 @@ from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.lease import LeaseSpan
-from ninelives.engine.limits.guard import FREE, Pass
+from ninelives.engine.limits.guard import FREE
 from ninelives.engine.readers import DeliveryTracker
 from ninelives.engine.run import ClaimedRun, PendingOpening
 from ninelives.engine.work import QueuePlace, WorkFinder
@@ -80,58 +80,34 @@ class Admission:
     async def submit(self, order: Order) -> Ticket:
         """Admit a run, or attach to the one that its key names. A caller who goes away in the middle does not undo what
         the store has begun: an admitted run is driven, and its caller has left it."""
-        order, given = await self._limited(order)
-        if given is FREE:
-            return await self._submit(order)
+        order, given = await self._guard.enter(order)
         try:
-            return replace(await self._submit(order), rates=given.headers)
+            if self._writers[False].late_s > LATE_S or self._writers[True].late_s > LATE_S:
+                await self._give_way()
+            if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
+                ticket = await self._admit(order)
+            else:
+                troubled = self._lease.trouble is not None or self._writers[False].degraded is not None
+                if troubled and self._store_is_away():
+                    order = replace(order, until=asyncio.get_running_loop().time() + self._limits.hold_s)
+                    await self._hold()
+                self.refuse_if_unable(stored=True)
+                ticket = await self._open_with_others(order) or await self._admit_apart(order)
+            return ticket if given is FREE else replace(ticket, rates=given.headers)
         finally:
             self._guard.leave(given)
 
-    async def _limited(self, order: Order) -> tuple[Order, Pass]:
-        """The order with its budget, or with its refusal if it may belong to a run that is there."""
-        try:
-            given = await self._guard.enter(order)
-        except ClientError as refusal:
-            if (order.asked.key is None and not order.asked.match) or order.spec.kept == "memory" or order.spec.chore:
-                raise
-            return replace(order, refusal=refusal), FREE
-        return (order if given.budget is None else replace(order, budget=given.budget)), given
-
-    async def _submit(self, order: Order) -> Ticket:
-        if self._writers[False].late_s > LATE_S or self._writers[True].late_s > LATE_S:
-            await self._give_way()
-        if order.spec.kept == "memory":  # nothing is awaited between the opening of the run and its first task
-            return await self._admit(order)
-        troubled = self._lease.trouble is not None or self._writers[False].degraded is not None
-        if troubled and self._store_is_away():
-            order = replace(order, until=asyncio.get_running_loop().time() + self._limits.hold_s)
-            await self._hold()
-        self.refuse_if_unable(stored=True)
-        resolved = self._foregone(order)
-        if resolved is not None and self._finder.take_slot(order.owner, in_memory=False):
-            return await self._open_with_others(order, resolved)
-        answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
-        self._tasks.spawn(self._answer(order, answer))
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                self._tasks.spawn(self._abandon(order.owner, answer.result()))
-            raise
-
-    def _foregone(self, order: Order) -> Resolved | None:
-        """See Catalog.foregone. Raises the refusal of an order that can be nothing but a new run."""
+    async def _open_with_others(self, order: Order) -> Ticket | None:
+        """Open a run whose admission depends on nothing in the store (Catalog.foregone): its opening is written like
+        the events of other runs, and with them. Its worker begins after that: an agent that kills the process must not
+        do so without a trace (P18). None where the store is to be asked, or no slot is free. Raises the refusal of an
+        order that can be nothing but a new run."""
         alone = is_short(order.spec) and not order.spec.chore and not self._deliveries.untold
         resolved = self._parts.durable.foregone(order.asked) if alone else None
         if resolved is not None and order.refusal is not None:
             raise order.refusal
-        return resolved
-
-    async def _open_with_others(self, order: Order, resolved: Resolved) -> Ticket:
-        """Open a run whose admission depends on nothing in the store: its opening is written like the events of other
-        runs, and with them. Its worker begins after that: an agent that kills the process must not do so without a
-        trace (P18)."""
+        if resolved is None or not self._finder.take_slot(order.owner, in_memory=False):
+            return None
         accepted = accepted_of(order, resolved)
         data = [codec.encode(accepted), _ATTEMPT]
         opening = self._opening(order.spec, order.asked, lambda _: data, held=True, foregone=resolved)
@@ -185,6 +161,17 @@ class Admission:
         finally:
             self._held -= 1
 
+    async def _admit_apart(self, order: Order) -> Ticket:
+        """Admit it in a task of its own: its caller may go away in the middle."""
+        answer: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
+        self._tasks.spawn(self._answer(order, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._tasks.spawn(self._abandon(order.owner, answer.result()))
+            raise
+
     async def _answer(self, order: Order, answer: asyncio.Future[Ticket]) -> None:
         try:
             ticket = await self._admit(order)
@@ -223,7 +210,7 @@ class Admission:
 
     def _wait(self, opened: Opened, order: Order, place: QueuePlace) -> Ticket:
         """A run was opened without a slot."""
-        self._accounts.begin(order.owner, order.spec.model, order.credential)
+        self._accounts.count(order.owner, order.spec.model, order.credential, runs=1)
         self._finder.opened(opened.run, place)
         if self._workers.cancelling[opened.run]:  # somebody wants it stopped already: that waits for no slot
             self._finder.seek()
@@ -232,7 +219,7 @@ class Admission:
 
     async def open_fork(self, order: Order, facts: Callable[[str], list[AnyEvent]], source: ForkedFrom) -> Ticket:
         """Open a run that begins with facts of another one. It waits for a slot like any that was found."""
-        order, given = await self._limited(order)
+        order, given = await self._guard.enter(order)
         try:
             return await self._open_fork(order, facts, source)
         finally:
@@ -264,14 +251,14 @@ class Admission:
         if isinstance(opened, Attached):
             self._return(order, False, place)
             return await self._ticket(order.owner, opened)
-        self._accounts.begin(order.owner, order.spec.model, order.credential)
+        self._accounts.count(order.owner, order.spec.model, order.credential, runs=1)
         self._finder.opened(opened.run, place)
         return Ticket(opened.run, opened.resolved.session or "")
 
     def _begin(self, opened: Opened, accepted: RunAccepted, order: Order, span: LeaseSpan) -> Ticket:
         """Drive a run that was opened with a slot, or as a chore, with two records. `accepted` is the first of them:
         made from the order, because to decode it would take as long as to parse the request."""
-        self._accounts.begin(order.owner, order.spec.model, order.credential)
+        self._accounts.count(order.owner, order.spec.model, order.credential, runs=1)
         name, in_memory, session = opened.run, order.spec.kept == "memory", opened.resolved.session or ""
         if span.held() and not self._finder.takes(name):
             at = opened.records[0].at

@@ -263,8 +263,8 @@ class Engine:
         where the run ends first, told as unused. Raises ClientError: 409 where it has ended, 429 beyond the bounds."""
         self._workers.hear(run, await leave_steer(self._parts.store_of(run), owner, run, steer))
         live = self.readers.lives.get(run)
-        if live is not None and live.staged.ended:
-            facts = live.staged.facts
+        if live is not None and live.staging.state.ended:
+            facts = live.staging.state.facts
             if steer.id not in facts.steered and not (steer.ends and steer.id in facts.unused):
                 raise not_accepting()  # its end was on its way
 
@@ -387,7 +387,7 @@ class Engine:
 
     def under_way(self) -> tuple[int, int]:
         """How many runs of this process work, and how many of them are in a tool: what a stop waits for."""
-        phases = [worker.run.staged.phase for worker in self._workers.by_run.values()]
+        phases = [worker.run.staging.state.phase for worker in self._workers.by_run.values()]
         return len(phases), phases.count(Phase.ACTING)
 
     def stats(self) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class ClaimedRun:
         self.halt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the agent must stop."""
         self.staging = Writing(state)
+        """What the worker has produced."""
         self._committed: Place = (state, 0)
         self.audiences: dict[str, Audience] = {}
         self.pending_bytes = 0
@@ -211,7 +212,7 @@ class ClaimedRun:
         """See Steering.pending: the steers that the journal does not settle."""
         if not self._steers:
             return []
-        facts = self.staged.facts
+        facts = self.staging.state.facts
         settled = facts.steered.union(facts.unused)
         return [steer for steer in self._steers.values() if steer.id not in settled]
 
@@ -227,11 +228,6 @@ class ClaimedRun:
         self.wake()
 
     # staged and committed
-
-    @property
-    def staged(self) -> RunState:
-        """What the worker has produced."""
-        return self.staging.state
 
     @property
     def committed(self) -> RunState:

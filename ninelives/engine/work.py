@@ -342,7 +342,7 @@ class WorkFinder:
     async def _give_up(self, run: ClaimedRun, writer: Writer) -> None:
         """The run has killed the server too often: it is given up (G10)."""
         self.sealed += 1
-        self._log.error("run_sealed", run=run.run, strikes=run.staged.facts.strikes)
+        self._log.error("run_sealed", run=run.run, strikes=run.staging.state.facts.strikes)
         message = f"The run was given up: {self._limits.strikes} attempts ended without any progress."
         run.advance(ClaimEvent.FAIL)
         try:

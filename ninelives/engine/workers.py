@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -41,7 +41,6 @@ from ninelives.core.events import (
     RunInterrupted,
     SteerApplied,
     ToolFinished,
-    Usage,
 )
 from ninelives.core.ids import wire_id
 from ninelives.core.spec import Message
@@ -62,8 +61,6 @@ from ninelives.journal.listing import SessionLister
 from ninelives.journal.steering import ends_run, steers_of
 from ninelives.journal.values import Signal, StoreUnavailable
 
-T = TypeVar("T", bound=AnyEvent)
-NOTHING = Usage()
 DRIVING, PARKING = ClaimPhase.DRIVING, ClaimPhase.PARKING
 PARKED = 100_000
 SHORT_S = 2.0
@@ -142,7 +139,7 @@ class Worker:
         if not self.run.in_memory:
             self.run.advance(ClaimEvent.DRAIN)
             kept = keeps_calls and isinstance(self._agent, DraftKeeper) and self._agent.keeps_calls
-            safe = not in_flight(self.run.staged) if kept else between_steps(self.run.staged)
+            safe = not in_flight(self.run.staging.state) if kept else between_steps(self.run.staging.state)
             if self._agent.resumable and safe:
                 self.run.stop()
 
@@ -150,13 +147,13 @@ class Worker:
         """End the run at the next safe point: now, where no message and no tool is under way. What it did stands."""
         self._interrupted = "steered" if reason == "steered" else "interrupted"
         self.run.advance(ClaimEvent.INTERRUPT)
-        if between_steps(self.run.staged) and not hands_back(self.run.staged):
+        if between_steps(self.run.staging.state) and not hands_back(self.run.staging.state):
             self.run.stop()
 
     def cut(self) -> None:
         """The time to drain is over. A run that cannot be continued ends here, if its agent has begun: nobody may ask
         that agent a second time (G18)."""
-        if self._begun and not self._agent.resumable and not self.run.in_memory and not waiting(self.run.staged):
+        if self._begun and not self._agent.resumable and not self.run.in_memory and not waiting(self.run.staging.state):
             self._failure = _not_resumable(clean=True)
             self.run.advance(ClaimEvent.FAIL)
         elif self.run.in_memory:
@@ -172,7 +169,7 @@ class Worker:
         if not self._agent.resumable:
             return self.cancel("left")
         self.run.advance(ClaimEvent.LEAVE)
-        if not in_flight(self.run.staged):
+        if not in_flight(self.run.staging.state):
             self.run.stop()
 
     # what it does
@@ -213,7 +210,7 @@ class Worker:
     async def _end_leftovers(self) -> None:
         """Not in the pump: a stop must not cut it short, and a failure must not fail the run."""
         try:
-            await self._agent.end_leftovers(self.run.staged)
+            await self._agent.end_leftovers(self.run.staging.state)
         except Exception as error:
             self._log.error("leftovers_not_ended", run=self.run.run, error=repr(error))
 
@@ -225,7 +222,7 @@ class Worker:
         resolved = run.accepted.resolved
         follows = resolved.previous is not None or resolved.session_turns is not None
         earlier = await self._history() if follows else ()
-        turn = Turn(run.staged, earlier, holds_claim=self._holds_claim, deltas=self, steering=run)
+        turn = Turn(run.staging.state, earlier, holds_claim=self._holds_claim, deltas=self, steering=run)
         self._begun = True
         async with aclosing(self._agent.run(turn)) as events:  # type: ignore[type-var]
             async for event in events:
@@ -265,15 +262,15 @@ class Worker:
 
     def put_last(self, message: MessageCompleted) -> None:
         """See DeltaSink.put_last."""
-        self._writer.stage(self.run, self._counted(message))
+        self._writer.stage(self.run, self._guard.accounts.spend(self.run.accepted, message))
 
     async def _may_go_on(self, claimed: Claimed) -> bool:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing. Then the
         limits, which for a run that was just opened the admission has asked."""
-        run, asks = self.run, waiting(self.run.staged)
+        run, asks = self.run, waiting(self.run.staging.state)
         if run.attempt > 1 and not claimed.clean:
             await self._keep_again()
-        if stopping(run.staged) or (claimed.overdue and not asks):
+        if stopping(run.staging.state) or (claimed.overdue and not asks):
             self.cancel("left" if claimed.overdue else "cancel")
             return False
         if not asks and not self._agent.resumable and self._ran_before(claimed):
@@ -289,7 +286,7 @@ class Worker:
     def _ran_before(self, claimed: Claimed) -> bool:
         """Whether an earlier attempt may have asked the agent: one that died, or one that left something. An attempt
         that was parked in order and left nothing had not begun (see cut)."""
-        return self.run.attempt > 1 and (bool(self.run.staged.facts.items) or not claimed.clean)
+        return self.run.attempt > 1 and (bool(self.run.staging.state.facts.items) or not claimed.clean)
 
     async def _fact(self, event: AnyEvent) -> RunState:
         """Commit a fact; where it is a place to let go, wait here to be stopped."""
@@ -297,7 +294,8 @@ class Worker:
         if self._interrupted and isinstance(event, SteerApplied):  # the next run is told it, not this one
             run.stop()
             await self._stopped()
-        after = await self._writer.fact(run, self._counted(event))
+        after = self._writer.stage(run, self._guard.accounts.spend(run.accepted, event))
+        await run.until_committed(after.seq)
         if isinstance(event, ToolFinished):
             self._keeping = True
             await self._audit.keep([self._execution(event)])
@@ -319,7 +317,7 @@ class Worker:
     def _execution(self, event: ToolFinished) -> AuditEntry:
         """A tool was executed, or refused: one entry in the audit log, without arguments and output. The run goes on
         when it is stored. Its name is left out where it may be the words of a model, for they are content."""
-        facts = self.run.staged.facts
+        facts = self.run.staging.state.facts
         called = [each for each in facts.items if isinstance(each, Called) and each.started.call.id == event.call_id]
         name = called[-1].started.call.name if called else ""
         known = isinstance(self._agent, ToolKnower) and self._agent.has_tool(name)
@@ -335,12 +333,12 @@ class Worker:
 
     async def _keep_again(self) -> None:
         """The attempt before died, perhaps before the entries of its last calls were stored."""
-        results = self.run.staged.facts.results.values()
+        results = self.run.staging.state.facts.results.values()
         await self._audit.keep([self._execution(each) for each in results])
 
     async def _keep_answer(self, answer: ApprovalGiven) -> None:
         """A person's answer is in the audit log before it counts, also where the process that took it was killed."""
-        state = self.run.staged
+        state = self.run.staging.state
         entry = AuditEntry(
             owner=state.facts.accepted.owner,
             key=answer.by.removeprefix("key "),
@@ -355,20 +353,13 @@ class Worker:
     async def _is_spent(self) -> bool:
         """Whether the run may not ask its model again: it ends then, and what it did stands (C10). Calls that are due
         are made first."""
-        facts = self.run.staged.facts
+        facts = self.run.staging.state.facts
         self._limit = "" if facts.due else await self._guard.exhausted(facts)
         if self._limit:
             self._interrupted = "budget"
             self.run.advance(ClaimEvent.INTERRUPT)
             self.run.stop()
         return bool(self._limit)
-
-    def _counted(self, event: T) -> T:
-        """A fact with the cost of its tokens, which are counted."""
-        if not isinstance(event, MessageCompleted | ToolFinished) or event.usage == NOTHING:
-            return event
-        usage = self._guard.accounts.spend(self.run.accepted, event.usage)
-        return event if usage is event.usage else msgspec.structs.replace(event, usage=usage)
 
     async def _hold_back(self) -> None:
         """Deltas may run ahead of the disk, and of the one reader of a run in memory, by a bound."""
@@ -393,8 +384,8 @@ class Worker:
     async def _settle(self, failure: BaseException | None) -> None:
         """Write what the phase says."""
         run = self.run
-        if run.staged.ended:
-            await run.until_committed(run.staged.seq)
+        if run.staging.state.ended:
+            await run.until_committed(run.staging.state.seq)
         elif run.gone:
             raise ClaimLost(run.run)
         elif not run.halt.done():  # the agent failed by itself
@@ -428,9 +419,9 @@ class Worker:
 
     async def _write_cancel(self) -> None:
         run = self.run
-        if not stopping(run.staged):
+        if not stopping(run.staging.state):
             await self._writer.fact(run, CancelRequested(self._reason))
-        for call_id in in_flight(run.staged):
+        for call_id in in_flight(run.staging.state):
             await self._writer.fact(run, _given_up(call_id))
         await self._writer.fact(run, RunCancelled())
 
@@ -569,8 +560,8 @@ class Workers:
     def _with_signals(self, worker: Worker, claimed: Claimed, signals: Sequence[Signal]) -> Claimed:
         """What was said while nobody held the run."""
         run = worker.run
-        if run.staged.facts.asked is not None:
-            answer = answer_to(run.staged, signals, overdue=claimed.overdue)
+        if run.staging.state.facts.asked is not None:
+            answer = answer_to(run.staging.state, signals, overdue=claimed.overdue)
             claimed = msgspec.structs.replace(claimed, answer=answer)
         run.steer(steers_of(signals))
         for signal in signals:

@@ -67,6 +67,8 @@ class Writer:
         self._flushed_at = self._since = -1.0
         self._flush_s = 0.0
         """How long a flush takes, averaged over about the last eight."""
+        self.linger_s = parts.limits.linger_s
+        """How long the first delta of a flush waits for others."""
         self.late_s = 0.0
         """How much longer than they should the oldest deltas of the last flush took until they were told: 0 where
         nothing is written, more where the process has more to do than it can."""
@@ -100,7 +102,7 @@ class Writer:
                 unused = SteerUnused(id=steer.id, messages=steer.messages)
                 run.stage(unused, codec.encode(unused), self._now_ms())
         run.stage(event, codec.encode(event), self._now_ms(), notable=True)
-        after = run.staged
+        after = run.staging.state
         if after.ended:
             run.stage_mark(end_mark(after))
         elif isinstance(event, ApprovalRequested):
@@ -136,7 +138,7 @@ class Writer:
     async def park(self, run: ClaimedRun) -> None:
         """Give the claim back cleanly, with everything staged before it."""
         left_at = self._clock() if ClaimEvent.LEAVE in run.happened else 0
-        run.stage_mark(parked_mark(self._now_ms(), run.staged, left_at=left_at))
+        run.stage_mark(parked_mark(self._now_ms(), run.staging.state, left_at=left_at))
         self._enqueue(run, True)
         while not run.gone and run.unwritten:
             await run.news()
@@ -163,19 +165,22 @@ class Writer:
             await self._idle.wait()
             await self._idle_apart.wait()
 
-    @property
-    def linger_s(self) -> float:
-        """How long the first delta of a flush waits for others."""
-        return max(self._limits.linger_s, min(PACE * self._flush_s, self._limits.longest_linger_s))
-
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write until cancelled: until nothing is staged, or only what goes apart, and again when something is."""
         self._alarm.open()
         try:
             while True:
                 await self._kick.wait()
                 self._kick.clear()
-                await self._write_all()
+                while self._dirty or self._back:
+                    if self._dirty:
+                        await self._linger()
+                        await self._write_staged()
+                    if self._back:
+                        await self._idle_apart.wait()
+                        await self._return()
+                self.late_s = 0.0
+                self._idle.set()
         finally:
             self._alarm.close()
 
@@ -189,29 +194,24 @@ class Writer:
                 await self._flush([run for run in batch if not run.gone])
             self._idle_apart.set()
 
-    async def _write_all(self) -> None:
-        """Until nothing is staged, or only what goes apart."""
-        while self._dirty or self._back:
-            if self._dirty:
-                await self._write_staged()
-            if self._back:
-                await self._idle_apart.wait()
-                await self._return()
-        self.late_s = 0.0
-        self._idle.set()
-
     async def _write_staged(self) -> None:
-        await self._linger()
-        since = self._since
-        if batch := self._taken():
-            await self._flush(batch)
-            now = self._alarm.now()
-            self.late_s = max(0.0, now - since - 1.5 * self.linger_s)
-            self._note_flush(now - self._flushed_at)
-
-    def _note_flush(self, took_s: float) -> None:
-        """One that took very long says little about the next: the disk was busy, or this process was."""
-        self._flush_s += (min(took_s, 2 * self._flush_s + 0.001) - self._flush_s) / 8
+        """Write what waits. The rest goes apart, where the store can write both at the same time. Nothing else keeps
+        the batch: a finished run must leave memory while the server idles."""
+        batch, self._dirty, since = self._dirty, [], self._since
+        if self._journal.parallel and (apart := [run for run in batch if run.apart]):
+            self._apart += apart
+            self._idle_apart.clear()
+            self._kick_apart.set()
+            batch = [run for run in batch if not run.apart]
+        batch = [run for run in batch if not run.gone]
+        if not batch:
+            return
+        await self._flush(batch)
+        now, mean, limits = self._alarm.now(), self._flush_s, self._limits
+        self.late_s = max(0.0, now - since - 1.5 * self.linger_s)
+        # One that took very long says little about the next: the disk was busy, or this process was.
+        self._flush_s += (min(now - self._flushed_at, 2 * mean + 0.001) - mean) / 8
+        self.linger_s = max(limits.linger_s, min(PACE * self._flush_s, limits.longest_linger_s))
 
     async def _linger(self) -> None:
         """Let more deltas come, until the first of them has waited long enough. A fact ends the wait. After a pause
@@ -227,18 +227,6 @@ class Writer:
     def _end_wait(self) -> None:
         if self._hurry is not None and not self._hurry.done():
             self._hurry.set_result(None)
-
-    def _taken(self) -> list[Staged]:
-        """What waits to be written now. The rest goes apart, where the store can write both at the same time. Nothing
-        here keeps it: a finished run must leave memory while the server idles."""
-        batch, self._dirty = self._dirty, []
-        if not self._journal.parallel:
-            return [run for run in batch if not run.gone]
-        if apart := [run for run in batch if run.apart]:
-            self._apart += apart
-            self._idle_apart.clear()
-            self._kick_apart.set()
-        return [run for run in batch if not (run.apart or run.gone)]
 
     async def _return(self) -> None:
         back, self._back = self._back, []

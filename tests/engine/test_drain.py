@@ -44,7 +44,7 @@ async def test_A9_a_first_word_that_comes_together_with_the_order_to_let_go_is_n
         agent.go.set()
         worker.drain()
         await driving
-        assert not live.committed.drafting and not live.staged.drafting
+        assert not live.committed.drafting and not live.staging.state.drafting
         records = await at.store.read("o", "a", -1)
         assert len(records) == 2, "accepted and begun, nothing more"
 

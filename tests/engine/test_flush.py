@@ -24,6 +24,7 @@ from ninelives.core.events import (
 from ninelives.core.spec import Resolved, Spec
 from ninelives.core.state import fold
 from ninelives.dialects.responses.frames import ResponsesProjection
+from ninelives.engine.alarm import LoopAlarm
 from ninelives.engine.base import Chunk, EngineLimits, EngineParts, StreamEnded
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
 from ninelives.engine.lease import LeaseSpan
@@ -116,7 +117,7 @@ class Desk:
     async def told(self, live: ClaimedRun, delta: TextDelta) -> None:
         """Add a delta and wait until it is committed and told."""
         self.writer.delta(live, delta)
-        await live.until_committed(live.staged.seq)
+        await live.until_committed(live.staging.state.seq)
 
     async def reader(self, live: ClaimedRun) -> tuple[Subscription, bytes]:
         """A reader at the live edge, and what it was given on the way."""
@@ -170,7 +171,7 @@ async def test_deltas_right_after_a_flush_wait_for_each_other_and_a_fact_ends_th
         assert at.store.appends == [1, 1]
         await at.writer.fact(three, MessageCompleted("z"))
         assert at.store.appends == [1, 1, 3]
-        assert one.committed == one.staged and two.committed == two.staged
+        assert one.committed == one.staging.state and two.committed == two.staging.state
 
 
 async def test_deltas_are_flushed_when_the_time_is_over_without_any_fact() -> None:
@@ -207,18 +208,38 @@ async def test_deltas_wait_until_the_first_of_them_has_waited_long_enough() -> N
         assert at.store.appends == [1, 1, 2]
 
 
-def test_the_wait_follows_the_time_of_a_flush_and_one_slow_flush_hardly_changes_it() -> None:
+async def test_the_wait_follows_the_time_of_a_flush_and_one_slow_flush_hardly_changes_it() -> None:
     at = Desk(EngineLimits().linger_s, longest_s=0.03)
+    live, clock = await at.live("a"), Stopped()
+    at.writer._alarm = clock
+
+    async def flush(seconds: float) -> None:
+        at.writer._flushed_at = clock.now()
+        clock.time += seconds
+        at.writer.delta(live, TextDelta("x"))
+        await at.writer._write_staged()
+
     assert at.writer.linger_s == at.limits.linger_s
     for _ in range(64):
-        at.writer._note_flush(0.0015)
+        await flush(0.0015)
     settled = at.writer.linger_s
     assert settled == pytest.approx(PACE * 0.0015, rel=0.01)
-    at.writer._note_flush(0.5)
+    await flush(0.5)
     assert at.writer.linger_s < 1.3 * settled
     for _ in range(64):
-        at.writer._note_flush(0.5)
+        await flush(0.5)
     assert at.writer.linger_s == at.limits.longest_linger_s
+
+
+class Stopped(LoopAlarm):
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
 
 
 async def test_deltas_of_other_runs_do_not_wait_for_a_slice_with_a_mark() -> None:
@@ -248,7 +269,7 @@ async def test_what_follows_a_slice_that_is_on_its_way_comes_behind_it() -> None
         assert not store.appends, "the delta would be refused, because it does not follow the end of the log"
         store.written.set()
         await at.writer.flushed()
-        assert store.appends == [1, 1] and live.committed == live.staged and not live.gone
+        assert store.appends == [1, 1] and live.committed == live.staging.state and not live.gone
 
 
 async def test_a_claim_is_given_back_behind_all_that_is_on_its_way() -> None:

@@ -207,7 +207,7 @@ async def test_a_steer_that_was_stored_while_the_end_was_on_its_way_is_refused_a
     live = engine.readers.lives.get(run)
     assert live is not None
     valve.late["append"].set()
-    await until(lambda: live.staged.ended, "the end")
+    await until(lambda: live.staging.state.ended, "the end")
     with pytest.raises(ClientError) as refused:
         await engine.steer(OWNER, run, steer("more"))
     assert refused.value.code == "run_not_accepting_steer"

@@ -193,7 +193,7 @@ def kinds(*names: Kind) -> frozenset[Kind]:
 
 def _backwards(run: ClaimedRun) -> list[e.SteerApplied]:
     """Steers are used in the wrong order."""
-    used = {steered.applied.id for steered in run.staged.facts.steers}.union(run.staged.facts.unused)
+    used = {steered.applied.id for steered in run.staging.state.facts.steers}.union(run.staging.state.facts.unused)
     return [steer for steer in reversed(run._steers.values()) if steer.id not in used]
 
 

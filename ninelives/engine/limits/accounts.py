@@ -8,14 +8,17 @@ journal of each run still has its usage."""
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ninelives.core.events import RunAccepted, Usage
+from ninelives.core.events import AnyEvent, MessageCompleted, RunAccepted, ToolFinished, Usage
 from ninelives.engine.base import EngineParts
 from ninelives.journal.values import MINUTE_MS, Spending, StoreUnavailable, Subject, Totals
 
+T = TypeVar("T", bound=AnyEvent)
+NOTHING = Usage()
 FLUSH_S = 0.5
 """How long counts wait for others."""
 FRESH_S = 0.5
@@ -67,45 +70,46 @@ class Accounts:
         self._since: dict[Subject, Since] = {}
         """What was counted here since then."""
 
-    def begin(self, owner: str, model: str, key: str) -> None:
-        """A run was started."""
-        if (counted := self._counted(owner, model, key)) is not None:
-            counted.runs += 1
-
-    def fail(self, accepted: RunAccepted) -> None:
-        """A run has failed."""
-        if (counted := self._counted(accepted.owner, accepted.spec.model, accepted.key)) is not None:
-            counted.errors += 1
-
-    def spend(self, accepted: RunAccepted, usage: Usage) -> Usage:
-        """A model call of a run is over. Returns its usage with the cost, by the upstream's bill or the price table."""
-        owner, model, key = accepted.owner, accepted.spec.model, accepted.key
-        if self._price_of is not None and not usage.cost and (price := self._price_of(model)) is not None:
-            usage = replace(usage, cost=price.of(usage))
-        if (counted := self._counted(owner, model, key)) is not None:
-            counted.input_tokens += usage.input_tokens
-            counted.output_tokens += usage.output_tokens
-            counted.cached_tokens += usage.cached_tokens
-            counted.reasoning_tokens += usage.reasoning_tokens
-            counted.cost += usage.cost
-            for subject in subjects_of(owner, key, model) if self._since else ():
-                if (since := self._since.get(subject)) is not None:
-                    since.tokens += usage.input_tokens + usage.output_tokens
-                    since.cost += usage.cost
-        return usage
-
-    def _counted(self, owner: str, model: str, key: str) -> Counted | None:
-        """Where something is counted now; None where there is no room."""
+    def count(
+        self, owner: str, model: str, key: str, *, usage: Usage = NOTHING, runs: int = 0, errors: int = 0
+    ) -> None:
+        """Add to what is used now. Where there is no room for more counts it is lost."""
         at = self.now_ms()
         place = owner, model, key, at // MINUTE_MS
         counted = self._counts.get(place)
         if counted is None:
             if len(self._counts) >= MOST:
-                self._log.error("usage_not_counted", owner=owner, model=model)
-                return None
+                return self._log.error("usage_not_counted", owner=owner, model=model)
             counted = self._counts[place] = Counted(at)
             self._due.set()
-        return counted
+        counted.runs += runs
+        counted.errors += errors
+        if usage is NOTHING:
+            return None
+        counted.input_tokens += usage.input_tokens
+        counted.output_tokens += usage.output_tokens
+        counted.cached_tokens += usage.cached_tokens
+        counted.reasoning_tokens += usage.reasoning_tokens
+        counted.cost += usage.cost
+        for subject in subjects_of(owner, key, model) if self._since else ():
+            if (since := self._since.get(subject)) is not None:
+                since.tokens += usage.input_tokens + usage.output_tokens
+                since.cost += usage.cost
+
+    def fail(self, accepted: RunAccepted) -> None:
+        """A run has failed."""
+        self.count(accepted.owner, accepted.spec.model, accepted.key, errors=1)
+
+    def spend(self, accepted: RunAccepted, event: T) -> T:
+        """Count the tokens of a fact. Returns it with their cost, by the upstream's bill or the price table."""
+        if not isinstance(event, MessageCompleted | ToolFinished) or event.usage == NOTHING:
+            return event
+        usage, model = event.usage, accepted.spec.model
+        if self._price_of is not None and not usage.cost and (price := self._price_of(model)) is not None:
+            usage = replace(usage, cost=price.of(usage))
+            event = replace(event, usage=usage)
+        self.count(accepted.owner, model, accepted.key, usage=usage)
+        return event
 
     def reserve(self, subject: Subject) -> None:
         """A run of this subject is about to be opened: it counts from now on."""

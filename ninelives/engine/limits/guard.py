@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
 from ninelives.core.events import Budget, RunAccepted
@@ -51,11 +52,22 @@ class LimitGuard:
         """Runs that are on their way into the store."""
         self._driven = driven
 
-    async def enter(self, order: Order) -> Pass:
-        """The permission to start a run. Raises ClientError (429) where a limit is reached."""
+    async def enter(self, order: Order) -> tuple[Order, Pass]:
+        """The order with its budget, and the permission to start a run. Where a limit is reached: ClientError (429); if
+        the order may belong to a run that is there, the order with this refusal."""
         limited = self._limits_of(order.owner, order.credential, order.spec.model)
         if not limited:
-            return FREE
+            return order, FREE
+        try:
+            given = await self._grant(limited)
+        except ClientError as refusal:
+            if (order.asked.key is None and not order.asked.match) or order.spec.kept == "memory" or order.spec.chore:
+                raise
+            return replace(order, refusal=refusal), FREE
+        return (order if given.budget is None else replace(order, budget=given.budget)), given
+
+    async def _grant(self, limited: Limited) -> Pass:
+        """The permission, which counts from now on. Raises ClientError (429) where a limit is reached."""
         for subject, limits in limited:
             if limits.runs is not None and await self._active(subject) + self._opening[subject] >= limits.runs:
                 raise too_many_runs(subject, limits.runs)
