@@ -95,7 +95,8 @@ class Admission:
                 ticket = await self._open_with_others(order) or await self._admit_apart(order)
             return ticket if given is FREE else replace(ticket, rates=given.headers)
         finally:
-            self._guard.leave(given)
+            if given is not FREE:
+                self._guard.leave(given)
 
     async def _open_with_others(self, order: Order) -> Ticket | None:
         """Open a run whose admission depends on nothing in the store (Catalog.foregone): its opening is written like

@@ -237,7 +237,8 @@ class ClaimedRun:
         return self._committed[0]
 
     def stage(self, event: AnyEvent, data: bytes, at: int, *, notable: bool = False) -> None:
-        """Add an event; IllegalEvent where the table has no cell for it. `notable`: the observer is told."""
+        """Add an event; IllegalEvent where the table has no cell for it. `notable`: the observer is told. With an end
+        or a question goes what they change beside the log."""
         attempt, seq = self.attempt, self.staging.seq + 1
         entry = Entry(self.run, seq, at, attempt, event)
         self.staging = self.staging.add(entry)
@@ -246,6 +247,10 @@ class ClaimedRun:
         self.pending_bytes += len(data)
         if notable:
             self._notable = True
+            if self.staging.state.ended:
+                self._mark = end_mark(self.staging.state)
+            elif isinstance(event, ApprovalRequested):
+                self._mark = _asking(at, event, parked=False)  # it must be found, also where the server dies before
 
     @property
     def unwritten(self) -> bool:
@@ -391,11 +396,6 @@ def parked_mark(at: int, state: RunState, *, left_at: int = 0) -> Mark:
     if waiting(state):
         return _asking(at, state.facts.asked, parked=True)
     return Mark(status="queued", at=at, parked=True, left=left_at > 0, wake_at=left_at)
-
-
-def asking_mark(at: int, asked: ApprovalRequested) -> Mark:
-    """A person is asked: the question must be found, also where the server dies before it parks the run."""
-    return _asking(at, asked, parked=False)
 
 
 def _asking(at: int, asked: ApprovalRequested | None, *, parked: bool) -> Mark:

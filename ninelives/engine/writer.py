@@ -24,12 +24,12 @@ from collections.abc import Sequence
 
 from ninelives.core import codec
 from ninelives.core.errors import ServerError, store_not_asked, store_unavailable
-from ninelives.core.events import AnyEvent, ApprovalRequested, Delta, SteerUnused, Terminal
+from ninelives.core.events import AnyEvent, Delta, SteerUnused, Terminal
 from ninelives.core.state import RunState
 from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.lease import Lease
-from ninelives.engine.run import ClaimedRun, ClaimLost, PendingOpening, asking_mark, end_mark, parked_mark
+from ninelives.engine.run import ClaimedRun, ClaimLost, PendingOpening, parked_mark
 from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
@@ -102,13 +102,8 @@ class Writer:
                 unused = SteerUnused(id=steer.id, messages=steer.messages)
                 run.stage(unused, codec.encode(unused), self._now_ms())
         run.stage(event, codec.encode(event), self._now_ms(), notable=True)
-        after = run.staging.state
-        if after.ended:
-            run.stage_mark(end_mark(after))
-        elif isinstance(event, ApprovalRequested):
-            run.stage_mark(asking_mark(self._now_ms(), event))
         self._enqueue(run, True)
-        return after
+        return run.staging.state
 
     def open(self, opening: Opening, records: list[Record]) -> PendingOpening:
         """Add the opening of a run to the next batch."""

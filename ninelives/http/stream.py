@@ -183,7 +183,8 @@ class RunStream(Struct):
 
     async def _pump(self, scope: Scope, body: StreamBody) -> bool:
         """Send until there is nothing more. True where the stream came to its end."""
-        news, self.first = self.first or await self.subscription.next(), None
+        news = await self.subscription.next() if self.first is None else self.first
+        self.first = None
         while True:
             match news:
                 case Chunk():

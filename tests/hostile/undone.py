@@ -169,9 +169,9 @@ UNDONE = (
     ),
     Undone(
         "test_the_turn_of_a_stored_run_is_encoded_in_a_thread",
-        "engine/writer.py",
-        "run.stage_mark(end_mark(after))",
-        "run.stage_mark(end_mark(after).filled())",
+        "engine/run.py",
+        "self._mark = end_mark(self.staging.state)",
+        "self._mark = end_mark(self.staging.state).filled()",
     ),
     Undone(
         "test_r12_large_pieces_of_all_requests_are_worked_on_one_after_the_other",
