@@ -34,7 +34,7 @@ from ninelives.dialects.clients import TABLE, Rows
 from ninelives.engine.alarm import FineAlarm
 from ninelives.engine.base import EngineLimits, EngineParts, Keep, unknown_death
 from ninelives.engine.engine import Engine
-from ninelives.engine.limits.book import LimitBook
+from ninelives.engine.limits import LimitBook
 from ninelives.http.answering import RouteParts
 from ninelives.http.app import build_app, build_health_app
 from ninelives.http.body import Aside, BodyLimits

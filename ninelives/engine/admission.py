@@ -21,7 +21,7 @@ from ninelives.core.state import RunState, apply, start
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.lease import LeaseSpan
-from ninelives.engine.limits.guard import FREE
+from ninelives.engine.limits import FREE
 from ninelives.engine.readers import DeliveryTracker
 from ninelives.engine.run import ClaimedRun, PendingOpening
 from ninelives.engine.work import QueuePlace, WorkFinder

@@ -48,8 +48,7 @@ from ninelives.core.state import Called, RunState, between_steps, hands_back, in
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.lease import Lease
-from ninelives.engine.limits.accounts import Accounts
-from ninelives.engine.limits.guard import LimitGuard
+from ninelives.engine.limits import Accounts, LimitGuard
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.writer import Writer

@@ -9,8 +9,7 @@ from typing import Any
 
 from ninelives.core.events import AnyEvent, MessageCompleted, RunCompleted, TextDelta
 from ninelives.engine.claim import ClaimEvent
-from ninelives.engine.limits.accounts import Accounts
-from ninelives.engine.limits.guard import LimitGuard
+from ninelives.engine.limits import Accounts, LimitGuard
 from ninelives.engine.workers import OPENED, Worker
 from ninelives.journal.earlier import Earlier
 from tests.engine.test_flush import desk, turns

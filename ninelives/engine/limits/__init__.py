@@ -1,1 +1,0 @@
-"""What owners, keys and profiles may use, and what they have used."""
