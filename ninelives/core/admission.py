@@ -39,6 +39,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     match: str = ""
     """Equal for two requests of which the second asks for the answer of the first (B8): a hash of the fingerprint, what
     is kept, the model, and the ids of end user and chat that were sent. Empty: nothing can be joined."""
+    user: bool = False
+    """The body names the end user."""
     resend_ms: int = 0
     """How long after its connection was lost the run can be joined."""
     counted: bool = False

@@ -18,6 +18,8 @@ from ninelives.core.history import text_of
 from ninelives.core.ids import wire_id
 from ninelives.core.spec import Message
 
+ANSWERS = ("approve", "deny")
+"""How an answer begins, in any case."""
 _ANSWER = re.compile(r"\A(approve|deny)\s++([A-Z0-9]{4,16})\s*+\.?\Z", re.IGNORECASE)
 LONGEST_ANSWER = 100
 """A longer message is no answer. So the time of the expression above is bounded, whatever is sent."""

@@ -1,6 +1,6 @@
-"""The context of a request. Owns: Context, the caller as the dialects see it, and the order of what decides an answer:
-headers, then the key, then the profile, then the table of clients (clients.py). Refuses to know: HTTP frameworks;
-headers come as a plain mapping."""
+"""The context of a request. Owns: Context, the caller as the dialects see it; what callers may wish in headers; the
+order of what decides an answer: headers, then the key, then the profile, then the table of clients (clients.py); and
+the fields that make a fingerprint (G4). Refuses to know: HTTP frameworks; headers come as a plain mapping."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import get_args
+from itertools import compress, repeat
+from operator import is_not
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import DERIVED_SESSION, Kept, OnDisconnect, Strategy, ToolItems, ToolProgress
 from ninelives.dialects.clients import (
     TABLE,
-    Client,
     ClientTools,
     HostedTools,
     Policy,
+    Rows,
     StoreFalse,
     first_of,
-    recognise,
 )
 
 _SESSION = re.compile(r"\A[A-Za-z0-9._:@/+=-]{1,256}\Z")
+_SESSION_RULE = "must be 1 to 256 letters, digits or ._:@/+=-."
 CALLER_IDS = (
     "x-openwebui-user-id",
     "x-openwebui-chat-id",
@@ -39,7 +41,71 @@ CALLER_IDS = (
 )
 """Headers that tell people and chats behind one key apart. Those that are sent are part of the match (B8)."""
 SESSION_HEADERS = frozenset({"x-hermes-session-id", "x-hermes-session-key"})
-_KEY = re.compile(r"\A[\x21-\x7e]{1,255}\Z")
+Sent = list[tuple[str, object]]
+"""Fields of a request, each with its value."""
+NOT_IN_FINGERPRINT = frozenset({"stream", "stream_options"})
+
+
+class Wish(Struct, frozen=True):
+    """A header in which a caller may wish something."""
+
+    header: str
+    """In lower case."""
+    fits: re.Pattern[str]
+    code: str
+    """Of the error for a value that does not fit."""
+    rule: str
+    param: str | None = None
+
+
+KEY = Wish(
+    "idempotency-key",
+    re.compile(r"\A[\x21-\x7e]{1,255}\Z"),
+    "invalid_idempotency_key",
+    "Idempotency-Key must be 1 to 255 visible ASCII characters.",
+)
+"""The idempotency key (C5)."""
+SESSION = Wish(
+    "x-hermes-session-id",
+    _SESSION,
+    "invalid_session_id",
+    f"X-Hermes-Session-Id {_SESSION_RULE}",
+    "X-Hermes-Session-Id",
+)
+"""The session."""
+MEMORY_SCOPE = Wish(
+    "x-hermes-session-key",
+    re.compile(r"\A[A-Za-z0-9._:@/+=-]{0,256}\Z"),
+    "invalid_session_key",
+    f"X-Hermes-Session-Key {_SESSION_RULE}",
+)
+"""The scope of the memory tool."""
+STRATEGY = Wish(
+    "x-multitask-strategy",
+    re.compile(rf"\A(?:{'|'.join(get_args(Strategy))})\Z"),
+    "invalid_multitask_strategy",
+    f"X-Multitask-Strategy must be one of {', '.join(get_args(Strategy))}.",
+    "X-Multitask-Strategy",
+)
+"""What to do while another run of the conversation or session is active (C7)."""
+TOOL_ITEMS = Wish(
+    "x-tool-items",
+    re.compile(r"\A(?:auto|function_call|mcp_call)\Z"),
+    "invalid_tool_items",
+    "X-Tool-Items must be auto, function_call or mcp_call.",
+)
+TOOL_PROGRESS = Wish(
+    "x-tool-progress",
+    re.compile(r"\A(?:compatible|bare|off)?\Z"),
+    "invalid_tool_progress",
+    "X-Tool-Progress must be compatible, bare or off.",
+)
+ON_DISCONNECT = Wish(
+    "x-on-disconnect",
+    re.compile(r"\A(?:detach|cancel)\Z"),
+    "invalid_on_disconnect",
+    "X-On-Disconnect must be detach or cancel.",
+)
 
 
 @lru_cache(4)
@@ -90,9 +156,15 @@ def policy_of(profile: Profile) -> Policy:
 def checked_session(named: str, where: str) -> str:
     """The name of a session from the header or field `where`, checked."""
     if not _SESSION.match(named):
-        message = f"{where} must be 1 to 256 letters, digits or ._:@/+=-."
-        raise ClientError("invalid_session_id", message, param=where)
+        raise ClientError("invalid_session_id", f"{where} {_SESSION_RULE}", param=where)
     return named
+
+
+def sent_fields(request: Struct) -> Sent:
+    """The fields of a request that are not null, in their order."""
+    values = astuple(request)
+    sent = list(map(is_not, values, repeat(None)))  # in C: a request has fifty fields, and most are not sent
+    return list(zip(compress(request.__struct_fields__, sent), compress(values, sent), strict=True))
 
 
 def unknown_model(asked: str, known: Iterable[str]) -> ClientError:
@@ -116,7 +188,7 @@ class Context(Struct, frozen=True):
     """The id of the API key."""
     settings: Policy = Policy()
     """The policy of that key."""
-    clients: tuple[Client, ...] = TABLE
+    clients: Rows = TABLE
     caller: Policy | None = None
     """The policy from the table of clients, if it was looked up already."""
     special: Policy | None = None
@@ -136,39 +208,22 @@ class Context(Struct, frozen=True):
             return self
         raise unknown_model(asked, (self.profile.name, *self.others))
 
-    def named_profile(self, sent: str | None) -> str | None:
-        """The profile that answers, for the fingerprint (G4): the same for all names that lead to it. None where
-        neither the request nor its path or key names one: so the fingerprint is that of earlier releases."""
-        return self.profile.name if sent is not None or self.bound else None
+    def known_fields(self, sent: Sent, defaults: Mapping[str, object]) -> dict[str, object]:
+        """The sent fields that differ from the documented default of the API, without those that only concern delivery.
+        The model is the profile that answers: the same for all names that lead to it. Where neither the request nor its
+        path or key names one, there is none: so the fingerprint is that of earlier releases. The values are those of
+        the request: a conversation is not copied."""
+        known = {name: value for name, value in sent if name not in NOT_IN_FINGERPRINT and value != defaults.get(name)}
+        if self.bound or "model" in known:
+            known["model"] = self.profile.name
+        return known
 
-    def session(self) -> str | None:
-        """The session from X-Hermes-Session-Id."""
-        named = self.headers.get("x-hermes-session-id")
-        return None if named is None else checked_session(named, "X-Hermes-Session-Id")
-
-    def memory_scope(self) -> str:
-        """The scope of the memory tool: X-Hermes-Session-Key."""
-        named = self.headers.get("x-hermes-session-key", "")
-        if named and not _SESSION.match(named):
-            raise ClientError(
-                "invalid_session_key", "X-Hermes-Session-Key must be 1 to 256 letters, digits or ._:@/+=-."
-            )
-        return named
-
-    def strategy(self) -> Strategy | None:
-        """What to do while another run of the conversation or session is active: X-Multitask-Strategy (C7)."""
-        wanted = self.headers.get("x-multitask-strategy")
-        if wanted is not None and wanted not in get_args(Strategy):
-            words = f"X-Multitask-Strategy must be one of {', '.join(get_args(Strategy))}."
-            raise ClientError("invalid_multitask_strategy", words, param="X-Multitask-Strategy")
-        return wanted  # type: ignore[return-value]
-
-    def key(self) -> str | None:
-        """The idempotency key, checked (C5)."""
-        key = self.headers.get("idempotency-key")
-        if key is not None and not _KEY.match(key):
-            raise ClientError("invalid_idempotency_key", "Idempotency-Key must be 1 to 255 visible ASCII characters.")
-        return key
+    def wish(self, wish: Wish) -> Any:  # Any: what fits is of the type of the field that it becomes
+        """What a header of the request asks for, checked. None: it was not sent."""
+        value = self.headers.get(wish.header)
+        if value is not None and wish.fits.match(value) is None:
+            raise ClientError(wish.code, wish.rule, param=wish.param)
+        return value
 
     def derived_session(self, system: str | None, first_user: str) -> str:
         """The session of a request that names none: for workspace and grouping only (D2)."""
@@ -185,32 +240,24 @@ class Context(Struct, frozen=True):
         return first_of(self.settings, policy_of(self.profile), self._recognised())
 
     def _recognised(self) -> Policy:
-        return recognise(self.headers, self.clients) if self.caller is None else self.caller
+        return self.clients.recognise(self.headers) if self.caller is None else self.caller
 
     def tool_items(self) -> ToolItems:
         """How server tools appear as items (C9)."""
-        match self.headers.get("x-tool-items"):
-            case None:
-                return self.known().tool_items or "function_call"
-            case "auto":
-                return self._recognised().tool_items or "function_call"
-            case "function_call" | "mcp_call" as wanted:
-                return wanted
-            case _:
-                raise ClientError("invalid_tool_items", "X-Tool-Items must be auto, function_call or mcp_call.")
+        wanted: ToolItems | Literal["auto"] | None = self.wish(TOOL_ITEMS)
+        if wanted is None:
+            return self.known().tool_items or "function_call"
+        return (self._recognised().tool_items or "function_call") if wanted == "auto" else wanted
 
     def tool_progress(self) -> ToolProgress:
         """Which tool progress a stream carries. A client that breaks on it gets none, whatever the profile says."""
-        special = self.special or self.known()
-        wanted = self.headers.get("x-tool-progress") or special.tool_progress or self.profile.tool_progress
-        if wanted not in ("compatible", "bare", "off"):
-            raise ClientError("invalid_tool_progress", "X-Tool-Progress must be compatible, bare or off.")
-        return wanted  # type: ignore[return-value]
+        wanted: ToolProgress | None = self.wish(TOOL_PROGRESS)
+        return wanted or (self.special or self.known()).tool_progress or self.profile.tool_progress
 
     def kept(self, store: bool | None, default: Kept) -> Kept:
         """What is kept of the run (B6). `default` is for a request that leaves `store` out."""
         if store is None:
-            return "stored" if "idempotency-key" in self.headers else default
+            return "stored" if KEY.header in self.headers else default
         if store:
             return "stored"
         said = first_of(self.settings, self._recognised()).store_false or self.profile.store_false
@@ -219,9 +266,7 @@ class Context(Struct, frozen=True):
     def on_disconnect(self, kept: Kept, *, asked_to_store: bool = False) -> OnDisconnect:
         """What a disconnect does. A run that was asked to be stored goes on. Otherwise it is cancelled where that is
         the only way in which its client can stop; a run that is not stored is parked for the next try (B6, C4)."""
-        wanted = self.headers.get("x-on-disconnect")
-        if wanted not in (None, "detach", "cancel"):
-            raise ClientError("invalid_on_disconnect", "X-On-Disconnect must be detach or cancel.")
+        wanted: OnDisconnect | None = self.wish(ON_DISCONNECT)
         if wanted is None and not asked_to_store:
             wanted = (self.special or self.known()).on_disconnect
         if wanted is None:
@@ -244,20 +289,16 @@ class Context(Struct, frozen=True):
         chores = self.known().chores
         return "<chat_history>" in text if chores is None else chores
 
-    def resend_ms(self, *, user: bool) -> int:
-        """How long the same request joins its run. `user`: the body names the end user."""
-        named = user or any(map(self.headers.get, CALLER_IDS))
-        return self.profile.resend_ms if named else self.profile.resend_anonymous_ms
-
     def waiting(self, asked: Asked) -> Asked:
         """The question of a caller who waits on a connection. When that is lost, the same request joins the run (B8);
         so does the retry of an SDK, which counts its tries (G13)."""
-        if asked.key is not None or asked.kept == "memory":
-            return asked
         named = not self.headers.keys().isdisjoint(CALLER_IDS)  # nearly no request has one
         ids = [f"{name}={value}" for name in CALLER_IDS if (value := self.headers.get(name))] if named else []
+        lost_ms = self.profile.resend_ms if ids or asked.user else self.profile.resend_anonymous_ms
+        if asked.key is not None or asked.kept == "memory":
+            return replace(asked, resend_ms=lost_ms)
         same = "\0".join((asked.fingerprint, asked.kept, self.profile.name, *ids)).encode("utf-8", "replace")
         count = self.headers.get("x-stainless-retry-count", "")
         counted = count.isascii() and count.isdigit() and count.strip("0") != ""
         match = hashlib.sha256(same).hexdigest()
-        return replace(asked, credential=self.credential, match=match, counted=counted)
+        return replace(asked, credential=self.credential, match=match, counted=counted, resend_ms=lost_ms)

@@ -6,8 +6,8 @@ a dialect."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
@@ -73,50 +73,41 @@ def _begins(text: str, pattern: str) -> bool:
     return re.match(pattern, text[:MATCHED_CHARS]) is not None
 
 
-class Rows(tuple[Client, ...]):
-    """A table that caches its hash: it is the key of cached policies."""
-
-    @cached_property
-    def _hash(self) -> int:
-        return super().__hash__()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
 Seen = tuple[tuple[str, str], ...]
 MEMO_BYTES = 2048
 """Longer headers are not cached: their sender may send others each time."""
+MEMO_CALLERS = 512
 
 
-def recognise(headers: Mapping[str, str], table: tuple[Client, ...]) -> Policy:
-    """The policy of the table for a caller. Matching costs 60 us and callers repeat their headers, so the result is
-    cached by the headers that the table reads."""
-    read, noticed = _headers_used(table)
-    seen = tuple(
-        [(name, value if name.startswith(read) else "") for name, value in headers.items() if name.startswith(noticed)]
-    )
-    if sum(len(value) for _, value in seen) > MEMO_BYTES:
-        return _policy_of(seen, table)
-    return _recognised(seen, table)
+class Rows(tuple[Client, ...]):
+    """A table, in the order of its rows. Matching costs 60 us and callers repeat their headers, so the result is cached
+    by the headers that the table reads."""
 
+    def __init__(self, rows: Iterable[Client]) -> None:
+        named = [(name.lower().rstrip("*"), value) for row in self for name, value in row.headers.items()]
+        self._read = ("user-agent", *(name for name, value in named if value))
+        """Prefixes of the header names whose values the table reads."""
+        self._noticed = tuple(dict.fromkeys((*self._read, *(name for name, _ in named))))
+        """Prefixes of all header names that it uses."""
+        self._known = lru_cache(MEMO_CALLERS)(self._policy_of)
 
-@lru_cache(maxsize=8)
-def _headers_used(table: tuple[Client, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Prefixes of the header names whose values the table reads, and of all header names that it uses."""
-    named = [(name.lower().rstrip("*"), value) for row in table for name, value in row.headers.items()]
-    read = ("user-agent", *(name for name, value in named if value))
-    return read, tuple(dict.fromkeys((*read, *(name for name, _ in named))))
+    def recognise(self, headers: Mapping[str, str]) -> Policy:
+        """The policy of the table for a caller. Header names are in lower case."""
+        read, noticed = self._read, self._noticed
+        seen = tuple(
+            [
+                (name, value if name.startswith(read) else "")
+                for name, value in headers.items()
+                if name.startswith(noticed)
+            ]
+        )
+        if sum(len(value) for _, value in seen) > MEMO_BYTES:
+            return self._policy_of(seen)
+        return self._known(seen)
 
-
-@lru_cache(maxsize=512)
-def _recognised(seen: Seen, table: tuple[Client, ...]) -> Policy:
-    return _policy_of(seen, table)
-
-
-def _policy_of(seen: Seen, table: tuple[Client, ...]) -> Policy:
-    headers = dict(seen)
-    return first_of(*(row for row in table if row.matches(headers)))
+    def _policy_of(self, seen: Seen) -> Policy:
+        headers = dict(seen)
+        return first_of(*(row for row in self if row.matches(headers)))
 
 
 @lru_cache(maxsize=512)

@@ -1,12 +1,9 @@
-"""Reading the JSON of a request. Owns: typed decoding with errors that name the field (A7), and the fields that make a
-fingerprint (G4). Refuses to know: which fields a dialect has."""
+"""Reading the JSON of a request. Owns: typed decoding with errors that name the field (A7), and the types of fields.
+Refuses to know: which fields a dialect has."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from itertools import compress, repeat
-from operator import is_not
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -35,9 +32,6 @@ LogitBias = Annotated[dict[str, float], Meta(max_length=1024)]
 Stops = Annotated[list[str], Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(description="Seconds since 1970.")]
-Sent = list[tuple[str, object]]
-"""Fields of a request, each with its value."""
-NOT_IN_FINGERPRINT = frozenset({"stream", "stream_options"})
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
@@ -53,21 +47,6 @@ def decode(raw: bytes, kind: type[T]) -> T:
         raise ClientError("invalid_value", f"{where}: {what}.", param=name) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ClientError("invalid_json", f"The body is not valid JSON: {error}.") from error
-
-
-def known_fields(sent: Sent, defaults: Mapping[str, object], profile: str | None) -> dict[str, object]:
-    """The sent fields that differ from the documented default of the API, without those that only concern delivery.
-    The model is the profile that answers (Context.named_profile). The values are those of the request: a conversation
-    is not copied."""
-    known = {name: value for name, value in sent if name not in NOT_IN_FINGERPRINT and value != defaults.get(name)}
-    return known if profile is None else {**known, "model": profile}
-
-
-def sent_fields(request: msgspec.Struct) -> Sent:
-    """The fields of a request that are not null, in their order."""
-    values = msgspec.structs.astuple(request)
-    sent = list(map(is_not, values, repeat(None)))  # in C: a request has fifty fields, and most are not sent
-    return list(zip(compress(request.__struct_fields__, sent), compress(values, sent), strict=True))
 
 
 def required(value: T | None, name: str) -> T:

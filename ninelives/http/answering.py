@@ -19,7 +19,7 @@ from ninelives.core.errors import ClientError, NinelivesError, not_found
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import RunState
 from ninelives.dialects.asking import Context, Profile, is_session_name, policy_of
-from ninelives.dialects.clients import TABLE, Client, first_of, recognise
+from ninelives.dialects.clients import TABLE, Rows, first_of
 from ninelives.dialects.shared import PROJECTION, broken_frame
 from ninelives.engine.base import Cut, CutOff, Idle, Order, Projection, StreamEnded, Ticket
 from ninelives.engine.engine import Engine
@@ -72,7 +72,7 @@ class RouteParts(Struct, frozen=True):
     aside: Aside
     others: Mapping[str, Profile] = {}
     """Further profiles, by name."""
-    clients: tuple[Client, ...] = TABLE
+    clients: Rows = TABLE
     websocket_s: float = 3600.0
     """How long a websocket may stay open."""
     websockets: int = 64
@@ -164,7 +164,7 @@ def context_of(request: Request, parts: RouteParts) -> Context:
     """The request as a dialect sees it."""
     key: ApiKey = request.scope["state"]["key"]
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
-    caller = recognise(headers, parts.clients)
+    caller = parts.clients.recognise(headers)
     reach = reach_of(request, parts)
     special = first_of(key.settings, policy_of(reach.profile), caller)
     more = (key.id, key.settings, parts.clients, caller, special, reach.bound)

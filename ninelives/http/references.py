@@ -10,7 +10,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
 from ninelives.core.history import call_ids
 from ninelives.core.ids import run_of, runs_of_item
-from ninelives.dialects.asking import Context
+from ninelives.dialects.asking import KEY, Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.responses import body, items, parse
 from ninelives.dialects.responses.refs import Item, references
@@ -65,7 +65,7 @@ async def parse_resolved(parts: RouteParts, context: Context, raw: bytes) -> Par
 
 async def _key_known(parts: RouteParts, context: Context) -> bool:
     """Does the key name a run? Then that run is the answer, whatever became of the things that the request names."""
-    key = context.key()
+    key = context.wish(KEY)
     return key is not None and bool(await parts.engine.durable.rows(Query(owner=context.owner, key=key, limit=1)))
 
 

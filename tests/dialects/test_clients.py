@@ -12,7 +12,7 @@ from ninelives.app.settings import load
 from ninelives.core.errors import ClientError
 from ninelives.dialects.asking import Context, Profile
 from ninelives.dialects.chat.parse import parse
-from ninelives.dialects.clients import FIELDS, TABLE, Client, Policy, recognise
+from ninelives.dialects.clients import FIELDS, TABLE, Client, Policy, Rows
 
 PYTHON = {"user-agent": "OpenAI/Python 3.49.0", "x-stainless-lang": "python", "x-stainless-package-version": "3.49.0"}
 NODE_6 = {"user-agent": "OpenAI/JS 6.49.0", "x-stainless-lang": "js", "x-stainless-package-version": "6.49.0"}
@@ -57,7 +57,7 @@ def caller(headers: dict[str, str], profile: Profile | None = None, **fields: An
 @pytest.mark.parametrize(("name", "headers", "expected"), SEEN, ids=[name for name, _, _ in SEEN])
 def test_a_client_is_recognised_as_it_was_seen(name: str, headers: dict[str, str], expected: dict[str, Any]) -> None:
     """B4, B5, B7, C4, C9."""
-    said = recognise(headers, TABLE)
+    said = TABLE.recognise(headers)
     assert {field: getattr(said, field) for field in expected} == expected
 
 
@@ -84,7 +84,7 @@ def test_headers_go_before_the_key_the_key_before_the_profile_and_the_profile_be
     robot = Client(name="robot", agent="^robot/", on_disconnect="cancel")
     mine = {"user-agent": "Robot/1"}
     assert caller(mine).on_disconnect("stored") == "detach"
-    assert caller(mine, clients=(robot, *TABLE)).on_disconnect("stored") == "cancel"
+    assert caller(mine, clients=Rows((robot, *TABLE))).on_disconnect("stored") == "cancel"
 
 
 def test_invalid_on_disconnect_is_400() -> None:
@@ -100,15 +100,15 @@ def test_b6_store_false_is_said_by_the_key_then_the_client_then_the_profile() ->
     assert caller({}, strict).kept(False, "hours") == "memory"
     assert caller({}, settings=memory).kept(False, "hours") == "memory"
     assert caller({}, strict, settings=Policy(store_false="journal")).kept(False, "hours") == "delivery"
-    assert caller({"x-r": "1"}, clients=(row, *TABLE)).kept(False, "hours") == "memory"
-    assert caller({}, clients=(row, *TABLE)).kept(False, "hours") == "delivery"
+    assert caller({"x-r": "1"}, clients=Rows((row, *TABLE))).kept(False, "hours") == "memory"
+    assert caller({}, clients=Rows((row, *TABLE))).kept(False, "hours") == "delivery"
 
 
 def test_b7_a_client_may_be_taken_out_of_chores() -> None:
     task = b'{"messages":[{"role":"user","content":"### Task: make a title <chat_history>"}]}'
     row = Client(name="robot", agent="robot", chores=False)
     assert parse(task, caller({}), 10).spec.chore
-    assert not parse(task, caller({"user-agent": "robot"}, clients=(row, *TABLE)), 10).spec.chore
+    assert not parse(task, caller({"user-agent": "robot"}, clients=Rows((row, *TABLE))), 10).spec.chore
 
 
 def test_clients_of_the_configuration_file_come_first(tmp_path: Path) -> None:
@@ -139,12 +139,12 @@ def test_a_client_row_that_makes_no_sense_is_refused_at_the_start(tmp_path: Path
 
 def test_what_is_remembered_of_a_caller_depends_on_all_that_the_table_reads() -> None:
     row = Client(name="mine", headers={"X-Robot": "yes"}, on_disconnect="cancel")
-    table = (row, *TABLE)
+    table = Rows((row, *TABLE))
     for _ in range(2):
         for name, headers, expected in SEEN:
-            said = recognise(headers, table)
+            said = table.recognise(headers)
             assert {field: getattr(said, field) for field in expected} == expected, name
-        assert recognise({"x-robot": "yes"}, table).on_disconnect == "cancel"
-        assert recognise({"x-robot": "no"}, table).on_disconnect is None
-        assert recognise({"x-robot": "yes"}, TABLE).on_disconnect is None
-        assert recognise({"user-agent": "codex " + "x" * 10_000}, table).tool_items == "mcp_call"
+        assert table.recognise({"x-robot": "yes"}).on_disconnect == "cancel"
+        assert table.recognise({"x-robot": "no"}).on_disconnect is None
+        assert TABLE.recognise({"x-robot": "yes"}).on_disconnect is None
+        assert table.recognise({"user-agent": "codex " + "x" * 10_000}).tool_items == "mcp_call"

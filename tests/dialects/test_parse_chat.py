@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import fingerprint
-from ninelives.dialects.asking import Context, Profile
-from ninelives.dialects.chat import conversation
+from ninelives.dialects.asking import Context, Profile, sent_fields
+from ninelives.dialects.chat import parse as chat_parse
 from ninelives.dialects.chat.parse import ChatRequest, parse
-from ninelives.dialects.fields import known_fields, sent_fields
 from ninelives.dialects.parsed import ParsedRequest
 
 USER = {"role": "user", "content": "Hi"}
@@ -515,7 +514,7 @@ def test_maps_and_lists_of_options_are_capped_with_the_field_and_the_limit(name:
 
 def test_a_fingerprint_copies_no_conversation() -> None:
     request = ChatRequest(messages=[USER], temperature=1, stream=True)
-    fields = known_fields(sent_fields(request), {"temperature": 1}, None)
+    fields = context().known_fields(sent_fields(request), {"temperature": 1})
     assert fields == {"messages": [USER]}
     assert fields["messages"] is request.messages
 
@@ -543,7 +542,7 @@ def test_plain_texts_are_read_as_any_other_messages(headers: dict[str, str], mes
     """Most chats are plain texts and have a faster way. It must make no difference. A name makes a message general."""
     body: dict[str, Any] = {"messages": messages, "temperature": 0.5}
     fast = parse(msgspec.json.encode(body), context(**headers), 10)
-    general = conversation._general(msgspec.json.decode(msgspec.json.encode(messages)), 10)
+    general = chat_parse._general(msgspec.json.decode(msgspec.json.encode(messages)), 10)
     repeats = "idempotency_key" in headers
     known = {"temperature": 0.5, "messages": messages if repeats else unrepeated(messages)}
     session = headers.get("x_hermes_session_id")

@@ -19,7 +19,7 @@ from ninelives.core.events import RunAccepted
 from ninelives.core.rope import LARGE_BYTES, alone
 from ninelives.dialects import fields
 from ninelives.dialects.chat import parse as chat_parse
-from ninelives.dialects.chat.conversation import read_messages
+from ninelives.dialects.chat.parse import read_messages
 from ninelives.engine import run as engine_run
 from ninelives.http.body import Aside
 from ninelives.models.scripted import ScriptedModel

@@ -48,6 +48,7 @@ _PROGRESS = b"event: hermes.tool.progress\ndata: "
 STEER_BYTES = 200
 """How much of a steer its status line shows."""
 ROLE = b'{"role":"assistant","content":""}'
+_CHOICE = b',"choices":[{"index":0,"delta":'
 
 
 class Fixed(Struct, frozen=True):
@@ -135,7 +136,7 @@ class ContinuedChat(Continued, ChatProjection):
         """See RestOfRun.first_view."""
         fixed = view.fixed
         identity = {**fixed.identity, "id": self.shown_id}
-        fixed = Fixed(fixed.spec, _head(identity), fixed.tail, identity)
+        fixed = Fixed(fixed.spec, b"data: " + encode(identity)[:-1] + _CHOICE, fixed.tail, identity)
         fresh = ChatView(fixed, view.after, replaying=view.replaying, stands=view.stands)
         return replace(fresh, calls=view.calls, client_calls=view.client_calls)
 
@@ -156,11 +157,8 @@ def _accepted(view: ChatView, entry: e.Entry, accepted: e.RunAccepted) -> tuple[
         "model": spec.model,
     }
     tail = b',"usage":null' if spec.include_usage else b""
-    return replace(view, fixed=Fixed(spec.for_readers(), _head(identity), tail, identity)), []
-
-
-def _head(identity: dict[str, object]) -> bytes:
-    return b"data: " + encode(identity)[:-1] + b',"choices":[{"index":0,"delta":'
+    head = b"data: " + encode(identity)[:-1] + _CHOICE
+    return replace(view, fixed=Fixed(spec.for_readers(), head, tail, identity)), []
 
 
 def _chunk(fixed: Fixed, delta: bytes, finish: bytes, seq: int | None) -> bytes:
@@ -182,30 +180,29 @@ def _send_deltas(
     number = entry.seq if fixed.spec.store and last else None
     frames = [_chunk(fixed, delta, b"null", None) for delta in deltas[:-1]]
     frames.append(_chunk(fixed, deltas[-1], finish, number))
-    return _say(view, entry, frames, draft=draft)
+    return _send(view, entry, frames, draft=draft)
 
 
-def _say(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool = False) -> tuple[ChatView, list[bytes]]:
-    """Send frames after the role chunk, which is before anything else of a run. It goes at once, before held frames."""
+def _send(
+    view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool = False, opens: bool = True
+) -> tuple[ChatView, list[bytes]]:
+    """Send frames. A replay holds those of a draft. `opens`: after the role chunk, which is before anything else of a
+    run, and goes at once, before held frames."""
     role: list[bytes] = []
-    if not view.begun:
+    if opens and not view.begun:
         seen = view.replaying and entry.seq <= view.after
         view, role = replace(view, begun=True), [] if seen else [_chunk(view.fixed, ROLE, b"null", None)]
-    view, frames = _send(view, entry, frames, draft=draft)
-    return view, role + frames
-
-
-def _send(view: ChatView, entry: e.Entry, frames: list[bytes], *, draft: bool = False) -> tuple[ChatView, list[bytes]]:
     if not view.replaying:
-        return view, frames
+        return view, role + frames
     if entry.seq <= view.after:
         frames = []
     if not draft or entry.attempt >= view.stands:
-        return replace(view, held=None, drafted=view.drafted or draft), [*released(view.held), *frames]
+        view, held = replace(view, held=None, drafted=view.drafted or draft), view.held
+        return view, [*role, *released(held), *frames]
     held = view.held
     for frame in frames:
         held = (held, frame)
-    return replace(view, held=held), []
+    return replace(view, held=held), role
 
 
 def _text(view: ChatView, entry: e.Entry, said: e.TextDelta) -> tuple[ChatView, list[bytes]]:
@@ -240,7 +237,7 @@ def _message(view: ChatView, entry: e.Entry, said: e.MessageCompleted) -> tuple[
         deltas.append(encode({"content": "\n\n" + said.text if view.gap else said.text}))
     if said.refusal and view.draft_from < 0:
         deltas.append(encode({"refusal": said.refusal}))
-    view, frames = _send_deltas(view, entry, deltas) if deltas else _send(view, entry, [])
+    view, frames = _send_deltas(view, entry, deltas) if deltas else _send(view, entry, [], opens=False)
     client = tuple(call for call in said.calls if call.client)
     gap = not said.text[-1].isspace() if said.text else view.gap
     usage = view.usage.plus(said.usage)
@@ -261,8 +258,28 @@ def _restart(view: ChatView, entry: e.Entry, started: e.AttemptStarted) -> tuple
     return replace(view, over=True), [error_frame("stream_restarted", message)]
 
 
+def _started(view: ChatView, entry: e.Entry, started: e.ToolStarted) -> tuple[ChatView, list[bytes]]:
+    if started.call.id in view.calls:
+        return view, []
+    view = replace(view, calls={**view.calls, started.call.id: started}, preparing="")
+    return _progress(view, entry, started, None, "")
+
+
+def _finished(view: ChatView, entry: e.Entry, finished: e.ToolFinished) -> tuple[ChatView, list[bytes]]:
+    """The outcome is shown. Without it, a front end that keeps both lines of a call would show the same line twice."""
+    started = view.calls.get(finished.call_id)
+    if started is None:
+        return view, []
+    outcome = f"{finished.duration_ms / 1000:.1f} s"
+    if finished.outcome == "unknown":
+        outcome = "outcome unknown"
+    elif finished.is_error:
+        outcome = f"failed after {outcome}"
+    return _progress(view, entry, started, finished, outcome)
+
+
 def _progress(
-    view: ChatView, entry: e.Entry, started: e.ToolStarted, finished: e.ToolFinished | None
+    view: ChatView, entry: e.Entry, started: e.ToolStarted, finished: e.ToolFinished | None, outcome: str
 ) -> tuple[ChatView, list[bytes]]:
     """Tool progress: a call has started or, with `finished`, has a result. Exactly two events belong to a call (B3)."""
     fixed, call = view.fixed, started.call
@@ -274,7 +291,7 @@ def _progress(
         line = f"{started.emoji} {started.label}".strip()
         shown = {"description": line, "done": False}
         if finished is not None:
-            shown = {"description": f"{line} · {_outcome_text(finished)}", "done": True}
+            shown = {"description": f"{line} · {outcome}", "done": True}
         body |= fixed.identity
         body["choices"] = [{"index": 0, "delta": {}, "finish_reason": None}]
         body["event"] = {"type": "status", "data": shown}
@@ -295,7 +312,7 @@ def _progress(
         body |= {"durationMs": finished.duration_ms, "truncated": truncated}
     if spec.store:
         body["sequence_number"] = entry.seq
-    return _say(view, entry, [_PROGRESS + encode(body) + b"\n\n"])
+    return _send(view, entry, [_PROGRESS + encode(body) + b"\n\n"])
 
 
 def _steered(view: ChatView, entry: e.Entry, steer: e.SteerApplied) -> tuple[ChatView, list[bytes]]:
@@ -311,19 +328,7 @@ def _steered(view: ChatView, entry: e.Entry, steer: e.SteerApplied) -> tuple[Cha
         body["usage"] = None
     if fixed.spec.store:
         body["sequence_number"] = entry.seq
-    return _say(view, entry, [data_frame(body)])
-
-
-def _started(view: ChatView, entry: e.Entry, started: e.ToolStarted) -> tuple[ChatView, list[bytes]]:
-    if started.call.id in view.calls:
-        return view, []
-    view = replace(view, calls={**view.calls, started.call.id: started}, preparing="")
-    return _progress(view, entry, started, None)
-
-
-def _finished(view: ChatView, entry: e.Entry, finished: e.ToolFinished) -> tuple[ChatView, list[bytes]]:
-    started = view.calls.get(finished.call_id)
-    return (view, []) if started is None else _progress(view, entry, started, finished)
+    return _send(view, entry, [data_frame(body)])
 
 
 def _begun(view: ChatView, entry: e.Entry, begun: e.CallBegun) -> tuple[ChatView, list[bytes]]:
@@ -332,7 +337,7 @@ def _begun(view: ChatView, entry: e.Entry, begun: e.CallBegun) -> tuple[ChatView
         return view, []
     view = replace(view, preparing=f"{begun.emoji} Preparing {begun.name}".strip())
     seq = entry.seq if view.fixed.spec.store else None
-    return _say(view, entry, [_status(view, view.preparing, seq, done=False)], draft=True)
+    return _send(view, entry, [_status(view, view.preparing, seq, done=False)], draft=True)
 
 
 def _status(view: ChatView, description: str, seq: int | None, *, done: bool) -> bytes:
@@ -345,23 +350,15 @@ def _status(view: ChatView, description: str, seq: int | None, *, done: bool) ->
     return b"data: " + encode(body) + b"\n\n"
 
 
-def _outcome_text(finished: e.ToolFinished) -> str:
-    """How a call ended. Without it, a front end that keeps both lines of a call would show the same line twice."""
-    took = f"{finished.duration_ms / 1000:.1f} s"
-    if finished.outcome == "unknown":
-        return "outcome unknown"
-    return f"failed after {took}" if finished.is_error else took
-
-
 def _end(view: ChatView, entry: e.Entry, end: e.Terminal) -> tuple[ChatView, list[bytes]]:
     view = replace(view, after=min(view.after, entry.seq - 1))
     handed = [encode({"tool_calls": [handed_call(n, call)]}) for n, call in enumerate(view.client_calls)]
     match end:
         case e.RunFailed():
-            view, frames = _send(view, entry, [data_frame(Error(failure_object(end)))])
+            view, frames = _send(view, entry, [data_frame(Error(failure_object(end)))], opens=False)
         case e.RunCancelled():
             error = error_frame("run_cancelled", "The run was cancelled.")
-            view, frames = _send(view, entry, [error])
+            view, frames = _send(view, entry, [error], opens=False)
         case e.RunInterrupted(reason):
             view, frames = _conclude(view, entry, handed, FINISH[reason])
         case _:
@@ -376,7 +373,7 @@ def _conclude(view: ChatView, entry: e.Entry, deltas: list[bytes], reason: str) 
     closed: list[bytes] = []
     if view.preparing:  # no tool was started after all
         line = _status(view, view.preparing, None, done=True)
-        view, closed = _send(replace(view, preparing=""), entry, [line])
+        view, closed = _send(replace(view, preparing=""), entry, [line], opens=False)
     view, frames = _send_deltas(view, entry, [*deltas, b"{}"], finish=encode(reason), last=last)
     frames = closed + frames
     if fixed.spec.include_usage:

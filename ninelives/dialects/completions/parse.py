@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import fingerprint
 from ninelives.dialects import fields as f
-from ninelives.dialects.asking import Context
+from ninelives.dialects.asking import Context, sent_fields
 from ninelives.dialects.chat import parse as chat
 from ninelives.dialects.parsed import ParsedRequest
 
@@ -72,8 +72,8 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     given = {name: value for name in _CHAT if (value := getattr(request, name)) is not None}
     body = {**given, "messages": [{"role": "user", "content": _prompt(request)}]}
     parsed = chat.parse(msgspec.json.encode(body), context, max_parts)
-    profile = context.under(request.model).named_profile(request.model)
-    fields = {**f.known_fields(f.sent_fields(request), _DEFAULTS, profile), "prompt": _prompt(request)}
+    known = context.under(request.model).known_fields(sent_fields(request), _DEFAULTS)
+    fields = {**known, "prompt": _prompt(request)}
     return replace(
         parsed,
         spec=replace(parsed.spec, dialect="completions", tool_progress="off"),

@@ -12,7 +12,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
 from ninelives.core.spec import Spec, fingerprint
 from ninelives.dialects import fields as f
-from ninelives.dialects.asking import Context
+from ninelives.dialects.asking import KEY, Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.responses.compaction import unseal_items
 from ninelives.dialects.responses.input import input_items, messages_of
@@ -50,9 +50,8 @@ def parse_create(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint(DIALECT, known, None),
-        key=context.key(),
+        key=context.wish(KEY),
         conversation_use="make",
-        resend_ms=context.resend_ms(user=False),
     )
     return ParsedRequest(_spec(unseal_items(items, context), items, metadata), asked)
 
@@ -66,10 +65,9 @@ def parse_items(raw: bytes, context: Context, named: str, max_parts: int) -> Par
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint(DIALECT, {"items": items, "conversation": named}, None),
-        key=context.key(),
+        key=context.wish(KEY),
         conversation=named,
         conversation_use="extend",
-        resend_ms=context.resend_ms(user=False),
     )
     return ParsedRequest(_spec(unseal_items(items, context), items, {}), asked)
 

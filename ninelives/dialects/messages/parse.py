@@ -16,7 +16,7 @@ from ninelives.core.spec import NO_MESSAGES, Message, Spec, ToolProgress, finger
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
 from ninelives.dialects.approval import reply_in, without_questions
-from ninelives.dialects.asking import Context
+from ninelives.dialects.asking import KEY, MEMORY_SCOPE, SESSION, TOOL_PROGRESS, Context, sent_fields
 from ninelives.dialects.messages.input import checked_messages, messages_of, resumed, system_text
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import PROJECTION
@@ -81,7 +81,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
     reply, messages = reply_in(given), without_questions(given)
     if not messages:
         raise ClientError("invalid_value", "messages has nothing that a model could read.", param="messages")
-    key, session = context.key(), context.session()
+    key, session = context.wish(KEY), context.wish(SESSION)
     system, history, turn = split_turn([*_system(request), *messages])
     kept = context.kept(None, "hours")
     spec = Spec(
@@ -100,7 +100,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         kept=kept,
         tool_progress=_tool_blocks(context),
         output_bound=context.profile.output_bound,
-        memory_scope=context.memory_scope(),
+        memory_scope=context.wish(MEMORY_SCOPE) or "",
         on_disconnect=context.on_disconnect(kept),
         projection=PROJECTION,
         echo={"thinking": True} if _wants_thinking(request) else {},
@@ -113,7 +113,7 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
         session=session,
         derived_session=derived,
         kept=kept,
-        resend_ms=context.resend_ms(user="user_id" in spec.metadata),
+        user="user_id" in spec.metadata,
     )
     got = ("", False) if again is None else (again.call, again.finished)
     unmatched = results_without_call((*spec.history, *spec.input))
@@ -123,8 +123,9 @@ def parse(raw: bytes, context: Context, max_parts: int) -> ParsedRequest:
 def _fields(request: MessagesRequest, context: Context, first: list[Message]) -> dict[str, object]:
     """The fields of the fingerprint. Without a key it only serves to find the run of a lost connection. Then marks of
     caching do not count: Claude Code moves them from one try to the next."""
-    fields = f.known_fields(f.sent_fields(request), _DEFAULTS, context.named_profile(request.model))
-    return fields if context.key() is not None else {**fields, "messages": first, "system": system_text(request.system)}
+    fields = context.known_fields(sent_fields(request), _DEFAULTS)
+    keyed = KEY.header in context.headers
+    return fields if keyed else {**fields, "messages": first, "system": system_text(request.system)}
 
 
 def count(raw: bytes, context: Context, max_parts: int) -> int:
@@ -197,7 +198,7 @@ def _wants_thinking(request: CountRequest) -> bool:
 
 def _tool_blocks(context: Context) -> ToolProgress:
     """Which server tools are shown. The client table does not apply: its rows are about chat clients."""
-    return context.tool_progress() if "x-tool-progress" in context.headers else context.profile.tool_progress
+    return context.tool_progress() if TOOL_PROGRESS.header in context.headers else context.profile.tool_progress
 
 
 def _notes(request: MessagesRequest) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ninelives.core.history import SYSTEM_ROLES, results_without_call, text_of
 from ninelives.core.spec import Message, Spec, fingerprint
 from ninelives.dialects import client_tools
 from ninelives.dialects import fields as f
-from ninelives.dialects.asking import Context
+from ninelives.dialects.asking import KEY, MEMORY_SCOPE, SESSION, Context, sent_fields
 from ninelives.dialects.chat.parse import is_chore
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.responses import options
@@ -112,7 +112,7 @@ def _items(request: ResponsesRequest, max_parts: int, known: Mapping[str, Item])
 
 
 def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> ParsedRequest:
-    key, session = context.key(), context.session()
+    key, session = context.wish(KEY), context.wish(SESSION)
     _check_store(request, key)
     kept = context.kept(request.store, "stored")
     messages = messages_of(unseal_items(items, context))
@@ -140,13 +140,13 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
         background=bool(request.background),
         tool_items=context.tool_items(),
         output_bound=context.profile.output_bound,
-        memory_scope=context.memory_scope(),
+        memory_scope=context.wish(MEMORY_SCOPE) or "",
         on_disconnect=context.on_disconnect(kept, asked_to_store=request.store is True or bool(request.background)),
         projection=PROJECTION,
         echo=options.echo(request, ignored),
         items=tuple(items),
     )
-    fields = f.known_fields(f.sent_fields(request), _DEFAULTS, context.named_profile(request.model))
+    fields = context.known_fields(sent_fields(request), _DEFAULTS)
     if key is None and isinstance(request.input, list):
         fields["input"] = _without_beginning(request.input)
     asked = Asked(
@@ -158,7 +158,7 @@ def _parsed(request: ResponsesRequest, context: Context, items: list[Item]) -> P
         session=session,
         derived_session=_derived_session(request, context, messages),
         kept=kept,
-        resend_ms=context.resend_ms(user=bool(request.user)),
+        user=bool(request.user),
     )
     return ParsedRequest(spec, asked, bool(request.stream), unmatched=results_without_call(spec.input))
 
@@ -198,7 +198,7 @@ def _check_store(request: ResponsesRequest, key: str | None) -> None:
 
 
 def _is_chore(request: ResponsesRequest, context: Context, messages: list[Message]) -> bool:
-    joins = request.previous_response_id or request.conversation or request.background or context.key()
+    joins = request.previous_response_id or request.conversation or request.background or context.wish(KEY)
     plain = not joins and request.store is None and not request.stream and not request.tools
     return plain and is_chore(context, messages)
 

@@ -11,7 +11,7 @@ from ninelives.core.history import SYSTEM_ROLES, results_without_call, split_tur
 from ninelives.core.ids import run_of_any
 from ninelives.core.spec import NO_MESSAGES, Message, Spec, fingerprint, messages_json
 from ninelives.dialects import fields as f
-from ninelives.dialects.asking import Context, checked_session
+from ninelives.dialects.asking import KEY, MEMORY_SCOPE, SESSION, Context, checked_session, sent_fields
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.responses.input import input_items, messages_of
 from ninelives.dialects.responses.refs import Item
@@ -42,7 +42,7 @@ def parse_request(request: RunsRequest, context: Context, max_parts: int) -> Par
     added to the session all the same (D1)."""
     context = context.under(request.model)
     named = request.session_id
-    session = context.session() if named is None else checked_session(named, "session_id")
+    session = context.wish(SESSION) if named is None else checked_session(named, "session_id")
     given: str | list[Item] = f.required(request.input, "input")  # type: ignore[assignment]
     items = input_items(given, max_parts)
     system, earlier, turn = split_turn(messages_of(items))
@@ -60,19 +60,18 @@ def parse_request(request: RunsRequest, context: Context, max_parts: int) -> Par
         background=True,
         tool_items=context.tool_items(),
         output_bound=context.profile.output_bound,
-        memory_scope=context.memory_scope(),
+        memory_scope=context.wish(MEMORY_SCOPE) or "",
         items=tuple(items),
         projection=PROJECTION,
     )
-    known = f.known_fields(f.sent_fields(request), _DEFAULTS, context.named_profile(request.model))
+    known = context.known_fields(sent_fields(request), _DEFAULTS)
     asked = Asked(
         owner=context.owner,
         fingerprint=fingerprint("runs", known, session),
-        key=context.key(),
+        key=context.wish(KEY),
         previous=_previous(request.previous_response_id),
         session=session,
         history_given=given_history,
-        resend_ms=context.resend_ms(user=False),
         derived_session=context.derived_session(spec.instructions, text_of(turn[0].get("content")) if turn else ""),
     )
     return ParsedRequest(spec, asked, unmatched=results_without_call((*spec.history, *spec.input)))
@@ -105,7 +104,7 @@ def fork_request(raw: bytes, max_parts: int) -> tuple[int, list[Message], str]:
     request = f.decode(raw, ForkRequest)
     from_seq: int = f.required(request.from_seq, "from_seq")
     said = user_messages(request.input, max_parts) if request.input is not None else []
-    return from_seq, said, fingerprint("fork", f.known_fields(f.sent_fields(request), {}, ""), None)
+    return from_seq, said, fingerprint("fork", {**dict(sent_fields(request)), "model": ""}, None)
 
 
 def user_messages(given: str | list[Item], max_parts: int) -> list[Message]:

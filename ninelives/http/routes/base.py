@@ -20,7 +20,7 @@ from ninelives.core.ids import is_shown, run_of, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import Dialect
 from ninelives.dialects.approval import Reply, is_too_long, too_long
-from ninelives.dialects.asking import Context
+from ninelives.dialects.asking import STRATEGY, Context
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.shared import broken_frame
 from ninelives.engine.base import Order, Projection, Ticket
@@ -208,7 +208,7 @@ class RunRoutes(DialectRoutes):
                 return answered
         if parsed.unmatched:
             await check_results(parts, context, parsed)
-        asked, strategy = context.waiting(parsed.asked), context.strategy()
+        asked, strategy = context.waiting(parsed.asked), context.wish(STRATEGY)
         if strategy is not None:
             asked = replace(asked, alone=asked.session is not None and asked.kept in ("stored", "hours"))
         order = Order(

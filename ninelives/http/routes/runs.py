@@ -11,7 +11,7 @@ from ninelives.core.errors import ClientError, not_found
 from ninelives.core.ids import run_of_any, wire_id
 from ninelives.core.state import RunState
 from ninelives.dialects import DIALECTS, Dialect, fields
-from ninelives.dialects.asking import unknown_model
+from ninelives.dialects.asking import KEY, unknown_model
 from ninelives.dialects.hermes.approval import ApprovalAnswer
 from ninelives.dialects.parsed import ParsedRequest
 from ninelives.dialects.receipt import Receipt
@@ -150,7 +150,7 @@ class RunsRoutes(RunRoutes):
         """POST user messages: the model reads them before its next message."""
         row = await self.find_row(request)
         messages = parse.steer_messages(await self.read_body(request), self.parts.max_parts)
-        key = self.context(request).key()
+        key = self.context(request).wish(KEY)
         steer_id = steer_id_of(row.run, key) if key else f"steer_{self.parts.engine.new_id()}"
         steer = Steer(id=steer_id, messages=tuple(messages), by=f"key {request.state.key.id}")
         await self.parts.engine.steer(row.owner, row.run, steer)
@@ -168,7 +168,7 @@ class RunsRoutes(RunRoutes):
             from_seq=from_seq,
             said=tuple(said),
             by=f"key {request.state.key.id}",
-            key=self.context(request).key(),
+            key=self.context(request).wish(KEY),
             fingerprint=f"{row.run} {print_of}",
             credential=request.state.key.id,
         )
