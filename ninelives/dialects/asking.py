@@ -196,6 +196,10 @@ class Context(Struct, frozen=True):
     bound: bool = False
     """The path or the key has a default profile of its own."""
 
+    def profiles(self) -> list[str]:
+        """The names of all profiles that the caller may use, the default first."""
+        return [self.profile.name, *self.others]
+
     def under(self, asked: str | None) -> Context:
         """The same request under the profile that it names (A2). For an unknown name the default profile answers, or an
         error does. An admin key that names the profile of an owner acts for this owner."""
@@ -206,7 +210,7 @@ class Context(Struct, frozen=True):
             return replace(self, profile=chosen, owner=chosen.owner or self.owner, special=None)
         if self.profile.unknown_model == "default":
             return self
-        raise unknown_model(asked, (self.profile.name, *self.others))
+        raise unknown_model(asked, self.profiles())
 
     def known_fields(self, sent: Sent, defaults: Mapping[str, object]) -> dict[str, object]:
         """The sent fields that differ from the documented default of the API, without those that only concern delivery.

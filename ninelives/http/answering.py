@@ -139,8 +139,6 @@ def owner_of(request: Request) -> str:
 
 def act_for(request: Request, context: Context, owner: str) -> Context:
     """The context of a request that goes on as this owner: an admin key may have named a profile of theirs (A2)."""
-    if context.owner == owner:
-        return context
     state = request.scope["state"]
     state["key"] = replace(state["key"], owner=owner)
     return replace(context, owner=owner)
@@ -154,18 +152,13 @@ async def submitted(request: Request, parts: RouteParts, order: Order) -> Ticket
     return ticket
 
 
-def reach_of(request: Request, parts: RouteParts) -> ProfileReach:
-    """The profiles that this request may use."""
-    found: ProfileReach | None = request.scope["state"].get("reach")
-    return ProfileReach(parts.profile, parts.others) if found is None else found
-
-
 def context_of(request: Request, parts: RouteParts) -> Context:
-    """The request as a dialect sees it."""
-    key: ApiKey = request.scope["state"]["key"]
+    """The request as a dialect sees it, with the profiles that it may use."""
+    state = request.scope["state"]
+    key: ApiKey = state["key"]
+    reach: ProfileReach = state.get("reach") or ProfileReach(parts.profile, parts.others)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
     caller = parts.clients.recognise(headers)
-    reach = reach_of(request, parts)
     special = first_of(key.settings, policy_of(reach.profile), caller)
     more = (key.id, key.settings, parts.clients, caller, special, reach.bound)
     return Context(key.owner, headers, reach.profile, parts.secret, reach.others, *more)

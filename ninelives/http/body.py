@@ -97,24 +97,16 @@ def _trim() -> None:
 
 async def read_json(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """Read the body and check that it is one JSON object in UTF-8 within the limits."""
-    _check_type(request)
-    return await _read(request, limits, aside, partial(_checked, limits))
+    return await read_body(request, limits, aside, partial(_checked, limits))
 
 
-async def parse_json(request: Request, limits: BodyLimits, aside: Aside, parse: Callable[[bytes], T]) -> tuple[T, int]:
-    """Read the body as read_json() does and parse it, which for a large one is one visit to the thread. Returns the
-    result and the size of the body."""
-    _check_type(request)
-    return await _read(request, limits, aside, lambda body: (parse_checked(body, limits, parse), len(body)))
-
-
-def parse_checked(body: bytes, limits: BodyLimits, parse: Callable[[bytes], T]) -> T:
+def parse_checked(limits: BodyLimits, parse: Callable[[bytes], T], body: bytes) -> tuple[T, int]:
     """Parse a body as if check_object() had passed it. `parse` finds by itself what is not JSON, so the bytes of a body
-    that is surely within the limits are not checked twice."""
+    that is surely within the limits are not checked twice. Returns the result and the size of the body."""
     if not _is_surely_small(body, limits) or not (body.isascii() or _is_utf8(body)):
         check_object(body, limits)
     try:
-        return parse(body)
+        return parse(body), len(body)
     except ClientError:
         check_object(body, limits)  # its reasons are better
         raise
@@ -122,7 +114,7 @@ def parse_checked(body: bytes, limits: BodyLimits, parse: Callable[[bytes], T]) 
 
 async def read_json_optional(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """Like read_json(), for routes that work without a body. No body counts as an empty object."""
-    body = await _read(request, limits, aside, bytes)
+    body = await read_body(request, limits, aside, bytes, typed=False)
     if not body:
         return b"{}"
     _check_type(request)
@@ -145,8 +137,13 @@ def _is_json(content_type: bytes) -> bool:
     return _JSON_TYPE.match(content_type.decode("latin-1").strip()) is not None
 
 
-async def _read(request: Request, limits: BodyLimits, aside: Aside, work: Callable[[bytes], T]) -> T:
-    """Read the body, and do this work with it. To join the pieces of a large one is a part of the work."""
+async def read_body(
+    request: Request, limits: BodyLimits, aside: Aside, work: Callable[[bytes], T], *, typed: bool = True
+) -> T:
+    """Read the body, and do this work with it: check it, or parse it, which for a large one is one visit to the thread.
+    To join the pieces of a large one is a part of the work. `typed`: its type must be JSON."""
+    if typed:
+        _check_type(request)
     take_body = request.scope.get("extensions", {}).get("ninelives.body")
     body: bytes | None = None if take_body is None else take_body()
     if body is None:

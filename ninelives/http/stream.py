@@ -7,7 +7,7 @@ know: what is in a frame."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -117,33 +117,32 @@ class StreamBody(Protocol):
         """Write a keepalive."""
 
 
-class AsgiBody:
+def _not_now(data: bytes) -> bool:
+    """Other HTTP servers have no such way."""
+    return False
+
+
+class AsgiBody(Struct, frozen=True):
     """The body of a response by ASGI. A client that outlives this process has another (edge/kept.py)."""
 
-    def __init__(self, send: Send, extensions: Mapping[str, Any]) -> None:
-        self._send = send
-        self.write: Callable[[bytes], bool] = extensions.get("ninelives.write", _not_now)
-        """See StreamBody."""
+    asgi: Send
+    write: Callable[[bytes], bool]
+    """See StreamBody."""
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """See StreamBody. The end of the body goes with its last piece."""
         left = len(data)
         for piece in pieces(data) if left > PIECE else (data,):
             left -= len(piece)
-            await self._send({"type": "http.response.body", "body": piece, "more_body": left > 0 or not last})
+            await self.asgi({"type": "http.response.body", "body": piece, "more_body": left > 0 or not last})
 
     async def end(self) -> None:
         """See StreamBody."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self.asgi({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def beat(self) -> None:
         """See StreamBody."""
-        await self._send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
-
-
-def _not_now(data: bytes) -> bool:
-    """Other HTTP servers have no such way."""
-    return False
+        await self.asgi({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
 
 
 class RunStream(Struct):
@@ -165,7 +164,7 @@ class RunStream(Struct):
         unwatch = watch(scope, receive, self._gone)
         whole, extensions = False, scope.get("extensions", {})
         kept: KeptStream | None = extensions.get("ninelives.kept")
-        body: StreamBody = kept or AsgiBody(send, extensions)
+        body: StreamBody = kept or AsgiBody(send, extensions.get("ninelives.write", _not_now))
         try:
             if kept is not None:
                 kept.begin()

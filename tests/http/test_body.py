@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from ninelives.core.errors import ClientError
 from ninelives.dialects.fields import decode
 from ninelives.http import body as body_module
-from ninelives.http.body import Aside, BodyLimits, parse_json, read_json, read_json_optional
+from ninelives.http.body import Aside, BodyLimits, parse_checked, read_body, read_json, read_json_optional
 from tests.asgi import Script, http_scope
 
 JSON = {"content-type": "application/json"}
@@ -29,7 +30,8 @@ class Known(msgspec.Struct):
 
 async def parsed(request: Request, limits: BodyLimits, aside: Aside) -> bytes:
     """The body of a request that a dialect parses at once."""
-    return (await parse_json(request, limits, aside, lambda body: (decode(body, Known), body)))[0][1]
+    parse = partial(parse_checked, limits, lambda body: (decode(body, Known), body))
+    return (await read_body(request, limits, aside, parse))[0][1]
 
 
 READERS = [read_json, read_json_optional, parsed]

@@ -29,10 +29,6 @@ class ProfileReach(Struct, frozen=True):
     bound: bool = False
     """The default is not that of the server."""
 
-    def names(self) -> list[str]:
-        """All their names, the default first."""
-        return [self.profile.name, *self.others]
-
 
 class ProfileAccess:
     """All profiles, and who may use them. A profile of an owner is for keys of this owner and for admin keys. A key

@@ -26,7 +26,7 @@ from ninelives.dialects.shared import broken_frame
 from ninelives.engine.base import Order, Projection, Ticket
 from ninelives.http import answering, query
 from ninelives.http.answering import Answering, Body, RouteParts
-from ninelives.http.body import parse_json, read_json
+from ninelives.http.body import parse_checked, read_body, read_json
 from ninelives.http.describe import shapes
 from ninelives.http.describe.operations import DescribedRoute, Endpoint
 from ninelives.http.edge.scopes import APPROVE, guarded, keep, note, permits
@@ -200,9 +200,10 @@ class RunRoutes(DialectRoutes):
             del raw
         else:
             parse = partial(self.pure_parse, context=context, max_parts=parts.max_parts)
-            parsed, size = await parse_json(request, parts.body, parts.aside, parse)
-        context = answering.act_for(request, context, parsed.asked.owner)
-        if parsed.reply is not None and permits(request.state.key.scopes, APPROVE):  # else it is a text like any other
+            parsed, size = await read_body(request, parts.body, parts.aside, partial(parse_checked, parts.body, parse))
+        if parsed.asked.owner != context.owner:
+            context = answering.act_for(request, context, parsed.asked.owner)
+        if parsed.reply is not None:
             answered = await self._answer_question(request, parsed.reply, stream=parsed.stream)
             if answered is not None:
                 return answered
@@ -233,7 +234,9 @@ class RunRoutes(DialectRoutes):
 
     async def _answer_question(self, request: Request, reply: Reply, *, stream: bool) -> ASGIApp | None:
         """Pass a person's answer on, then show the rest of that run as an answer of its own (G11). None when the
-        message only looks like an answer."""
+        message only looks like an answer, or its key may not answer: then it is a text like any other."""
+        if not permits(request.state.key.scopes, APPROVE):
+            return None
         engine, owner = self.parts.engine, answering.owner_of(request)
         state = await engine.waiting_with(owner, reply.code)
         if state is None:

@@ -66,7 +66,7 @@ class HermesServerRoutes(Routes):
 
     async def options(self, request: Request) -> Response:
         """The profiles of the key, for a model picker."""
-        names = answering.reach_of(request, self._parts).names()
+        names = answering.context_of(request, self._parts).profiles()
         provider = shapes.ModelProvider(
             slug=PROVIDER,
             name="Ninelives",
@@ -127,7 +127,7 @@ class HermesSessionRoutes(Routes):
         row = await self._find(request)
         raw = await answering.body_of(request, self._parts)
         wanted = fields.required(fields.decode(raw, requests.SessionModelRequest).model, "model")
-        names = answering.reach_of(request, self._parts).names()
+        names = context.profiles()
         if wanted not in names:
             raise unknown_model(wanted, names)
         chosen = context.under(wanted)

@@ -103,7 +103,8 @@ class ResponsesRoutes(RunRoutes):
         context = self.context(request)
         raw, aside = await self.read_body(request), self.parts.aside
         given = await aside.run(len(raw), fields.decode, raw, compaction.CompactRequest)
-        context = answering.act_for(request, context, context.under(given.model).owner).under(given.model)
+        chosen = context.under(given.model)
+        context = chosen if chosen.owner == context.owner else answering.act_for(request, chosen, chosen.owner)
         known = await named_items(self.parts, context.owner, references(given.input), given.previous_response_id)
         parsed = await aside.run(len(raw), compaction.parse, given, context, self.parts.max_parts, known)
         earlier = (*await would_follow(self.parts.engine.durable, parsed.asked), *parsed.messages)

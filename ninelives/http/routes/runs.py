@@ -160,7 +160,7 @@ class RunsRoutes(RunRoutes):
     async def fork(self, request: Request) -> Response:
         """POST fork: a new run that begins with the facts of this one, up to an entry."""
         row = await self.find_row(request)
-        names = answering.reach_of(request, self.parts).names()
+        names = self.context(request).profiles()
         if row.model not in names:
             raise unknown_model(row.model, names)  # the owner's run, but made by a key that may use more profiles
         from_seq, said, print_of = parse.fork_request(await self.read_body(request), self.parts.max_parts)

@@ -14,7 +14,7 @@ from ninelives import __version__
 from ninelives.dialects import Dialect
 from ninelives.dialects.asking import unknown_model
 from ninelives.dialects.hermes import capabilities as hermes
-from ninelives.http.answering import RouteParts, answer, reach_of
+from ninelives.http.answering import RouteParts, answer, context_of
 from ninelives.http.describe import shapes
 from ninelives.http.describe.openapi import plain_path
 from ninelives.http.describe.operations import Endpoint, Operation
@@ -81,7 +81,7 @@ class ServerRoutes(Routes):
 
     def _names(self, request: Request) -> list[str]:
         """The profiles that the key may use."""
-        return reach_of(request, self._about.parts).names()
+        return context_of(request, self._about.parts).profiles()
 
     def _model(self, name: str) -> shapes.ModelObject:
         made = datetime.fromtimestamp(self._about.created, UTC)

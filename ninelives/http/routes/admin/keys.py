@@ -13,11 +13,11 @@ from starlette.responses import Response
 
 from ninelives.core.errors import ClientError, ServerError, not_found
 from ninelives.dialects import fields
+from ninelives.dialects.asking import Context
 from ninelives.http import answering, query
 from ninelives.http.answering import RouteParts
 from ninelives.http.describe.operations import AFTER, LIMIT, Endpoint, Operation
 from ninelives.http.describe.shapes import ListPage
-from ninelives.http.edge.access import ProfileReach
 from ninelives.http.edge.keys import ApiKey, StoredKeys, new_secret
 from ninelives.http.edge.scopes import ADMIN, DEFAULT_SCOPES, SCOPES, entry_of, permits
 from ninelives.http.routes.admin.shapes import ApiKeyObject, KeyChange, NewApiKey, NewKeyRequest, Rotation
@@ -163,8 +163,7 @@ class KeyRoutes(Routes):
 
     def _check(self, request: Request, maker: ApiKey, row: KeyRow) -> None:
         """A key has no more rights than the one that makes it."""
-        reach = answering.reach_of(request, self._parts)
-        _check_profiles(reach, row)
+        _check_profiles(answering.context_of(request, self._parts), row)
         if row.acts_for != "no" and ADMIN in row.scopes:
             words = "A key that names end users cannot have the scope admin: each of them would be an admin."
             raise ClientError("invalid_value", words, param="acts_for")
@@ -184,9 +183,9 @@ def _maker(request: Request) -> ApiKey:
     return key
 
 
-def _check_profiles(reach: ProfileReach, row: KeyRow) -> None:
+def _check_profiles(maker: Context, row: KeyRow) -> None:
     """The profiles that a key names exist, are within reach of who names them, and of its owner."""
-    known = {reach.profile.name: reach.profile, **reach.others}
+    known = {maker.profile.name: maker.profile, **maker.others}
     for param, name in [
         *(("models", each) for each in row.models),
         *([("profile", row.profile)] if row.profile else []),
