@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ninelives.dialects.shared import PROJECTION
 from ninelives.engine.base import Ticket
 from ninelives.http import answering
-from ninelives.http.answering import Answering, RouteParts
+from ninelives.http.answering import Answering, RouteParts, abort
 from ninelives.http.edge.kept import KeptRequest, KeptStream
-from ninelives.http.stream import abort
 from ninelives.journal.base import Logger
 
 

@@ -13,10 +13,9 @@ from starlette.requests import Request
 from ninelives.dialects.chat.frames import ChatProjection
 from ninelives.engine.base import Ticket
 from ninelives.engine.engine import Engine
-from ninelives.http.answering import Answering, RouteParts, answer_run
+from ninelives.http.answering import Answering, Broke, RouteParts, answer_run
 from ninelives.http.body import Aside, BodyLimits
 from ninelives.http.edge.keys import ApiKey
-from ninelives.http.stream import Broke
 from ninelives.testing.playbook import said
 from tests.engine.peers import OWNER, House, order, until
 

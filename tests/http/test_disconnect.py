@@ -1,4 +1,4 @@
-"""Rules of ninelives/http/stream.py: a disconnect is noticed, on every ASGI server."""
+"""Rules of ninelives/http/answering.py: a disconnect is noticed, on every ASGI server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ninelives.http.stream import Left, unless_gone
+from ninelives.http.answering import Left, unless_gone
 
 POSTED: dict[str, Any] = {"type": "http", "method": "POST", "headers": [(b"content-length", b"2")]}
 

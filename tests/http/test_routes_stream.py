@@ -12,8 +12,8 @@ import pytest
 from ninelives.dialects import shared
 from ninelives.dialects.messages import errors
 from ninelives.engine.base import Broken, Chunk, News, StreamEnded
+from ninelives.http.answering import RunStream
 from ninelives.http.edge.kept import FRAME_END, PIECE, pieces
-from ninelives.http.stream import RunStream
 
 
 def frames(sizes: list[int]) -> list[bytes]:

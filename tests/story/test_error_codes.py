@@ -16,7 +16,7 @@ from ninelives.app.settings import load
 from ninelives.dialects.chat.frames import ChatProjection
 from ninelives.engine.base import EngineLimits, EngineParts
 from ninelives.engine.readers import Readers
-from ninelives.http.stream import RunStream
+from ninelives.http.answering import RunStream
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.observe.log import Log
