@@ -96,7 +96,8 @@ class Approvals:
         ttl_s: float,
     ) -> None:
         self.policy = policy
-        self._never_asks = policy.mode == "never" and not policy.rules
+        self.never_asks = policy.mode == "never" and not policy.rules
+        """No call needs an approval."""
         self._granted = granted
         self._new_code = new_code
         self._now_ms = now_ms
@@ -112,8 +113,6 @@ class Approvals:
     ) -> ApprovalRequested | None:
         """The question to ask before this call; None where none is needed. `named`: whether a message of the user
         names a host."""
-        if self._never_asks:
-            return None
         try:
             reach, rule = self._judged(call, tool)
         except ToolRefused:

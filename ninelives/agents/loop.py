@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -20,17 +21,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ninelives.agents.approval import WHY_UNKNOWN, Approvals
-from ninelives.agents.base import DeltaSink, Turn
-from ninelives.agents.loop_state import Incoming, LoopState, call_key, end_of, offered_tools
+from ninelives.agents.base import Turn
+from ninelives.agents.loop_state import Incoming, LoopState, Request, call_key, end_of, offered_tools
 from ninelives.agents.steps import IN_MEMORY, UNKNOWN
 from ninelives.core import events as e
-from ninelives.core.context import estimated_tokens, estimated_tool_tokens, fit, is_long, output_path, shortened
+from ninelives.core.context import SHOWN, estimated_tokens, estimated_tool_tokens, output_path, shortened
 from ninelives.core.errors import shortage_of
 from ninelives.core.history import ask_messages
 from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Called, Due, RunState
 from ninelives.core.table import DELTAS
-from ninelives.models.base import Ask, KeptModel, Model, Part
+from ninelives.models.base import Ask, KeptModel, Model
 from ninelives.tools.base import Execution, ForgetfulTool, Output, Place, Tool, ToolRefused
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
@@ -39,8 +40,6 @@ MAX_PROGRESS = 200
 """Progress messages of one call. Later ones are dropped."""
 PROGRESS_CHARS = 1000
 Steps = AsyncGenerator[e.AnyEvent, None]
-Request = tuple[Sequence[Message], tuple[dict[str, object], ...], dict[str, object]]
-"""Messages, tools and options."""
 
 
 class LoopSettings(Struct, frozen=True):
@@ -79,7 +78,7 @@ class PreparedCall(Struct):
 class ProgressQueue(Struct):
     """What the tools of one group report while they run."""
 
-    events: list[e.ToolProgressed] = []
+    events: deque[e.ToolProgressed] = field(default_factory=deque)
     count: dict[str, int] = {}
     filled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -93,12 +92,6 @@ class ProgressQueue(Struct):
                 self.filled.set()
 
         return report
-
-    def drain(self) -> list[e.ToolProgressed]:
-        """What was reported since the last call."""
-        self.filled.clear()
-        events, self.events = self.events, []
-        return events
 
 
 class LoopAgent:
@@ -160,30 +153,31 @@ class LoopAgent:
         state = LoopState(turn, self._settings.system_prompt)
         while True:
             calls = [due.call for due in state.facts.due.values()]  # in the order of the message
-            for steer in () if calls else self._steers(state):
-                yield steer
-                state.add(steer)
-            if not calls and (end := end_of(state.facts, self._settings.max_rounds)):
-                yield end
-                return
+            if not calls:
+                for steer in self._steers(state):
+                    yield steer
+                    state.add(steer)
+                if end := end_of(state.facts, self._settings.max_rounds):
+                    yield end
+                    return
             async with aclosing(self._execute(state, calls) if calls else self._ask(state)) as steps:
                 async for event in steps:
                     if type(event) in DELTAS:
                         yield event
                         continue
-                    try:
-                        end = state.end_at_once(event)
-                        yield end or event
-                    finally:
-                        self._settle(state, event)
+                    end = state.end_at_once(event)
+                    yield end or event
                     if end is not None:
                         return
                     state.add(event)
 
     def _steers(self, state: LoopState) -> Sequence[e.SteerApplied]:
-        """The steers for the next message: none where its answer was kept, which knows of none."""
-        waiting = state.applicable(self._settings.max_rounds)
-        return () if waiting and self.keeps_draft(state.run_state) else waiting
+        """The steers for the next message, in order: none where the run ends all the same, or where the answer of the
+        model was kept, which knows of none."""
+        waiting = state.steering.pending() if state.steering is not None else ()
+        if not waiting or end_of(state.facts, self._settings.max_rounds, steered=True) is not None:
+            return ()
+        return () if self.keeps_draft(state.run_state) else waiting
 
     @property
     def keeps_calls(self) -> bool:
@@ -194,20 +188,16 @@ class LoopAgent:
         """See DraftKeeper.keeps_draft."""
         return self._keeper is not None and not state.facts.due and self._keeper.held(call_key(state))
 
-    def _settle(self, state: LoopState, event: e.AnyEvent) -> None:
-        """A message is committed when the generator goes on or is closed: its model call is not needed any more."""
-        if self._keeper is not None and isinstance(event, e.MessageCompleted):
-            self._keeper.settle(call_key(state.run_state))
-
     async def _ask(self, state: LoopState) -> Steps:
         """Ask the model for one message."""
-        limit = self._settings.max_message_bytes
+        facts, limit = state.facts, self._settings.max_message_bytes
         draft, state.draft = state.draft, None
-        emoji_of = self._toolbox.current().emojis.get
-        incoming = Incoming(state.facts.run, state.facts.calls, limit, state.client_tools, emoji_of, draft)
-        messages, tools, options = self._request(state)
+        own = self._toolbox.current()
+        incoming = Incoming(facts.run, facts.calls, limit, state.client_tools, own.emojis.get, draft)
+        messages, tools, options = state.request(own.schemas, self._settings.context_tokens)
+        take = partial(incoming.take, state.deltas) if state.deltas is not None else None
         call = call_key(state.run_state)
-        ask = Ask(messages, tools, options, _taking(state.deltas, incoming), call, draft is not None)
+        ask = Ask(messages, tools, options, take, call, draft is not None)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:
                 if state.deltas is not None and not state.deltas.is_read() and incoming.take_whole(parts):
@@ -216,20 +206,17 @@ class LoopAgent:
                     yield delta
                 if incoming.full:
                     break
-        yield incoming.completed(lambda: estimated_tokens(messages) + estimated_tool_tokens(tools))
-
-    def _request(self, state: LoopState) -> Request:
-        tools = state.tools(self._toolbox.current().schemas)
-        options = state.options()
-        if not tools:  # upstreams refuse these where there are none
-            options.pop("tool_choice", None)
-            options.pop("parallel_tool_calls", None)
-        window = self._settings.context_tokens
-        return fit(state.messages(), window, str(state.spec.echo.get("truncation", "auto"))), tools, options
+        message = incoming.completed(lambda: estimated_tokens(messages) + estimated_tool_tokens(tools))
+        try:
+            yield message
+        finally:  # it is committed when the generator goes on or is closed: the model call is not needed any more
+            if self._keeper is not None:
+                self._keeper.settle(call)
 
     def request(self, turn: Turn) -> Request:
         """What the model would be sent next: messages, tools and options. For people who ask what it saw."""
-        return self._request(LoopState(turn, self._settings.system_prompt))
+        state = LoopState(turn, self._settings.system_prompt)
+        return state.request(self._toolbox.current().schemas, self._settings.context_tokens)
 
     async def _execute(self, state: LoopState, calls: Sequence[e.Call]) -> Steps:
         """Execute calls: reads and idempotent ones side by side, each write alone and in its place."""
@@ -280,7 +267,7 @@ class LoopAgent:
             if self._settings.on_unknown == "ask":
                 return _asked_in(state, self._approvals.ask(call, WHY_UNKNOWN))
             return e.ToolFinished(call_id=call.id, output=UNKNOWN, is_error=True, outcome="unknown")
-        if tool is None:
+        if tool is None or self._approvals.never_asks:
             return None
         question = await self._approvals.question(state.run_state, call, tool, state.names_host)
         return None if question is None else _asked_in(state, question)
@@ -300,8 +287,9 @@ class LoopAgent:
                 tasks[task] = each.started.call.id, time.monotonic()
             while tasks:
                 done, _ = await asyncio.wait((*tasks, reported), return_when=asyncio.FIRST_COMPLETED)
-                for news in progress.drain():
-                    yield news
+                while progress.events:
+                    yield progress.events.popleft()
+                progress.filled.clear()
                 if reported.done():
                     reported = asyncio.ensure_future(progress.filled.wait())
                 for task in [task for task in tasks if task in done]:
@@ -316,7 +304,12 @@ class LoopAgent:
                     )
         finally:
             reported.cancel()
-            await _release(prepared, list(tasks))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in prepared:
+                if each.execution is not None:
+                    await each.execution.abandon()
 
     async def _prepare(self, state: LoopState, call: e.Call, progress: ProgressQueue, *, first: bool) -> PreparedCall:
         """The call, ready to run. Raises Shortage for the first call of a round: the run is tried again later. The
@@ -351,7 +344,7 @@ class LoopAgent:
         execution, prepared.execution = prepared.execution, None
         try:
             output = await execution.run()
-            return await self._with_whole_file(prepared, output) if is_long(output.text) else output
+            return await self._with_whole_file(prepared, output) if len(output.text) > SHOWN else output
         except ToolRefused as refused:
             return Output(str(refused), is_error=True)
         except Exception as error:  # the bug of a tool is a result: the model can read it, and the journal keeps it
@@ -382,7 +375,7 @@ def _laid(state: RunState) -> list[str]:
     results = state.facts.results
     if state.facts.attempt > 1 or not isinstance(state.facts.end, e.RunCompleted):
         return list(_called(state))
-    return [call_id for call_id, result in results.items() if is_long(result.output)]
+    return [call_id for call_id, result in results.items() if len(result.output) > SHOWN]
 
 
 def _asked_in(state: LoopState, question: e.ApprovalRequested) -> e.ApprovalRequested | e.ToolFinished:
@@ -390,32 +383,3 @@ def _asked_in(state: LoopState, question: e.ApprovalRequested) -> e.ApprovalRequ
     if state.spec.kept != "memory":
         return question
     return e.ToolFinished(call_id=question.call.id, output=IN_MEMORY, is_error=True)
-
-
-def _taking(deltas: DeltaSink | None, incoming: Incoming) -> Callable[[list[Part]], bool] | None:
-    """See Ask.take_parts: passes the deltas of a message on as they arrive."""
-    if deltas is None:
-        return None
-
-    def take(parts: list[Part]) -> bool:
-        if not deltas.has_room():
-            return False
-        if (word := incoming.feed_word(parts)) is not None:
-            deltas.put(word)
-            return True
-        if not incoming.fits(parts):
-            return False
-        for delta in incoming.feed(parts):
-            deltas.put(delta)
-        return True
-
-    return take
-
-
-async def _release(prepared: Sequence[PreparedCall], tasks: Sequence[asyncio.Task[Output]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for each in prepared:
-        if each.execution is not None:
-            await each.execution.abandon()

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ninelives.agents.base import Turn
+from ninelives.agents.base import DeltaSink, Turn
 from ninelives.core import events as e
-from ninelives.core.context import text_tokens
-from ninelives.core.history import Transcript, ask_messages, output_messages, spoken, text_of
+from ninelives.core.context import fit, text_tokens
+from ninelives.core.history import ask_messages, output_messages, spoken, text_of
 from ninelives.core.hosts import hosts_in
 from ninelives.core.ids import call_id
 from ninelives.core.rope import join
-from ninelives.core.spec import Spec
+from ninelives.core.spec import Message, Spec
 from ninelives.core.state import Facts, RunState, apply
 from ninelives.core.table import Phase
 from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thinking
@@ -25,6 +25,8 @@ from ninelives.models.base import CallPiece, Declined, Finished, Part, Text, Thi
 FLOOD = 64
 """Where one read has more parts than this, neighbours become one delta. Otherwise each piece of the upstream is a delta
 of its own, as callers expect."""
+Request = tuple[Sequence[Message], tuple[dict[str, object], ...], dict[str, object]]
+"""Messages, tools and options."""
 
 
 def tool_name(tool: dict[str, object]) -> str:
@@ -54,10 +56,8 @@ class ToldDraft(Struct, frozen=True):
     reasoning: int
 
 
-def draft_of(state: RunState) -> ToldDraft | None:
-    """The draft of a state; None where it has none."""
-    if not state.drafting:
-        return None
+def draft_of(state: RunState) -> ToldDraft:
+    """The draft of a state that has one."""
     reasoning = sum(len(each.text) for each in state.thoughts) + len(join(state.thought))
     return ToldDraft(len(join(state.text)), len(join(state.refusal)), reasoning)
 
@@ -80,7 +80,7 @@ class LoopState:
     state are lower than those in the journal."""
 
     def __init__(self, turn: Turn, system_prompt: str) -> None:
-        self.draft = draft_of(turn.state)
+        self.draft = draft_of(turn.state) if turn.state.drafting else None
         """What earlier attempts passed on of the next message, where the answer of the model was kept."""
         self.run_state: RunState = turn.state if self.draft is None else without_draft(turn.state)
         self.facts: Facts = turn.state.facts
@@ -99,17 +99,9 @@ class LoopState:
 
     def add(self, fact: e.AnyEvent) -> None:
         """A fact was committed."""
-        self.run_state = self._after(fact)
-        self.facts = self.run_state.facts
-
-    def _after(self, fact: e.AnyEvent) -> RunState:
         state, facts = self.run_state, self.facts
-        return apply(state, e.Entry(facts.run, state.seq + 1, facts.updated_at, facts.attempt, fact))
-
-    def messages(self) -> Transcript:
-        """What the model is told."""
-        said = output_messages(spoken(self.facts), self.facts.results)
-        return self._before.plus(said) if said else self._before
+        self.run_state = apply(state, e.Entry(facts.run, state.seq + 1, facts.updated_at, facts.attempt, fact))
+        self.facts = self.run_state.facts
 
     def names_host(self, host: str) -> bool:
         """Whether a message of the user names this host, with or without `www.`."""
@@ -120,22 +112,27 @@ class LoopState:
         _, named = self._named
         return host in named or host.removeprefix("www.") in named
 
-    def options(self) -> dict[str, object]:
-        """The options of the next model call. The token budget is over the whole run (C10)."""
-        options = dict(self.spec.sampling)
-        if self.spec.max_output_tokens is not None:
-            options["max_tokens"] = self.spec.max_output_tokens - self.facts.usage.output_tokens
-        choice = self.spec.tool_choice
+    def request(self, own: tuple[dict[str, object], ...], window: int) -> Request:
+        """What the model is sent next. `own`: the tools of the server, which are not offered once max_tool_calls is
+        used up. `window`: how many tokens fit; 0: it is not known, and nothing is left out."""
+        spec, facts = self.spec, self.facts
+        said = output_messages(spoken(facts), facts.results)
+        messages: Sequence[Message] = self._before.plus(said) if said else self._before
+        if window > 0:
+            messages = fit(messages, window, str(spec.echo.get("truncation", "auto")))
+        used_up = spec.max_tool_calls is not None and len(self._server_calls()) >= spec.max_tool_calls
+        tools = offered_tools(() if used_up else own, spec)
+        options = dict(spec.sampling)
+        if spec.max_output_tokens is not None:  # the token budget is over the whole run (C10)
+            options["max_tokens"] = spec.max_output_tokens - facts.usage.output_tokens
+        choice = spec.tool_choice
         # A choice that forces a call counts for the first message only: it would force one in every round.
-        if choice == "none" or (choice is not None and not self.facts.messages):
+        if choice == "none" or (choice is not None and not facts.messages):
             options["tool_choice"] = choice
-        return options
-
-    def tools(self, own: tuple[dict[str, object], ...]) -> tuple[dict[str, object], ...]:
-        """What the model may call now: no tool of the server once max_tool_calls is used up."""
-        limit = self.spec.max_tool_calls
-        used_up = limit is not None and len(self._server_calls()) >= limit
-        return offered_tools(() if used_up else own, self.spec)
+        if not tools:  # upstreams refuse these where there are none
+            options.pop("tool_choice", None)
+            options.pop("parallel_tool_calls", None)
+        return messages, tools, options
 
     def _server_calls(self) -> list[str]:
         return [call.id for said in self.facts.messages for call in said.calls if not call.client]
@@ -150,11 +147,6 @@ class LoopState:
             words = f"All {spec.max_tool_calls} tool calls of this request are used up"
             return f"{words}; this call was not made. Answer with what you have."
         return None
-
-    def applicable(self, max_rounds: int) -> Sequence[e.SteerApplied]:
-        """The steers that the model can be told now, in order: none where the run ends all the same."""
-        waiting = self.steering.pending() if self.steering is not None else ()
-        return waiting if waiting and end_of(self._after(waiting[0]).facts, max_rounds) is None else ()
 
     def end_at_once(self, said: e.AnyEvent) -> e.RunCompleted | e.RunInterrupted | None:
         """The end of the run, where this is its last message and was put before that end. Both are then one commit.
@@ -174,12 +166,12 @@ def _end_by(last: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted:
     return e.RunInterrupted("content_filter") if last.finish == "content_filter" else e.RunCompleted()
 
 
-def end_of(facts: Facts, max_rounds: int) -> e.RunCompleted | e.RunInterrupted | None:
-    """How a run ends now; None where it goes on. Ask only while no call is due."""
+def end_of(facts: Facts, max_rounds: int, *, steered: bool = False) -> e.RunCompleted | e.RunInterrupted | None:
+    """How a run ends now; None where it goes on. Ask only while no call is due. `steered`: as if a steer came."""
     budget = facts.accepted.spec.max_output_tokens
     if facts.messages:
         last = facts.messages[-1]
-        steered = bool(facts.steers) and facts.steers[-1].after == len(facts.messages)
+        steered = steered or (bool(facts.steers) and facts.steers[-1].after == len(facts.messages))
         cut_off = last.finish in ("length", "content_filter")
         if cut_off or any(call.client for call in last.calls) or not (last.calls or steered):
             return _end_by(last)
@@ -220,18 +212,23 @@ class Incoming:
         self.full = False
         """True once the size limit is reached. The message then ends as if by its token limit."""
 
-    def feed_word(self, parts: Sequence[Part]) -> e.TextDelta | None:
-        """`feed` for the usual read: one piece of answer, and room for it. Otherwise nothing happens, and None is
-        returned. It saves 6 us per token, two thirds of the general way."""
+    def take(self, deltas: DeltaSink, parts: Sequence[Part]) -> bool:
+        """See Ask.take_parts: pass the deltas of the parts on as they arrive."""
+        if not deltas.has_room():
+            return False
         part = parts[0]
-        if type(part) is not Text or len(parts) > 1 or self._refusal or self._skips is not None:
-            return None
-        text = part.text
-        if len(text) >= self._room:
-            return None
-        self._room -= len(text)
-        self._text.append(text)
-        return e.TextDelta(text)
+        if type(part) is Text and len(parts) == 1 and not self._refusal and self._skips is None:
+            text = part.text
+            if len(text) < self._room:  # the usual read: it saves 6 us, two thirds of the general way
+                self._room -= len(text)
+                self._text.append(text)
+                deltas.put(e.TextDelta(text))
+                return True
+        if not self.fits(parts):
+            return False
+        for delta in self.feed(parts):
+            deltas.put(delta)
+        return True
 
     def fits(self, parts: Sequence[Part]) -> bool:
         """True where the message stays within its limit with these parts."""
@@ -241,11 +238,6 @@ class Incoming:
                 case Text(text) | Declined(text) | Thinking(text) | CallPiece(_, _, text):
                     size += len(text)
         return size < self._room
-
-    def feed(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
-        """The deltas of the parts of one read."""
-        deltas, skips = self._all(parts), self._skips
-        return deltas if skips is None else filter(None, (self._skip(delta, skips) for delta in deltas))
 
     def take_whole(self, parts: Sequence[Part]) -> bool:
         """Keep the parts of one read without deltas, where they are a whole message of text and calls. Otherwise False:
@@ -261,7 +253,7 @@ class Incoming:
             self._room -= len(text)
             self._finished = last
             return True
-        for _ in self._all(parts):
+        for _ in self.feed(parts):
             pass
         return True
 
@@ -276,7 +268,8 @@ class Incoming:
         skips[kind] = max(0, left - len(delta.text))
         return replace(delta, text=delta.text[left:]) if len(delta.text) > left else None
 
-    def _all(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
+    def feed(self, parts: Sequence[Part]) -> Iterator[e.Delta]:
+        """The deltas of the parts of one read."""
         for part in _merged(parts) if len(parts) > FLOOD else parts:
             if self.full:
                 return
@@ -298,6 +291,8 @@ class Incoming:
                     continue
             self._room -= len(text)
             self.full = self._room <= 0
+            if delta is not None and self._skips is not None:
+                delta = self._skip(delta, self._skips)
             if delta is not None:
                 yield delta
 
@@ -318,7 +313,9 @@ class Incoming:
         """The whole message. Calls get our ids. A message that was cut off has no calls. `asked_tokens` estimates the
         request, for an upstream that does not count it."""
         finish = self._finished.reason if self._finished and not self.full else "length"
-        usage = self._counted(self._finished.usage if self._finished else e.Usage(), asked_tokens)
+        usage = self._finished.usage if self._finished else e.Usage()
+        if not (usage.input_tokens and usage.output_tokens):
+            usage = self._estimated(usage, asked_tokens)
         calls: tuple[e.Call, ...] = ()
         if finish in ("stop", "tool_calls"):
             calls = tuple(
@@ -333,10 +330,8 @@ class Incoming:
         thinking, refusal = "".join(self._thinking), "".join(self._refusal)
         return e.MessageCompleted("".join(self._text), calls, usage, thinking, finish, refusal)
 
-    def _counted(self, told: e.Usage, asked_tokens: Callable[[], int]) -> e.Usage:
+    def _estimated(self, told: e.Usage, asked_tokens: Callable[[], int]) -> e.Usage:
         """The usage, with what the upstream left out. No request has zero tokens, and no answer but an empty one."""
-        if told.input_tokens and told.output_tokens:
-            return told
         arguments = (piece for pieces in self._arguments.values() for piece in pieces)
         thought = text_tokens(*self._thinking)
         said = thought + text_tokens(*self._text, *self._refusal, *self._names.values(), *arguments)

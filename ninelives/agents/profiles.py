@@ -16,27 +16,25 @@ class ByProfile:
     """Of the whole. The engine asks agent_for() for the agent of a run."""
 
     def __init__(self, default: Agent, others: Mapping[str, Agent]) -> None:
-        self._default = default
-        self._others = others
+        self.default = default
+        self.others = others
 
     async def end_leftovers(self, state: RunState) -> None:
         """See Agent.end_leftovers."""
-        await self.agent_of(state.facts.accepted).end_leftovers(state)
+        await agent_for(self, state.facts.accepted).end_leftovers(state)
 
     def run(self, turn: Turn) -> AsyncIterator[AnyEvent]:
         """See Agent.run."""
-        return self.agent_of(turn.state.facts.accepted).run(turn)
+        return agent_for(self, turn.state.facts.accepted).run(turn)
 
     async def forget(self, state: RunState) -> bool:
         """See RunForgetter.forget."""
-        agent = self.agent_of(state.facts.accepted)
+        agent = agent_for(self, state.facts.accepted)
         return await agent.forget(state) if isinstance(agent, RunForgetter) else True
-
-    def agent_of(self, accepted: RunAccepted) -> Agent:
-        """The agent of a run."""
-        return self._others.get(accepted.spec.model, self._default)
 
 
 def agent_for(agent: Agent, accepted: RunAccepted) -> Agent:
     """The agent that answers this run: what it says of itself, such as `resumable`, is true of this run alone."""
-    return agent.agent_of(accepted) if isinstance(agent, ByProfile) else agent
+    if isinstance(agent, ByProfile):
+        return agent.others.get(accepted.spec.model, agent.default)
+    return agent

@@ -1,4 +1,4 @@
-"""What fits into a model's window. Owns: shortening a long tool output for the model, and leaving out messages of a
+"""What fits into a model's window. Owns: how much of a tool output the model sees, and leaving out messages of a
 conversation that is too long. The oldest tool outputs go first, then the oldest turns; system prompts and the last turn
 never go. The journal keeps every output, and a file in the workspace has the whole of a long one. Tokens are estimated:
 four bytes are one token, a picture is a thousand. Refuses to know: any tokenizer."""
@@ -13,6 +13,8 @@ from ninelives.core.errors import AgentError
 from ninelives.core.spec import Message
 
 HEAD, TAIL = 24_000, 8_000
+SHOWN = HEAD + TAIL
+"""Most characters of an output that the model sees. Of a longer one it gets an extract."""
 IMAGE_TOKENS = 1_000
 """Estimate for a picture, whatever the length of its data URL."""
 GONE = "[This tool output was left out to make room.]"
@@ -25,20 +27,6 @@ OUTPUTS = ".ninelives/outputs"
 def output_path(call_id: str) -> str:
     """The file of a long output, relative to the workspace."""
     return f"{OUTPUTS}/{call_id}.txt"
-
-
-def is_long(output: str) -> bool:
-    """True where the model gets an extract."""
-    return len(output) > HEAD + TAIL
-
-
-def shown_to_model(call_id: str, output: str) -> str:
-    """The output. Of a long one: its beginning, its end, and where to read the rest."""
-    if not is_long(output):
-        return output
-    left_out = len(output) - HEAD - TAIL
-    pointer = f"read_file {output_path(call_id)} shows all of it"
-    return f"{output[:HEAD]}\n[... {left_out} characters left out; {pointer} ...]\n{output[-TAIL:]}"
 
 
 def shortened(output: str) -> str:
@@ -77,8 +65,8 @@ def _cost(message: Message) -> int:
 
 def fit(messages: Sequence[Message], budget: int, truncation: str) -> Sequence[Message]:
     """The messages, shortened to the budget. Raises AgentError where that is impossible or was not asked for."""
-    costs = [_cost(message) for message in messages] if budget > 0 else []
-    if sum(costs) <= budget or budget <= 0:
+    costs = [_cost(message) for message in messages]
+    if sum(costs) <= budget:
         return messages
     if truncation != "auto":
         raise AgentError(

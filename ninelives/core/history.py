@@ -11,7 +11,7 @@ from typing import overload
 import msgspec
 from msgspec import Raw
 
-from ninelives.core.context import shown_to_model
+from ninelives.core.context import HEAD, SHOWN, TAIL, output_path
 from ninelives.core.events import MessageCompleted, SteerApplied, ToolFinished
 from ninelives.core.spec import NO_MESSAGES, Message, Piece, Spec, json_list
 from ninelives.core.state import Facts, RunState
@@ -99,6 +99,14 @@ def output_messages(spoken: Iterable[Spoken], results: Mapping[str, ToolFinished
                 shown = shown_to_model(call.id, results[call.id].output)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
     return messages
+
+
+def shown_to_model(call_id: str, output: str) -> str:
+    """The output. Of a long one: its beginning, its end, and where to read the rest."""
+    if len(output) <= SHOWN:
+        return output
+    pointer = f"read_file {output_path(call_id)} shows all of it"
+    return f"{output[:HEAD]}\n[... {len(output) - SHOWN} characters left out; {pointer} ...]\n{output[-TAIL:]}"
 
 
 def turn_messages(state: RunState) -> list[Message]:

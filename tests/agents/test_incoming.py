@@ -5,12 +5,31 @@ from __future__ import annotations
 import pytest
 
 from ninelives.agents.loop_state import FLOOD, Incoming, ToldDraft
-from ninelives.core.events import CallBegun, ReasoningDelta, TextDelta, Usage
+from ninelives.core.events import CallBegun, Delta, MessageCompleted, ReasoningDelta, TextDelta, Usage
 from ninelives.models.base import CallPiece, Finished, Part, Text, Thinking
 
 
 def incoming(room: int = 1_000_000) -> Incoming:
     return Incoming("run", 0, room, frozenset())
+
+
+class Told:
+    """A sink with room."""
+
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+
+    def has_room(self) -> bool:
+        return True
+
+    def is_read(self) -> bool:
+        return True
+
+    def put(self, delta: Delta) -> None:
+        self.deltas.append(delta)
+
+    def put_last(self, message: MessageCompleted) -> None:
+        raise AssertionError("no message is put here")
 
 
 def words(count: int) -> list[Part]:
@@ -33,8 +52,9 @@ def test_neighbours_of_one_kind_in_a_flood_are_one_delta_and_nothing_is_lost_or_
 
 def test_what_an_earlier_process_passed_on_is_skipped_and_the_message_is_whole() -> None:
     here = Incoming("run", 0, 1000, frozenset(), lambda name: "", ToldDraft(text=5, refusal=0, reasoning=3))
-    assert here.feed_word([Text("ab")]) is None
-    parts: list[Part] = [Thinking("ab"), Thinking("cd"), Text("abc"), Text("defg"), CallPiece(0, "note", ""), Text("h")]
+    told = Told()
+    assert here.take(told, [Text("a")]) and not told.deltas, "a word that was passed on"
+    parts: list[Part] = [Thinking("ab"), Thinking("cd"), Text("bc"), Text("defg"), CallPiece(0, "note", ""), Text("h")]
     assert list(here.feed(parts)) == [ReasoningDelta("d"), TextDelta("fg"), TextDelta("h")]
     done = here.completed(lambda: 7)
     assert (done.text, done.reasoning) == ("abcdefgh", "abcd")
@@ -44,6 +64,9 @@ def test_what_reaches_the_bound_does_not_fit() -> None:
     here = incoming(room=5)
     assert here.fits([Text("abcd")])
     assert not here.fits([Text("abc"), Thinking("de")])
+    told = Told()
+    assert not here.take(told, [Text("abcde")]) and not here.take(told, [Text("abc"), Thinking("de")])
+    assert not told.deltas, "what does not fit is yielded"
     assert list(here.feed([Text("abcde"), Text("f")])) == [TextDelta("abcde")]
     assert here.full and here.completed(lambda: 7).finish == "length"
 

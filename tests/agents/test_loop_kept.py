@@ -14,7 +14,7 @@ from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
 from ninelives.agents.profiles import ByProfile, agent_for
 from ninelives.agents.rules import Mode
 from ninelives.core import events as e
-from ninelives.core.context import HEAD, TAIL, is_long, output_path
+from ninelives.core.context import SHOWN, output_path
 from ninelives.core.events import RunAccepted
 from ninelives.core.history import output_messages
 from ninelives.core.spec import Kept
@@ -26,7 +26,7 @@ from ninelives.tools.output import OutputFiles
 from ninelives.tools.registry import Toolbox
 from tests.journals import Pen, spec_of
 
-LONG = "x" * (HEAD + TAIL + 1)
+LONG = "x" * (SHOWN + 1)
 
 
 class Elsewhere:
@@ -105,7 +105,7 @@ async def test_b6_a_long_output_of_a_run_in_memory_is_not_written_to_the_disk(
     pen = await finish(agent_at(tmp_path, says=LONG * 2, ask="never"), kept)
     (result,) = pen.state.facts.results.values()
     assert (tmp_path / output_path(result.call_id)).exists() is bool(written)
-    assert is_long(result.output) is bool(written)
+    assert (len(result.output) > SHOWN) is bool(written)
     messages = output_messages(pen.state.facts.messages, pen.state.facts.results)
     (shown,) = [message["content"] for message in messages if message["role"] == "tool"]
     assert ("read_file" in str(shown)) is bool(written), "the model is not sent to a file that is not there"

@@ -58,10 +58,18 @@ def test_calls_are_due_in_the_order_of_their_message_until_they_have_a_result() 
     assert [due.call for due in loop.facts.due.values()] == [B]
 
 
+def test_where_the_window_is_not_known_the_model_is_told_everything() -> None:
+    pen = Pen(spec_of(echo={"truncation": "disabled"})).attempt()
+    earlier = ({"role": "user", "content": "u" * 100_000}, {"role": "assistant", "content": "a"})
+    messages, _, _ = LoopState(Turn(pen.state, earlier), "").request((), 0)
+    assert [*messages] == [*earlier, *pen.state.facts.accepted.spec.input]
+
+
 def test_C10_the_token_budget_is_over_the_whole_run() -> None:
     pen = Pen(spec_of(max_output_tokens=12)).attempt().settle(A, usage=e.Usage(1, 5))
     loop = LoopState(Turn(pen.start(A).finish(A).state, ()), "")
-    assert loop.options()["max_tokens"] == 7 and end_of(loop.facts, 50) is None
+    _, _, options = loop.request((), 0)
+    assert options["max_tokens"] == 7 and end_of(loop.facts, 50) is None
     more = e.MessageCompleted("", (B,), e.Usage(1, 7), finish="tool_calls")
     loop.deltas = NeverLast()
     assert loop.end_at_once(more) is None, "its call comes first"

@@ -7,16 +7,15 @@ import pytest
 
 from ninelives.core.context import (
     GONE,
-    HEAD,
+    SHOWN,
     TAIL,
     estimated_tokens,
     fit,
-    is_long,
     output_path,
     shortened,
-    shown_to_model,
 )
 from ninelives.core.errors import AgentError
+from ninelives.core.history import shown_to_model
 from ninelives.core.spec import Message
 
 
@@ -32,8 +31,7 @@ TALK = [SYSTEM, say("user", "u" * 400), CALL, RESULT, say("assistant", "a" * 400
 
 
 def test_what_fits_is_sent_as_it_is() -> None:
-    """No limit known: everything."""
-    assert fit(TALK, 0, "disabled") is TALK
+    """The very same list."""
     assert fit(TALK, estimated_tokens(TALK), "disabled") is TALK
 
 
@@ -92,18 +90,18 @@ def test_short_tool_outputs_are_left_alone() -> None:
 
 def test_a_long_output_is_shown_by_its_ends_with_a_pointer() -> None:
     """The journal keeps all of it."""
-    edge = "x" * (HEAD + TAIL)
-    assert not is_long(edge) and shown_to_model("c", edge) == edge
+    edge = "x" * SHOWN
+    assert shown_to_model("c", edge) == edge
     shown = shown_to_model("c", edge + "y")
-    assert is_long(edge + "y") and output_path("c") in shown and "1 characters left out" in shown
+    assert output_path("c") in shown and "1 characters left out" in shown
 
 
 @pytest.mark.parametrize("extra", [1, 10_000_000])
 def test_a_long_output_without_a_file_is_shortened_for_good(extra: int) -> None:
     """B6: a run in memory leaves no file."""
-    output = "a" * (HEAD + TAIL) + "z" * extra
+    output = "a" * SHOWN + "z" * extra
     short = shortened(output)
-    assert not is_long(short) and shown_to_model("c", short) == short
+    assert shown_to_model("c", short) == short
     assert short.startswith("aaa") and short.endswith("z") and "read_file" not in short
     left_out = int(short.partition("[... ")[2].partition(" ")[0])
     assert short.count("a" * 100) and left_out + len(short.split("\n")[0]) + TAIL == len(output)

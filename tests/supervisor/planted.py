@@ -24,9 +24,9 @@ def wrong_base() -> None:
     """One character too few is skipped."""
     right = loop_state.draft_of
 
-    def draft_of(state: RunState) -> loop_state.ToldDraft | None:
+    def draft_of(state: RunState) -> loop_state.ToldDraft:
         draft = right(state)
-        return draft and msgspec.structs.replace(draft, text=max(0, draft.text - 1))
+        return msgspec.structs.replace(draft, text=max(0, draft.text - 1))
 
     loop_state.draft_of = draft_of
 
