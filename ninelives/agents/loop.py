@@ -196,7 +196,7 @@ class LoopAgent:
         incoming = Incoming(facts.run, facts.calls, limit, state.client_tools, own.emojis.get, draft)
         messages, tools, options = state.request(own.schemas, self._settings.context_tokens)
         take = partial(incoming.take, state.deltas) if state.deltas is not None else None
-        call = call_key(state.run_state)
+        call = call_key(state.run_state) if self._keeper is not None else ""
         ask = Ask(messages, tools, options, take, call, draft is not None)
         async with aclosing(self._model.stream(ask)) as stream:  # type: ignore[type-var]
             async for parts in stream:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ninelives.agents.base import DeltaSink, Turn
 from ninelives.core import events as e
 from ninelives.core.context import fit, text_tokens
-from ninelives.core.history import ask_messages, output_messages, spoken, text_of
+from ninelives.core.history import Transcript, ask_messages, output_messages, spoken, text_of
 from ninelives.core.hosts import hosts_in
 from ninelives.core.ids import call_id
 from ninelives.core.rope import join
@@ -116,8 +116,11 @@ class LoopState:
         """What the model is sent next. `own`: the tools of the server, which are not offered once max_tool_calls is
         used up. `window`: how many tokens fit; 0: it is not known, and nothing is left out."""
         spec, facts = self.spec, self.facts
-        said = output_messages(spoken(facts), facts.results)
-        messages: Sequence[Message] = self._before.plus(said) if said else self._before
+        messages: Sequence[Message] = self._before
+        if facts.messages or facts.steers:
+            said = spoken(facts) if facts.steers else facts.messages
+            before, after = self._before, output_messages(said, facts.results)
+            messages = Transcript(before.before, before.middle, (*before.after, *after))
         if window > 0:
             messages = fit(messages, window, str(spec.echo.get("truncation", "auto")))
         used_up = spec.max_tool_calls is not None and len(self._server_calls()) >= spec.max_tool_calls
@@ -156,14 +159,14 @@ class LoopState:
         if any(not call.client for call in said.calls) or (self.steering is not None and self.steering.pending()):
             return None
         self.deltas.put_last(said)
-        return _end_by(said)
+        return _CUT_OFF.get(said.finish) or e.RunCompleted()
 
 
-def _end_by(last: e.MessageCompleted) -> e.RunCompleted | e.RunInterrupted:
-    """How a run ends with a message that nothing follows."""
-    if last.finish == "length":
-        return e.RunInterrupted("max_output_tokens")
-    return e.RunInterrupted("content_filter") if last.finish == "content_filter" else e.RunCompleted()
+_CUT_OFF: dict[e.Finish, e.RunInterrupted] = {
+    "length": e.RunInterrupted("max_output_tokens"),
+    "content_filter": e.RunInterrupted("content_filter"),
+}
+"""How a run ends with a message that was cut off."""
 
 
 def end_of(facts: Facts, max_rounds: int, *, steered: bool = False) -> e.RunCompleted | e.RunInterrupted | None:
@@ -172,9 +175,9 @@ def end_of(facts: Facts, max_rounds: int, *, steered: bool = False) -> e.RunComp
     if facts.messages:
         last = facts.messages[-1]
         steered = steered or (bool(facts.steers) and facts.steers[-1].after == len(facts.messages))
-        cut_off = last.finish in ("length", "content_filter")
+        cut_off = _CUT_OFF.get(last.finish)
         if cut_off or any(call.client for call in last.calls) or not (last.calls or steered):
-            return _end_by(last)
+            return cut_off or e.RunCompleted()
     if budget is not None and facts.usage.output_tokens >= budget:
         return e.RunInterrupted("max_output_tokens")
     return e.RunInterrupted("max_messages") if len(facts.messages) >= max_rounds else None

@@ -122,20 +122,17 @@ def _resolved(asked: Asked, found: Found) -> Resolved:
     """What a new run follows. Raises ClientError."""
     if found.session_active is not None:
         raise _busy(found.session_active, "session")
+    # The finished turn is added to the session that the caller named, unless `store` is false (D2).
+    remember = asked.session is not None and asked.kept in ("stored", "hours")
     if asked.previous is not None:
-        return _after_previous(asked, found.previous)
+        return _after_previous(asked, found.previous, remember=remember)
     if asked.conversation_use == "make":
         return Resolved(conversation=asked.fresh_conversation, session=asked.fresh_conversation)
     if asked.conversation is not None:
-        return _in_conversation(asked, found.conversation)
+        return _in_conversation(asked, found.conversation, remember=remember)
     turns = found.session_turns if asked.session and not asked.history_given else None
     session = asked.session or asked.derived_session
-    return Resolved(session=session, session_turns=turns, remember=_remembers(asked))
-
-
-def _remembers(asked: Asked) -> bool:
-    """The finished turn is added to the session that the caller named, unless `store` is false (D2)."""
-    return asked.session is not None and asked.kept in ("stored", "hours")
+    return Resolved(session=session, session_turns=turns, remember=remember)
 
 
 def resolve_without_store(asked: Asked) -> Resolved | None:
@@ -152,7 +149,7 @@ def resolve_without_store(asked: Asked) -> Resolved | None:
     return _resolved(asked, Found()) if asked.conversation_use == "join" else None
 
 
-def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:
+def _after_previous(asked: Asked, previous: RunFound | None, *, remember: bool) -> Resolved:
     shown = wire_id("responses", asked.previous or "")
     if previous is None or previous.expired:
         error = not_found("response", shown, expired=previous is not None)
@@ -168,11 +165,11 @@ def _after_previous(asked: Asked, previous: RunFound | None) -> Resolved:
     return Resolved(
         previous=asked.previous,
         session=asked.session or previous.session,
-        remember=_remembers(asked),
+        remember=remember,
     )
 
 
-def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Resolved:
+def _in_conversation(asked: Asked, conversation: ConversationFound | None, *, remember: bool) -> Resolved:
     name = asked.conversation or ""
     if conversation is None:
         if asked.conversation_use == "extend":
@@ -183,14 +180,14 @@ def _in_conversation(asked: Asked, conversation: ConversationFound | None) -> Re
             raise error
         made = asked.fresh_conversation if asked.kept == "stored" else None  # a turn that is not stored creates nothing
         session = asked.session or made or asked.derived_session
-        return Resolved(conversation=made, session=session, remember=_remembers(asked))
+        return Resolved(conversation=made, session=session, remember=remember)
     if conversation.active is not None and asked.kept == "stored":
         raise _busy(conversation.active)
     return Resolved(
         previous=conversation.latest,
         conversation=conversation.id,
         session=asked.session or conversation.id,
-        remember=_remembers(asked),
+        remember=remember,
     )
 
 

@@ -34,10 +34,6 @@ class Transcript(Sequence[Message]):
         self.after = after
         self._all: tuple[Message, ...] | None = None
 
-    def plus(self, more: Sequence[Message]) -> Transcript:
-        """This and more messages."""
-        return Transcript(self.before, self.middle, (*self.after, *more))
-
     def json(self) -> list[Piece]:
         """All of it as one JSON list, in pieces."""
         if self.middle is NO_MESSAGES:
@@ -86,7 +82,7 @@ def output_messages(spoken: Iterable[Spoken], results: Mapping[str, ToolFinished
             messages += said.messages
             continue
         settled = [call for call in said.calls if call.client or call.id in results]
-        if (words := said.spoken) or settled:
+        if (words := said.text + said.refusal) or settled:
             message: Message = {"role": "assistant", "content": words or None}
             if settled:
                 message["tool_calls"] = [
@@ -116,7 +112,9 @@ def turn_messages(state: RunState) -> list[Message]:
 
 def new_messages(state: RunState) -> list[Message]:
     """The turn without the history that its request brought along."""
-    return [*state.facts.accepted.spec.input, *output_messages(spoken(state.facts), state.facts.results)]
+    facts = state.facts
+    said = spoken(facts) if facts.steers else facts.messages
+    return [*facts.accepted.spec.input, *output_messages(said, facts.results)]
 
 
 def split_turn(messages: Sequence[Message]) -> tuple[str | None, list[Message], list[Message]]:
@@ -185,14 +183,16 @@ def ask_messages(profile_prompt: str, spec: Spec, earlier: Iterable[Message]) ->
     """The messages before those of the run itself: prompts, earlier turns, the new input."""
     layers = [layer for layer in (profile_prompt, spec.instructions) if layer]
     middle, messages, after = spec.history_json, [*earlier], spec.input
-    if not spec.has_history or not _NO_PROMPT.match(middle):
+    if not _NO_PROMPT.match(middle):
         middle, messages, after = NO_MESSAGES, [*messages, *spec.history, *spec.input], ()
     begins = 0
-    while begins < len(messages) and messages[begins].get("role") in SYSTEM_ROLES:
-        if not isinstance(messages[begins].get("content"), str):
-            break
-        begins += 1
     # Leading prompts become one message: the templates of many models take a system message at the start only.
-    layers += [text for message in messages[:begins] if (text := text_of(message["content"]))]
+    while begins < len(messages) and messages[begins].get("role") in SYSTEM_ROLES:
+        text = messages[begins].get("content")
+        if not isinstance(text, str):
+            break
+        if text:
+            layers.append(text)
+        begins += 1
     prompt: list[Message] = [{"role": "system", "content": "\n\n".join(layers)}] if layers else []
     return Transcript(prompt + messages[begins:], middle, after)

@@ -96,7 +96,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     @property
     def history(self) -> tuple[Message, ...]:
         """Earlier messages in the request. They are decoded on each call."""
-        return _messages.decode(self.history_json) if self.has_history else ()
+        return _messages.decode(self.history_json)
 
     @property
     def has_history(self) -> bool:

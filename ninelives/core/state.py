@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from ninelives.core import events as e
 from ninelives.core.errors import Damaged, IllegalEvent
 from ninelives.core.rope import FULL, Rope, grow, join
-from ninelives.core.table import FIRST_END, STATUS, TABLE, Next, Phase, Status
+from ninelives.core.table import STATUS, TABLE, Next, Phase, Status
 
 
 class Thought(Struct, frozen=True):
@@ -133,6 +133,8 @@ class RunState(Struct, frozen=True):
     facts: Facts
     phase: Phase
     seq: int
+    drafting: bool = False
+    """True while a message is provisional."""
     text: Rope | None = None
     text_seq: int = -1
     thought: Rope | None = None
@@ -140,21 +142,13 @@ class RunState(Struct, frozen=True):
     thoughts: tuple[Thought, ...] = ()
     refusal: Rope | None = None
     """The refusal of the message, which comes after its text."""
+    ended: bool = False
+    """True when nothing can follow."""
 
     @property
     def status(self) -> Status:
         """The status, as the Responses API names it."""
         return STATUS[self.phase]
-
-    @property
-    def ended(self) -> bool:
-        """True when nothing can follow."""
-        return self.phase >= FIRST_END
-
-    @property
-    def drafting(self) -> bool:
-        """True while a message is provisional."""
-        return self.text_seq >= 0 or self.thought_seq >= 0 or bool(self.thoughts)
 
     @property
     def draft_items(self) -> tuple[Item, ...]:
@@ -222,7 +216,7 @@ def fold(entries: Iterable[e.Entry]) -> RunState:
     return state
 
 
-# One function per kind. Deltas are a thousand times as frequent as facts: they change five fields and no Facts.
+# One function per kind. Deltas are a thousand times as frequent as facts: they change six fields and no Facts.
 
 
 def _text(state: RunState, entry: e.Entry, event: e.TextDelta, cell: Phase) -> RunState:
@@ -231,7 +225,8 @@ def _text(state: RunState, entry: e.Entry, event: e.TextDelta, cell: Phase) -> R
     first = state.text_seq if state.text_seq >= 0 else entry.seq
     if event.refusal or state.refusal is not None:
         return _refusal(state, entry, event, first)
-    return RunState(state.facts, cell, entry.seq, grow(state.text, event.text), first, None, -1, state.thoughts)
+    text = grow(state.text, event.text)
+    return RunState(state.facts, cell, entry.seq, True, text, first, None, -1, state.thoughts)
 
 
 def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) -> RunState:
@@ -239,7 +234,8 @@ def _refusal(state: RunState, entry: e.Entry, event: e.TextDelta, first: int) ->
         raise IllegalEvent("text cannot follow a refusal in one message")
     if state.refusal is None and (not event.text or (state.text is not None and not join(state.text))):
         raise IllegalEvent("a refusal is not empty, and does not follow empty text")
-    return replace(state, phase=Phase.DRAFTING, seq=entry.seq, text_seq=first, refusal=grow(state.refusal, event.text))
+    refusal = grow(state.refusal, event.text)
+    return replace(state, phase=Phase.DRAFTING, seq=entry.seq, drafting=True, text_seq=first, refusal=refusal)
 
 
 def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: Phase) -> RunState:
@@ -248,6 +244,7 @@ def _reasoning(state: RunState, entry: e.Entry, event: e.ReasoningDelta, cell: P
         state.facts,
         cell,
         entry.seq,
+        True,
         state.text,
         state.text_seq,
         grow(state.thought, event.text),
@@ -308,47 +305,29 @@ _CUT: dict[str, Literal["whole", "cut"]] = {"length": "cut", "content_filter": "
 
 
 def _message_items(state: RunState, seq: int, event: e.MessageCompleted) -> tuple[Item, ...]:
-    """The reasoning and the text of a message as items: those that its deltas began, else new ones at `seq`."""
-    standing = _CUT.get(event.finish, "whole")
-    if not state.drafting and not event.reasoning:  # a message that came as a whole
-        return (Said(seq, event.text, standing, event.refusal),) if event.spoken else ()
-    pieces = _pieces(state, standing, kept=True)
-    _check_sum(pieces, event)
-    # The text of the event itself, not a copy: a run of many big messages would have each of them twice.
-    pieces = tuple([Said(p.seq, event.text, standing, event.refusal) if isinstance(p, Said) else p for p in pieces])
-    if event.reasoning and not any(isinstance(piece, Thought) for piece in pieces):
-        pieces = (*pieces, Thought(seq, event.reasoning))
-    if state.text_seq < 0 and event.spoken:
-        pieces = (*pieces, Said(seq, event.text, standing, event.refusal))
-    return pieces
-
-
-def _check_sum(pieces: tuple[Item, ...], event: e.MessageCompleted) -> None:
-    """Raise IllegalEvent where a message is not the sum of its deltas."""
-    thoughts = [piece.text for piece in pieces if isinstance(piece, Thought)]
-    texts = [(piece.text, piece.refusal) for piece in pieces if isinstance(piece, Said)]
-    if texts not in ([], [(event.text, event.refusal)]) or (thoughts and "".join(thoughts) != event.reasoning):
+    """The reasoning and the text of a message as items: those that its deltas began, else new ones at `seq`. Raises
+    IllegalEvent where the message is not the sum of its deltas."""
+    begun = state.text_seq >= 0
+    thoughts = state.thoughts if state.thought_seq < 0 else _close_thought(state).thoughts
+    if begun and (join(state.text), join(state.refusal)) != (event.text, event.refusal):
         raise IllegalEvent("a message must be the sum of its deltas")
+    if thoughts and "".join([thought.text for thought in thoughts]) != event.reasoning:
+        raise IllegalEvent("a message must be the sum of its deltas")
+    items: list[Item] = [*thoughts]
+    if event.reasoning and not thoughts:
+        items.append(Thought(seq, event.reasoning))
+    if begun or event.text or event.refusal:
+        # The text of the event itself, not a copy: a run of many big messages would have each of them twice.
+        standing = _CUT.get(event.finish, "whole")
+        items.append(Said(state.text_seq if begun else seq, event.text, standing, event.refusal))
+    return tuple(sorted(items, key=lambda item: item.seq))
 
 
 def _attempt(state: RunState, entry: e.Entry, event: e.AttemptStarted, cell: Phase) -> RunState:
-    facts = _taken_up(state, entry, event)
-    if event.keeps:
-        return replace(state, facts=facts, phase=state.phase if state.drafting else cell, seq=entry.seq)
-    if state.drafting or (not event.clean and state.phase is Phase.READY):
-        facts = replace(facts, usage_incomplete=True)
-    if state.drafting:
-        items = facts.items + _pieces(state, "dropped", kept=False)
-        facts = replace(facts, items=items, dropped=(*facts.dropped, (_draft_start(state), state.seq)))
-    return RunState(facts, cell, entry.seq)
-
-
-def _taken_up(state: RunState, entry: e.Entry, event: e.AttemptStarted) -> Facts:
-    """The facts at the begin of an attempt, which counts what the end of the one before means."""
     facts = state.facts
     strike = not event.clean and state.phase is not Phase.WAITING  # waiting for a person costs no strike (D4)
     grew = event.keeps and state.drafting and state.seq > facts.attempt_seq  # text that stays is progress
-    return replace(
+    facts = replace(
         facts,
         attempt=entry.attempt,
         attempt_seq=entry.seq,
@@ -357,6 +336,14 @@ def _taken_up(state: RunState, entry: e.Entry, event: e.AttemptStarted) -> Facts
         fresh=False,
         updated_at=entry.at,
     )
+    if event.keeps:
+        return replace(state, facts=facts, phase=state.phase if state.drafting else cell, seq=entry.seq)
+    if state.drafting or (not event.clean and state.phase is Phase.READY):
+        facts = replace(facts, usage_incomplete=True)
+    if state.drafting:
+        items = facts.items + _pieces(state, "dropped", kept=False)
+        facts = replace(facts, items=items, dropped=(*facts.dropped, (_draft_start(state), state.seq)))
+    return RunState(facts, cell, entry.seq)
 
 
 def _started(state: RunState, entry: e.Entry, event: e.ToolStarted, cell: Phase) -> RunState:
@@ -451,7 +438,7 @@ def _noted(state: RunState, entry: e.Entry, event: e.Event, cell: Phase) -> RunS
 def _end(state: RunState, entry: e.Entry, event: e.Terminal, cell: Phase) -> RunState:
     items = state.facts.items + _pieces(state, "cut", kept=True) if state.drafting else state.facts.items
     facts = replace(state.facts, items=items, end=event, due={}, asked=None, approvals={}, updated_at=entry.at)
-    return RunState(facts, cell, entry.seq)
+    return RunState(facts, cell, entry.seq, ended=True)
 
 
 _FOLD: dict[type[e.Event], Callable[[RunState, e.Entry, Any, Any], RunState]] = {
@@ -487,16 +474,17 @@ def at(place: Place) -> RunState:
     rope = state.text
     assert rope is not None  # only Writing makes a place with later deltas
     text = Rope(rope.rest, rope.pieces, rope.count + later)
-    return RunState(state.facts, state.phase, state.seq + later, text, state.text_seq, None, -1, state.thoughts)
+    return RunState(state.facts, state.phase, state.seq + later, True, text, state.text_seq, None, -1, state.thoughts)
 
 
 class Writing:
     """A run at its newest event."""
 
-    __slots__ = ("_base", "_length", "_pieces", "drafting", "seq")
+    __slots__ = ("_length", "_pieces", "base", "drafting", "seq")
 
     def __init__(self, state: RunState) -> None:
-        self._base = state
+        self.base = state
+        """After it came text deltas only."""
         self.seq = state.seq
         self.drafting = state.drafting
         """True while a message is provisional."""
@@ -510,14 +498,9 @@ class Writing:
     @property
     def state(self) -> RunState:
         """The newest state."""
-        if self.seq != self._base.seq:
-            self._base = at(self.place)
-        return self._base
-
-    @property
-    def place(self) -> Place:
-        """The newest place."""
-        return self._base, self.seq - self._base.seq
+        if self.seq != self.base.seq:
+            self.base = at((self.base, self.seq - self.base.seq))
+        return self.base
 
     def add(self, entry: e.Entry) -> Writing:
         """The run with one entry more; this one is not used any more. Raises IllegalEvent where the table has no cell

@@ -108,8 +108,6 @@ TABLE: tuple[dict[type[e.Event], Phase | Next], ...] = (
 DELTAS = frozenset({e.TextDelta, e.ReasoningDelta, e.CallBegun})
 """Provisional events. All others are facts."""
 TERMINAL = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED, Phase.INTERRUPTED})
-FIRST_END = int(min(TERMINAL))
-"""The lowest terminal phase. A plain number, because it is compared for every delta."""
 Status = Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
 STATUS: dict[Phase, Status] = {
     Phase.NEW: "queued",

@@ -275,7 +275,8 @@ class ClaimedRun:
         self.pending_bytes = 0
         self.flushing = True
         self.queued = False
-        return part, entries, self.staging.place
+        base = self.staging.base
+        return part, entries, (base, self.staging.seq - base.seq)
 
     def tell(self, entries: list[Entry], after: Place) -> None:
         """These entries are committed."""
@@ -366,15 +367,16 @@ def end_mark(state: RunState) -> Mark:
     """The mark of a terminal state. A run that is not stored leaves a turn to its session only."""
     facts = state.facts
     resolved, stored = facts.accepted.resolved, facts.accepted.spec.kept == "stored"
-    remembers = resolved.remember and chainable(state)
-    chains = chainable(state) and stored
+    whole = chainable(state)
+    remembers = resolved.remember and whole
+    chains = whole and stored
     return Mark(
         status=state.status,
         at=facts.updated_at,
         ended=True,
         chains=chains,
         session=(resolved.session or "") if remembers else "",
-        void=not chainable(state),
+        void=not whole,
         turns=partial(_turns, state, remembers=remembers) if chains or remembers else None,
     )
 

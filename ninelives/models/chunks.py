@@ -123,7 +123,7 @@ def _usage(told: _Usage) -> Usage:
         told.completion_tokens or 0,
         (prompt.cached_tokens if prompt else None) or 0,
         (completion.reasoning_tokens if completion else None) or 0,
-        cost=billionths(told.cost),
+        cost=0 if told.cost is None else billionths(told.cost),
     )
 
 

@@ -25,7 +25,7 @@ from ninelives.core.state import (
     stopping,
     waiting,
 )
-from ninelives.core.table import Phase
+from ninelives.core.table import TERMINAL, Phase
 from tests.journals import AT, STEP_MS, Pen, journals, quick
 
 A, B = e.Call("call_a", "terminal", "{}"), e.Call("call_b", "read_file", "{}")
@@ -424,6 +424,9 @@ def test_old_states_are_never_changed_by_later_entries(entries: list[e.Entry]) -
     states = [start(entries[0])]
     for entry in entries[1:]:
         states.append(apply(states[-1], entry))
+        last = states[-1]
+        assert last.ended == (last.phase in TERMINAL)
+        assert last.drafting == (last.text_seq >= 0 or last.thought_seq >= 0 or bool(last.thoughts))
     for n, state in enumerate(states):
         again = fold(entries[: n + 1])
         assert again == state

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from ninelives.core import events as e
 from ninelives.core.context import HEAD, TAIL
-from ninelives.core.history import ask_messages, output_messages, paired, split_turn, text_of, turn_messages
+from ninelives.core.history import Transcript, ask_messages, output_messages, paired, split_turn, text_of, turn_messages
 from ninelives.core.spec import Message, messages_json
 from ninelives.core.state import fold
 from tests.journals import Pen, journals, quick, spec_of
@@ -122,7 +122,7 @@ BEFORE: list[Message] = [{"role": "user", "content": 'Say "x"\\'}, {"role": "ass
 def test_the_json_for_a_model_is_that_of_its_messages(sent: list[Message], earlier: list[Message]) -> None:
     """Also where a request brought its history as JSON, which nobody has decoded."""
     messages = ask_messages("You are Ninelives.", spec_of("chat", history_json=messages_json(sent)), earlier)
-    more = messages.plus([{"role": "assistant", "content": "Hello"}])
+    more = Transcript(messages.before, messages.middle, (*messages.after, {"role": "assistant", "content": "Hello"}))
     for each in (messages, more):
         assert msgspec.json.decode(b"".join(each.json())) == [*each]
     assert len(more) == len(messages) + 1 and more[-1] == {"role": "assistant", "content": "Hello"}

@@ -53,7 +53,7 @@ def test_every_place_is_the_state_that_apply_makes(steps: list[object], before: 
             continue
         writing = writing.add(entry)
         assert (writing.seq, writing.drafting) == (state.seq, state.drafting)
-        known.append((writing.place, state))
+        known.append(((writing.base, writing.seq - writing.base.seq), state))
     assert writing.state == state
     assert all(at(place) == then for place, then in known)
 
