@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from ninelives.core.admission import Asked, RunActive, resolve_without_store
 from ninelives.core.errors import ClientError, NinelivesError, ServerError, store_not_asked
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
 from ninelives.core.spec import Resolved, Spec, is_short, keeps_content
-from ninelives.core.state import RunState, apply, start
+from ninelives.core.state import apply, start
 from ninelives.engine.base import RETRY_S, EngineParts, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
 from ninelives.engine.lease import LeaseSpan
@@ -30,6 +30,9 @@ from ninelives.engine.writer import not_stored
 from ninelives.journal.base import Store
 from ninelives.journal.steering import Steer, steer_id_of
 from ninelives.journal.values import Attached, Opened, Opening, StoreUnavailable
+
+if TYPE_CHECKING:
+    from ninelives.engine.engine import Engine
 
 LATE_S, STEP_S, STEPS = 0.006, 0.004, 40
 """How late deltas must be told before new runs wait; the shortest step of that wait, and how many there are."""
@@ -408,32 +411,6 @@ def accepted_of(order: Order, resolved: Resolved) -> RunAccepted:
     return RunAccepted(spec=order.spec, resolved=resolved, owner=order.owner, key=order.credential, budget=order.budget)
 
 
-class Runs(Protocol):
-    """What a line needs of the engine."""
-
-    new_id: Callable[[], str]
-
-    async def look(self, owner: str, run: str) -> RunState | None:
-        """See Engine.look."""
-        ...
-
-    async def wait(self, owner: str, run: str, answered: str = "") -> RunState | None:
-        """See Engine.wait."""
-        ...
-
-    async def steer(self, owner: str, run: str, steer: Steer) -> None:
-        """See Engine.steer."""
-        ...
-
-    async def interrupt(self, owner: str, run: str, reason: str = "interrupted") -> None:
-        """See Engine.interrupt."""
-        ...
-
-    async def cancel(self, owner: str, run: str) -> RunState | None:
-        """See Engine.cancel."""
-        ...
-
-
 class RequestLine:
     """Requests that come while another run of their conversation or session is active (C7): first come, first served.
     The store decides in its transaction who is next, and whoever loses waits again.
@@ -441,8 +418,8 @@ class RequestLine:
     A request that waits here is not stored: it has no id yet, and its caller was told nothing. When the server stops,
     the caller is cut off without an answer and sends its request again."""
 
-    def __init__(self, runs: Runs, submit: Callable[[Order], Awaitable[Ticket]]) -> None:
-        self._runs = runs
+    def __init__(self, engine: Engine, submit: Callable[[Order], Awaitable[Ticket]]) -> None:
+        self._engine = engine
         self._submit = submit
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
 
@@ -477,18 +454,18 @@ class RequestLine:
                 busy = another
 
     async def _interrupt(self, owner: str, run: str) -> None:
-        await self._runs.interrupt(owner, run)
+        await self._engine.interrupt(owner, run)
         try:
             async with asyncio.timeout(INTERRUPT_S):
                 await self._ended(owner, run)
         except TimeoutError:
-            await self._runs.cancel(owner, run)
+            await self._engine.cancel(owner, run)
 
     async def _ended(self, owner: str, run: str) -> None:
-        state = await self._runs.look(owner, run)
+        state = await self._engine.look(owner, run)
         while state is not None and not state.ended:
             asked = state.facts.asked
-            state = await self._runs.wait(owner, run, asked.code if asked is not None else "")
+            state = await self._engine.wait(owner, run, asked.code if asked is not None else "")
 
     async def _steer(self, order: Order, busy: RunActive) -> Ticket:
         """Write to the active run, and answer with that run. A request with `store: false` is not written to another
@@ -498,9 +475,9 @@ class RequestLine:
             raise busy
         while True:
             run, key = busy.run, order.asked.key
-            name = steer_id_of(run, key) if key else f"steer_{self._runs.new_id()}"
+            name = steer_id_of(run, key) if key else f"steer_{self._engine.new_id()}"
             try:
-                await self._runs.steer(order.owner, run, Steer(id=name, messages=said, by=order.asked.credential))
+                await self._engine.steer(order.owner, run, Steer(id=name, messages=said, by=order.asked.credential))
                 return Ticket(run, order.asked.session or "", attached=True, watches=True)
             except ClientError as refused:
                 if refused.code != "run_not_accepting_steer":

@@ -112,8 +112,6 @@ LIFE: dict[ClaimPhase, dict[ClaimEvent, ClaimPhase]] = {
 
 WRITES = frozenset({_P.OPENED, _P.CLAIMED, _P.DRIVING, _P.PARKING, _P.ENDING})
 """The phases in which this process may write to the run."""
-HALTED = frozenset({_P.ENDING, _P.LAPSED, _P.LOST})
-"""The phases in which the agent is stopped at once."""
 
 SIGNALS: dict[SignalKind, dict[ClaimPhase, ClaimEvent]] = {
     "cancel": dict.fromkeys((_P.OPENED, _P.CLAIMED, _P.DRIVING, _P.PARKING), _E.CANCEL),

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ninelives.core.errors import Damaged, WentBack
 from ninelives.core.events import AttemptStarted, Entry, Terminal
@@ -32,11 +32,14 @@ from ninelives.engine.base import (
     Resumable,
     StreamEnded,
 )
-from ninelives.engine.replay import LONG, EndedRuns, Page, Recording, SharedReading, Standing
+from ninelives.engine.replay import LONG, Page, Recording, Standing
 from ninelives.engine.run import ClaimedRun
-from ninelives.journal.base import Notifier, Store, Unlisten
+from ninelives.journal.base import Store, Unlisten
 from ninelives.journal.notifier import DRIVES
 from ninelives.journal.values import StoreUnavailable
+
+if TYPE_CHECKING:
+    from ninelives.engine.readers import Readers
 
 CHECK_S = 5.0
 """A reader at the end of a run that is not driven here looks this often whether it is still there."""
@@ -51,24 +54,6 @@ class Bulk(Protocol):
 
     def steps(self, view: Any, entries: Sequence[Entry]) -> tuple[Any, Sequence[Frame]]:
         """The same as `step` for each of them."""
-        ...
-
-
-class Source(Protocol):
-    """Where a subscription finds its run."""
-
-    notifier: Notifier
-    kept: EndedRuns
-    lives: dict[str, ClaimedRun]
-    """The runs that workers of this process drive."""
-    shared: SharedReading
-
-    def store_of(self, run: str) -> Store:
-        """The store that has it."""
-        ...
-
-    def forget(self, subscription: Subscription) -> None:
-        """It is closed."""
         ...
 
 
@@ -89,7 +74,7 @@ class Line(Protocol):
 class Subscription:
     """Ask `next()` until StreamEnded, Cut or Broken; then, or when the reader is gone, `close()`."""
 
-    def __init__(self, source: Source, owner: str, run: str, projection: Projection, after: int, bound: int) -> None:
+    def __init__(self, source: Readers, owner: str, run: str, projection: Projection, after: int, bound: int) -> None:
         """`after` is the position that the reader names; -1 for all. `bound`: how many bytes its buffer may hold."""
         self.owner = owner
         self.run = run

@@ -29,7 +29,7 @@ from ninelives.dialects.runs.frames import RunsProjection
 from ninelives.engine.base import Broken, Chunk, EngineLimits, EngineParts, News, Projection, StreamEnded
 from ninelives.engine.readers import Readers
 from ninelives.engine.replay import LONG, read_kept, read_state
-from ninelives.engine.subscription import Source, Subscription
+from ninelives.engine.subscription import Subscription
 from ninelives.journal.cache import BoundedCache
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
@@ -150,7 +150,7 @@ async def test_only_whole_replays_are_kept_and_only_for_those_who_begin_at_the_b
 
 def test_a_class_speaks_for_itself_when_it_says_that_its_replays_are_alike() -> None:
     def alike(projection: Projection) -> str | None:
-        return Subscription(cast(Source, None), "o", "r1", projection, -1, 1)._alike
+        return Subscription(cast(Readers, None), "o", "r1", projection, -1, 1)._alike
 
     assert alike(ResponsesProjection()) == "ResponsesProjection"
     assert alike(ReattachProjection()) is None and alike(ChatProjection()) is None
