@@ -326,7 +326,7 @@ class EngineParts(Struct, frozen=True):
     price_of: Callable[[str], Price | None] | None = None
     """The price of a profile's model; None: no model has one."""
     audit: Trail = NoTrail()
-    """Where executed tools are written down."""
+    """Where answers of people are written down, and executed tools of runs in memory (those of others: Slice.audit)."""
     death_of: Callable[[int], int] = unknown_death
     """When the process died that last wrote a run, given the time of its last fact; 0: it is not known."""
     observer: Observer = NoObserver()

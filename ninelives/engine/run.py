@@ -27,6 +27,7 @@ from ninelives.core.state import Place, RunState, Writing, at, chainable, waitin
 from ninelives.engine.base import Projection
 from ninelives.engine.claim import LIFE, ClaimEvent, ClaimPhase, IllegalStep
 from ninelives.engine.lease import LeaseSpan
+from ninelives.journal.accounts.base import AuditEntry
 from ninelives.journal.values import Mark, Record, Slice
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class ClaimedRun:
         self._entries: list[Entry] = []
         self._records: list[Record] = []
         self._mark: Mark | None = None
+        self._audit: tuple[AuditEntry, ...] = ()
         self._steers: dict[str, SteerApplied] = {}
 
     # the claim
@@ -236,9 +238,11 @@ class ClaimedRun:
             self._committed = (at(self._committed), 0)
         return self._committed[0]
 
-    def stage(self, event: AnyEvent, data: bytes, at: int, *, notable: bool = False) -> None:
+    def stage(
+        self, event: AnyEvent, data: bytes, at: int, *, notable: bool = False, audit: AuditEntry | None = None
+    ) -> None:
         """Add an event; IllegalEvent where the table has no cell for it. `notable`: the observer is told. With an end
-        or a question goes what they change beside the log."""
+        or a question goes what they change beside the log; `audit` is what the audit log says of it."""
         attempt, seq = self.attempt, self.staging.seq + 1
         entry = Entry(self.run, seq, at, attempt, event)
         self.staging = self.staging.add(entry)
@@ -251,6 +255,8 @@ class ClaimedRun:
                 self._mark = end_mark(self.staging.state)
             elif isinstance(event, ApprovalRequested):
                 self._mark = _asking(at, event, parked=False)  # it must be found, also where the server dies before
+        if audit is not None:
+            self._audit += (msgspec.structs.replace(audit, at=at),)
 
     @property
     def unwritten(self) -> bool:
@@ -269,8 +275,8 @@ class ClaimedRun:
 
     def take(self) -> tuple[Slice, list[Entry], Place]:
         """All that is staged, for the writer."""
-        part = Slice(self.run, self.attempt, self._records, self._mark)
-        entries, self._entries, self._records, self._mark = self._entries, [], [], None
+        part = Slice(self.run, self.attempt, self._records, self._mark, None, self._audit)
+        entries, self._entries, self._records, self._mark, self._audit = self._entries, [], [], None, ()
         self.told_notable, self._notable = self._notable, False
         self.pending_bytes = 0
         self.flushing = True

@@ -44,7 +44,7 @@ from ninelives.core.events import (
 )
 from ninelives.core.ids import wire_id
 from ninelives.core.spec import Message
-from ninelives.core.state import Called, RunState, between_steps, hands_back, in_flight, stopping, waiting
+from ninelives.core.state import RunState, between_steps, hands_back, in_flight, stopping, waiting
 from ninelives.engine.base import CutOff, EngineParts, Tasks, patiently
 from ninelives.engine.claim import SIGNALS, ClaimEvent, ClaimPhase
 from ninelives.engine.lease import Lease
@@ -100,8 +100,6 @@ class Worker:
         self._writer = writer
         self._earlier = earlier
         self._audit = parts.audit
-        self._keeping = False
-        """An entry of this run waits to be stored in the audit log."""
         self._guard = guard
         self._limits = parts.limits
         self._log = parts.log
@@ -194,7 +192,7 @@ class Worker:
             task.uncancel()
         if task.cancelling():  # somebody else wants us to end too
             raise asyncio.CancelledError
-        if self._keeping:  # it was stopped meanwhile
+        if run.in_memory:  # it was stopped, perhaps while an entry waited to be stored
             await self._audit.keep(())
         try:
             await self._settle(failure)
@@ -267,8 +265,6 @@ class Worker:
         """What the journal says before the agent is asked: a stop, a question without an answer, or nothing. Then the
         limits, which for a run that was just opened the admission has asked."""
         run, asks = self.run, waiting(self.run.staging.state)
-        if run.attempt > 1 and not claimed.clean:
-            await self._keep_again()
         if stopping(run.staging.state) or (claimed.overdue and not asks):
             self.cancel("left" if claimed.overdue else "cancel")
             return False
@@ -293,12 +289,9 @@ class Worker:
         if self._interrupted and isinstance(event, SteerApplied):  # the next run is told it, not this one
             run.stop()
             await self._stopped()
-        after = self._writer.stage(run, self._guard.accounts.spend(run.accepted, event))
+        event = self._guard.accounts.spend(run.accepted, event)
+        after = await self._finish(event) if isinstance(event, ToolFinished) else self._writer.stage(run, event)
         await run.until_committed(after.seq)
-        if isinstance(event, ToolFinished):
-            self._keeping = True
-            await self._audit.keep([self._execution(event)])
-            self._keeping = False
         if after.ended:
             return after
         if isinstance(event, ToolFinished | SteerApplied):
@@ -313,27 +306,28 @@ class Worker:
         await self._stopped()
         return after
 
-    def _execution(self, event: ToolFinished) -> AuditEntry:
+    async def _finish(self, event: ToolFinished) -> RunState:
         """A tool was executed, or refused: one entry in the audit log, without arguments and output. The run goes on
-        when it is stored. Its name is left out where it may be the words of a model, for they are content."""
-        facts = self.run.staging.state.facts
-        called = [each for each in facts.items if isinstance(each, Called) and each.started.call.id == event.call_id]
-        name = called[-1].started.call.name if called else ""
+        when both are stored. The tool's name is left out where it may be the words of a model, for they are content."""
+        run, facts = self.run, self.run.staging.state.facts
+        due = facts.due.get(event.call_id)
+        name = due.call.name if due is not None else ""
         known = isinstance(self._agent, ToolKnower) and self._agent.has_tool(name)
-        return AuditEntry(
+        entry = AuditEntry(
             owner=facts.accepted.owner,
             key=facts.accepted.key,
             action="tool.execute",
-            object=wire_id("runs", self.run.run),
+            object=wire_id("runs", run.run),
             result="unknown" if event.outcome != "known" else "error" if event.is_error else "ok",
-            detail=name if known else "",
-            id=f"{self.run.run} {called[-1].seq}" if called else "",
+            detail=name[:256] if known else "",
         )
-
-    async def _keep_again(self) -> None:
-        """The attempt before died, perhaps before the entries of its last calls were stored."""
-        results = self.run.staging.state.facts.results.values()
-        await self._audit.keep([self._execution(each) for each in results])
+        if not run.in_memory:
+            return self._writer.stage(run, event, entry)
+        after = self._writer.stage(run, event)
+        self._audit.note(entry)  # the audit log is in another store
+        await run.until_committed(after.seq)
+        await self._audit.keep(())
+        return after
 
     async def _keep_answer(self, answer: ApprovalGiven) -> None:
         """A person's answer is in the audit log before it counts, also where the process that took it was killed."""

@@ -30,6 +30,7 @@ from ninelives.engine.base import RETRY_S, WORK, EngineParts, Notices
 from ninelives.engine.claim import ClaimEvent
 from ninelives.engine.lease import Lease
 from ninelives.engine.run import ClaimedRun, ClaimLost, PendingOpening, parked_mark
+from ninelives.journal.accounts.base import AuditEntry
 from ninelives.journal.base import Journal
 from ninelives.journal.values import Mark, Opening, Record, Slice, StoreUnavailable, Verdict
 
@@ -93,15 +94,15 @@ class Writer:
         if urgent or not run.queued:
             self._enqueue(run, urgent)
 
-    def stage(self, run: ClaimedRun, event: AnyEvent) -> RunState:
-        """Add a fact to the next batch; the state after it. Raises as `delta` does."""
+    def stage(self, run: ClaimedRun, event: AnyEvent, audit: AuditEntry | None = None) -> RunState:
+        """Add a fact to the next batch; the state after it. Raises as `delta` does. `audit` is committed with it."""
         if run.gone:
             raise ClaimLost(run.run)
         if isinstance(event, Terminal):
             for steer in run.pending():
                 unused = SteerUnused(id=steer.id, messages=steer.messages)
                 run.stage(unused, codec.encode(unused), self._now_ms())
-        run.stage(event, codec.encode(event), self._now_ms(), notable=True)
+        run.stage(event, codec.encode(event), self._now_ms(), notable=True, audit=audit)
         self._enqueue(run, True)
         return run.staging.state
 

@@ -16,6 +16,7 @@ from ninelives.core.admission import Asked
 from ninelives.core.errors import Damaged
 from ninelives.core.holding import Holding
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.base import AuditEntry
 
 SignalKind = Literal["cancel", "approval", "steer", "interrupt"]
 WAKING: frozenset[SignalKind] = frozenset({"cancel", "interrupt"})
@@ -105,6 +106,8 @@ class Slice(Struct, frozen=True):
     mark: Mark | None = None
     opening: Opening | None = None
     """Opens the run in the same transaction; `records` begin with its first. Only where Catalog.foregone decided."""
+    audit: tuple[AuditEntry, ...] = ()
+    """What the records did, for the audit log. Written in the same transaction. Only with records."""
 
 
 class Verdict(Enum):

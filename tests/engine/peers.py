@@ -33,6 +33,7 @@ from ninelives.engine.base import (
     no_limits,
 )
 from ninelives.engine.engine import Engine
+from ninelives.journal.accounts.trail import NoTrail, Trail
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.notifier import LocalNotifier
 from ninelives.journal.postgres.store import Identity, PostgresStore
@@ -184,6 +185,7 @@ class House:
         return int(time.time() * 1000)
 
     limits_of: Callable[[str, str, str], Limited] = staticmethod(no_limits)
+    audit: Trail = NoTrail()
 
     def new_id(self) -> str:
         return f"{next(self._ids):024d}"
@@ -224,7 +226,9 @@ class House:
         agent = LoopAgent(Books(self), box, LoopSettings(max_rounds=6), environment, asks)
         memory: Any = MemoryStore(time.monotonic)
         parts = EngineParts(
-            valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder, limits_of=self.limits_of
+            *(valve, memory, bell, agent, given, log, self.now_ms, self.new_id, None, holder),
+            limits_of=self.limits_of,
+            audit=self.audit,
         )
         engine = Engine(parts)
         await engine.start()

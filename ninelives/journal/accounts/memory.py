@@ -81,6 +81,10 @@ class MemoryAudit:
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         """See AuditLog.add."""
+        self.put(entries)
+
+    def put(self, entries: Sequence[AuditEntry]) -> None:
+        """The same, at once."""
         known = {entry.id for entry in self._entries if entry.id}
         for entry in entries:
             if entry.id in known:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ninelives.journal import queries
 from ninelives.journal.accounts.base import ENDED_MS, AuditEntry, AuditQuery, KeyRow, columns_of, row_of
-from ninelives.journal.accounts.sqlite import TRIM_AT_ONCE, audit_columns, audit_entry, audit_values
+from ninelives.journal.accounts.sqlite import TRIM_AT_ONCE, audit_entry, audit_values
 from ninelives.journal.postgres.connections import WORK_S, Connection, Connections, in_transaction
 from ninelives.journal.postgres.listener import notify_payloads
 from ninelives.journal.postgres.rows import SQL as ROWS
@@ -16,6 +16,7 @@ from ninelives.journal.postgres.rows import SQL as ROWS
 SQL = queries.load("postgres", "accounts")
 TOPIC = "keys"
 """Other processes are notified under this name."""
+AUDIT_COLUMNS = ("at", "owner", "key", "action", "object", "result", "remote", "detail", "id")
 
 
 class PostgresKeys:
@@ -90,8 +91,7 @@ def _replaced(row: KeyRow) -> tuple[str, Sequence[Any]]:
 
 
 def _columns(entries: Sequence[AuditEntry]) -> list[list[Any]]:
-    rows = [audit_columns(entry) for entry in entries]
-    return [[row[n] for row in rows] for n in range(9)]
+    return [[getattr(entry, name) for entry in entries] for name in AUDIT_COLUMNS]
 
 
 class PostgresAudit:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
+from msgspec.structs import astuple
 
 from ninelives.journal import queries
 from ninelives.journal.accounts.base import ENDED_MS, AuditEntry, AuditQuery, KeyRow, columns_of, row_of
@@ -75,7 +76,7 @@ def _replace(db: apsw.Connection, row: KeyRow) -> bool:
 
 def _noted(db: apsw.Connection, entry: AuditEntry | None) -> bool:
     if entry is not None:
-        db.execute(SQL["add_audit"], audit_columns(entry)).fetchall()
+        db.execute(SQL["add_audit"], astuple(entry)).fetchall()
     return True
 
 
@@ -92,7 +93,7 @@ class SqliteAudit:
 
     async def add(self, entries: Sequence[AuditEntry]) -> None:
         """See AuditLog.add."""
-        rows = [audit_columns(entry) for entry in entries]
+        rows = [astuple(entry) for entry in entries]
         await self._database.write(lambda db: db.executemany(SQL["add_audit"], rows).fetchall())
 
     async def page(self, query: AuditQuery) -> list[AuditEntry]:
@@ -109,11 +110,6 @@ class SqliteAudit:
             return len(db.execute(SQL["trim_audit"], (first, TRIM_AT_ONCE)).fetchall())
 
         return await self._database.write(write)
-
-
-def audit_columns(e: AuditEntry) -> tuple[int | str, ...]:
-    """An entry as it is stored."""
-    return (e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id)
 
 
 def audit_values(query: AuditQuery) -> tuple[int | str, ...]:

@@ -3,8 +3,7 @@ Refuses to know: what is worth an entry.
 
 Theory of operation. Entries go to the store in batches. Whoever did something that must not be missing waits for its
 entry (`keep`): the answer to a request, and the next step of a run, come after it. A process that is killed before that
-has told nobody. What a run did is in its journal, so the next attempt keeps the same entries again. They have the same
-ids, and the store writes each of them once."""
+has told nobody. What a stored run does goes another way: its entries are written with its records (Slice.audit)."""
 
 from __future__ import annotations
 

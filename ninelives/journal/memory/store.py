@@ -145,6 +145,8 @@ class MemoryStore:
         run.records.extend(part.records)
         if part.mark:
             self._mark(run, part.mark.filled())
+        if part.audit:
+            self.audit.put(part.audit)
         return Verdict.WRITTEN
 
     def _mark(self, run: MemoryRun, mark: Mark) -> None:

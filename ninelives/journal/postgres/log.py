@@ -25,7 +25,7 @@ from typing import Any
 import asyncpg
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from ninelives.core.errors import Damaged, WentBack
 from ninelives.journal import queries
@@ -61,6 +61,13 @@ def append_statements(append: str) -> dict[int, str]:
 
 SQL = queries.load("postgres", "log")
 APPEND = append_statements(SQL.pop("append"))
+_AUDIT = SQL.pop("audit")
+AUDITED = {
+    "append_contested": SQL["append_contested"] % _AUDIT.format(entries="$11", written="SELECT run FROM written"),
+    "append_marked": SQL["append_marked"] % _AUDIT.format(entries="$28", written="SELECT id FROM m"),
+}
+"""Statements for slices that bring entries of the audit log."""
+SQL |= {name: SQL[name] % "" for name in AUDITED}
 READ_MS = 300_000
 """How long retention spares a run after a page of it was read that is not its last."""
 TOLD = 4096
@@ -276,12 +283,12 @@ class PostgresLog:
     ) -> set[str]:
         columns = [*_columns(parts, rows), [ends[part.run].first for part in parts]]
         told = notify_payloads(self._holder, (part.run for part in parts if part.run in self._followed))
-        if not told:
+        if not told and not any([part.audit for part in parts]):
             with suppress(asyncpg.UniqueViolationError):  # a place is taken: see append_contested
                 if len(parts) > FEW_SLICES:
                     return await _fetch_written(connection, APPEND[0], columns)
                 return await _fetch_written(connection, APPEND[len(parts)], [*chain(*zip(*columns, strict=True))])
-        return await _fetch_written(connection, SQL["append_contested"], [*columns, told])
+        return await _fetch_written(connection, *_with_audit("append_contested", [*columns, told], parts))
 
     async def _append_marked(
         self, connection: Connection, parts: list[Slice], rows: dict[str, LogRow], ends: dict[str, RunEnd]
@@ -295,7 +302,7 @@ class PostgresLog:
             values = [*map(list, zip(*marks, strict=True)), *columns, notify_payloads(self._holder, _topics(parts))]
             values += [[end.seq for end in known], [end.crc for end in known]]
             try:
-                return await _fetch_written(connection, SQL["append_marked"], values)
+                return await _fetch_written(connection, *_with_audit("append_marked", values, parts))
             except asyncpg.UniqueViolationError as error:
                 if error.table_name == "run_log":
                     return None  # a place in the log is taken; a retry would not change that
@@ -453,6 +460,15 @@ async def _same_marks(connection: Connection, parts: list[Slice]) -> set[str]:
     """The runs whose row has the marks of these slices."""
     rows = {tuple(row) for row in await connection.fetch(SQL["marked"], [part.run for part in parts])}
     return {p.run for p in parts if p.mark and (p.run, p.attempt, p.mark.status, p.mark.at) in rows}
+
+
+def _with_audit(name: str, values: list[Any], parts: list[Slice]) -> tuple[str, list[Any]]:
+    """A statement and its parameters, with the entries of the audit log that the slices bring."""
+    entries = [(part.run, entry) for part in parts for entry in part.audit]
+    if not entries:
+        return SQL[name], values
+    rows = [{"run": run, "place": place, **asdict(entry)} for place, (run, entry) in enumerate(entries)]
+    return AUDITED[name], [*values, msgspec.json.encode(rows).decode()]
 
 
 def _place(part: Slice) -> tuple[str, int, int]:

@@ -12,12 +12,13 @@ from zlib import crc32
 
 import apsw
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from ninelives.core import admission
 from ninelives.core.errors import Damaged
 from ninelives.core.spec import Resolved
 from ninelives.journal import queries
+from ninelives.journal.accounts.base import AuditEntry
 from ninelives.journal.segments import origin, pack
 from ninelives.journal.sqlite.fences import Fence, Fences
 from ninelives.journal.sqlite.tails import Written
@@ -39,6 +40,7 @@ from ninelives.journal.values import (
 
 SQL = queries.load("sqlite", "store")
 SESSIONS = queries.load("sqlite", "sessions")
+ACCOUNTS = queries.load("sqlite", "accounts")
 Marked = tuple[str, Fence, Fence | None, Mark]
 """A run with its fence before and after a mark."""
 Sealed = tuple[int | None, int | None, int]
@@ -211,6 +213,7 @@ class _Appending:
         self._values: list[apsw.SQLiteValue] = []
         self._segments: list[tuple[apsw.SQLiteValue, ...]] = []
         self._marks: list[Marked] = []
+        self._audit: list[AuditEntry] = []
 
     def add(self, part: Slice) -> bool:
         """Add a slice. False: it is fenced."""
@@ -240,6 +243,7 @@ class _Appending:
             after = fence.after_mark(mark)
             self._marks.append((run, fence, after, mark.filled()))
         fences.put(run, after)
+        self._audit += part.audit
         return True
 
     def _pack(self, run: str, fence: Fence, records: list[Record]) -> int:
@@ -262,6 +266,8 @@ class _Appending:
         first = _insert(db, self._fences, self._values)
         if self._marks:
             _mark(db, self._marks, self.sealed)
+        if self._audit:
+            db.executemany(ACCOUNTS["add_audit"], [astuple(entry) for entry in self._audit])
         return first
 
 

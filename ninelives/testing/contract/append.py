@@ -7,6 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from ninelives.core.spec import Resolved
+from ninelives.journal.accounts.base import AuditEntry, AuditQuery
 from ninelives.journal.values import Mark, Record, Slice, Verdict
 from ninelives.testing.author import Author, Backend, refusal
 
@@ -65,6 +66,28 @@ class AppendContract:
         assert await backend.store.append([]) == []
         assert await backend.store.append([Slice("r1", 1, [])]) == [WRITTEN]
         assert await ann.write("r1", b"a") is WRITTEN
+
+    async def test_entries_of_the_audit_log_are_written_with_their_slice_or_not_at_all(self, backend: Backend) -> None:
+        ann = Author(backend)
+        for run in ("r1", "r2", "r3", "r4"):
+            await ann.open(run)
+        await ann.park("r4")
+
+        def part(run: str, *details: str, mark: Mark | None = None) -> Slice:
+            entry = AuditEntry(owner="ann", key="k", action="tool.execute", object=run, result="ok", at=7)
+            audit = tuple(replace(entry, detail=each, id=each) for each in details)
+            return replace(ann.slice(run, b"x", mark=mark), audit=audit)
+
+        ended = Mark(status="completed", at=1, ended=True)
+        slices = [part("r1", "a", "b"), part("r2", "c", mark=ended), part("r4", "never"), ann.slice("r3", b"x")]
+        assert await backend.store.append(slices) == [WRITTEN, WRITTEN, FENCED, WRITTEN]
+        ann.seqs["r1"] += 1
+        assert await backend.store.append([part("r1", "a", "d"), part("r2", "never")]) == [WRITTEN, FENCED]
+        found = await backend.store.audit.page(AuditQuery())
+        shown = sorted((each.detail, each.object, each.owner, each.key, each.result, each.at) for each in found)
+        wrote = {"a": "r1", "b": "r1", "c": "r2", "d": "r1"}
+        assert shown == [(detail, run, "ann", "k", "ok", 7) for detail, run in wrote.items()]
+        assert len({each.n for each in found}) == 4
 
     async def test_one_fenced_slice_never_fails_another(self, backend: Backend) -> None:
         ann = Author(backend)

@@ -28,7 +28,7 @@ WITH written AS (
           AND b.first_seq = s.before) LIMIT 1
   ) AS held
   ON CONFLICT DO NOTHING RETURNING run
-)
+)%s
 SELECT run FROM written UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($10::text[]) AS p;
 
 -- name: append_marked
@@ -68,8 +68,18 @@ WITH m AS (
   SELECT m.owner, m.session, row_number() OVER (PARTITION BY m.owner, m.session ORDER BY m.n)
     + COALESCE((SELECT max(t.n) FROM session_turns t WHERE t.owner = m.owner AND t.session = m.session), 0),
     m.at, m.id, COALESCE(m.turn, '') FROM m WHERE m.ended AND m.session != ''
-)
+)%s
 SELECT id FROM m UNION ALL SELECT pg_notify('ninelives', p)::text FROM unnest($25::text[]) AS p;
+
+-- name: audit
+-- A part of the two statements above where slices bring entries of the audit log: those of slices that are written.
+, audited AS (
+  INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail, id)
+  SELECT e.at, e.owner, e.key, e.action, e.object, e.result, e.remote, e.detail, e.id
+  FROM jsonb_to_recordset({entries}::jsonb) AS e (run text, place int, at bigint, owner text, key text, action text,
+    object text, result text, remote text, detail text, id text)
+  WHERE e.run IN ({written}) ORDER BY e.place ON CONFLICT DO NOTHING
+)
 
 -- name: ends
 -- The end of the log and the attempt of runs, where this process does not know them.

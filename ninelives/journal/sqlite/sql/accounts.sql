@@ -47,8 +47,9 @@ SELECT count(*) FROM api_keys;
 UPDATE api_keys SET last_used_at = MAX(last_used_at, ?2) WHERE id = ?1;
 
 -- name: add_audit
--- An entry of the audit log, unless it is there already.
-INSERT INTO audit_log (at, owner, key, action, object, result, remote, detail, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- An entry of the audit log, unless it is there already. The values are the fields of an AuditEntry; ?9 is `n`.
+INSERT INTO audit_log (owner, key, action, object, result, remote, detail, at, id)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10)
 ON CONFLICT DO NOTHING;
 
 -- name: audit_down
