@@ -6,9 +6,9 @@ callers that wait for the end of a run without a stream, and telling the store w
 Theory of operation of deliveries. An answer is delivered when its last byte was handed to the transport. A connection
 is lost when it broke before that. At a start all connections of the process before are lost, however it ended
 (`strand`). Delivered answers are told in batches: one write for all within a moment (`TELL_S`). SQLite writes it with
-the next transaction, or a moment later (`DatabaseThread.ask_late`). A loss is told at once, because a retry may be on
-its way already. If the store did not take a loss, it is told before the next run is opened, or the retry would begin a
-second run.
+the next transaction, or a moment later (`late` in `DatabaseThread.ask`). A loss is told at once, because a retry may be
+on its way already. If the store did not take a loss, it is told before the next run is opened, or the retry would
+begin a second run.
 
 A draining server that has its store to itself tells of no loss. Its next start does, so the time in which a caller may
 come back begins when there is a server again. On a shared store another replica takes the retry at once. There the

@@ -131,7 +131,7 @@ async def test_a_batch_that_is_rolled_back_never_happened(open_store: Open) -> N
     answers = await asyncio.gather(*tasks, poison, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 7
     assert one.database.fences.committed == settled
-    assert one.database.fences._staged == {}
+    assert one.database.fences.staged == {}
     assert [await ann.data(run) for run in ("r1", "r2", "r3")] == [
         [b"accepted r1", b"started 1 clean"],
         [b"accepted r2", b"started 1 clean"],
@@ -339,7 +339,7 @@ async def test_a_job_that_waits_for_another_one_is_done_when_the_thread_ends(mon
     monkeypatch.setattr(database_thread, "LATE_S", DEADLINE_S)
     thread = database_thread.DatabaseThread("late", lambda: apsw.Connection(":memory:"), "BEGIN")
     await thread.ready()
-    done = thread.ask_late(lambda db: "written", str)
+    done = thread.ask(lambda db: "written", str, late=True)
     await thread.close()
     assert await asyncio.wait_for(done, DEADLINE_S / 10) == "written"
 

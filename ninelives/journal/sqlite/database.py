@@ -41,7 +41,7 @@ from ninelives.journal.sqlite.load import (
     verify,
 )
 from ninelives.journal.sqlite.rows import SQL
-from ninelives.journal.sqlite.segments import TRIM_ROWS, Segment, pack_all, store_segments, trim_rows
+from ninelives.journal.sqlite.segments import Segment, pack_all, store_segments
 from ninelives.journal.sqlite.space import Space, watch_space
 from ninelives.journal.sqlite.tails import JoinableRuns, SealDelay, Tail, Tails
 from ninelives.journal.sqlite.tip import TipFile
@@ -61,6 +61,8 @@ SCRUB_S = 10.0
 SCRUB_AGAIN_S = 1.0
 SCRUB_WAIT_MS = 100
 """How long emptying the log waits for readers. Writers wait meanwhile."""
+TRIM_ROWS = 2000
+"""At most so many rows leave the hot table in one transaction (the LIMIT of the query `trim`)."""
 CHECK_BYTES = 64 * 1024 * 1024
 """After an unclean stop, a bigger database is not checked at the start; `ninelives store check` does that."""
 
@@ -97,6 +99,8 @@ class SqliteDatabase:
         self._checkpointing = threading.Lock()
         self._dirty = asyncio.Event()
         self._written = asyncio.Event()
+        self._wakes = (self._dirty, self._written)
+        """What each write wakes: upkeep, and the watch of free space."""
         self._seal_delay = SealDelay()
         self._scrub_at: float | None = None
         """When the write-ahead log must be emptied, by the clock of the loop."""
@@ -158,14 +162,8 @@ class SqliteDatabase:
         self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], Any] | None = None, *, late: bool = False
     ) -> asyncio.Future[Any]:
         """Run a job in the writer's next transaction. `then` updates memory after the commit, on the loop. `late`:
-        nobody waits for it, so it may share the transaction of another job (DatabaseThread.ask_late)."""
-
-        def committed(result: Any) -> Any:
-            self._dirty.set()
-            self._written.set()
-            return result if then is None else then(result)
-
-        return self.writer.ask_late(job, committed) if late else self.writer.ask(job, committed)
+        nobody waits for it, so it may share the transaction of another job."""
+        return self.writer.ask(job, then, late=late, wakes=self._wakes)
 
     async def ask_fences(self, question: Callable[[Fences], list[R]]) -> list[R]:
         """Ask the fences in the writer thread, which alone may use them. While no run is open, the thread is not woken
@@ -314,7 +312,7 @@ class SqliteDatabase:
         """Delete the rows of the hot table that no tail needs, in slices."""
         floor = self.tails.needed_from()
         while floor > self._trimmed:
-            if await self.writer.ask(partial(trim_rows, floor)) < TRIM_ROWS:
+            if await self.writer.ask(partial(_trim, floor)) < TRIM_ROWS:
                 self._trimmed = floor
 
     def checkpoint(self, db: apsw.Connection) -> None:
@@ -337,3 +335,9 @@ class SqliteDatabase:
             finally:
                 db.set_busy_timeout(BUSY_MS)
         return True
+
+
+def _trim(floor: int, db: apsw.Connection) -> int:
+    """Delete up to TRIM_ROWS rows below `floor` from the hot table. Returns how many."""
+    db.execute(SQL["trim"], (floor,))
+    return db.changes()

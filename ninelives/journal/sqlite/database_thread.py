@@ -1,6 +1,6 @@
 """A thread that owns one SQLite connection. Owns: how jobs reach the thread, how results return to the event loop, and
 group commit. All jobs that wait form one transaction; jobs that arrive during a commit form the next. The loop wakes
-once per batch. A job that nobody waits for can be late (`ask_late`): it goes with the next one, or after a moment.
+once per batch. A job that nobody waits for can be `late`: it goes with the next one, or after a moment.
 Refuses to know: what the jobs do.
 
 A job is a function of the connection, and it may be called more than once. A NinelivesError or Damaged that it raises
@@ -9,7 +9,7 @@ caller) rolls the batch back. Then the batch runs again without that job: one ba
 all runs. An error of the store itself (full, busy, broken) fails the whole batch.
 
 A job's `then` updates memory after the commit. It runs on the loop for every committed job, even if the caller was
-cancelled, because cancelling a caller does not undo a commit."""
+cancelled, because cancelling a caller does not undo a commit. So do the events that a job `wakes`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from ninelives.journal.values import StoreUnavailable
 R = TypeVar("R")
 T = TypeVar("T")
 Then = Callable[[Any], Any] | None
-Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]"]
-Outcome = tuple["asyncio.Future[Any]", BaseException | None, Any, Then]
+Wakes = tuple[asyncio.Event, ...]
+Job = tuple[Callable[[apsw.Connection], Any], Then, "asyncio.Future[Any]", Wakes]
+Outcome = tuple["asyncio.Future[Any]", BaseException | None, Any, Then, Wakes]
 BATCH = 256
 LATE_S = 0.02
 """How long a job that can be late waits for another one."""
@@ -78,29 +79,36 @@ class DatabaseThread:
         await self._ready
 
     @overload
-    def ask(self, job: Callable[[apsw.Connection], R]) -> asyncio.Future[R]: ...
+    def ask(
+        self, job: Callable[[apsw.Connection], R], *, late: bool = False, wakes: Wakes = ()
+    ) -> asyncio.Future[R]: ...
 
     @overload
-    def ask(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]: ...
+    def ask(
+        self, job: Callable[[apsw.Connection], R], then: Callable[[R], T], *, late: bool = False, wakes: Wakes = ()
+    ) -> asyncio.Future[T]: ...
 
-    def ask(self, job: Callable[[apsw.Connection], Any], then: Then = None) -> asyncio.Future[Any]:
-        """Queue a job. The future completes after the commit, with what `then` makes of the job's result."""
+    @overload
+    def ask(
+        self, job: Callable[[apsw.Connection], Any], then: Then, *, late: bool = False, wakes: Wakes = ()
+    ) -> asyncio.Future[Any]: ...
+
+    def ask(
+        self, job: Callable[[apsw.Connection], Any], then: Then = None, *, late: bool = False, wakes: Wakes = ()
+    ) -> asyncio.Future[Any]:
+        """Queue a job. The future completes after the commit, with what `then` makes of the job's result. `late`: the
+        job may share the transaction of the next one, so no thread is woken for it at once."""
         if self._closing:
             raise StoreUnavailable("the store is closed", passing=False)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if late:
+            self._late.append((job, then, future, wakes))
+            if self._late_timer is None:
+                self._late_timer = self._loop.call_later(LATE_S, self._put_late)
+            return future
         if self._late:  # in the order in which they were asked
             self._put_late()
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._jobs.put((job, then, future))
-        return future
-
-    def ask_late(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]:
-        """As ask(), for a job that may share the transaction of the next one: no thread is woken for it at once."""
-        if self._closing:
-            raise StoreUnavailable("the store is closed", passing=False)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._late.append((job, then, future))
-        if self._late_timer is None:
-            self._late_timer = self._loop.call_later(LATE_S, self._put_late)
+        self._jobs.put((job, then, future, wakes))
         return future
 
     def _put_late(self) -> None:
@@ -131,47 +139,37 @@ class DatabaseThread:
         try:
             connection = self._connect()
         except BaseException as error:  # ready() raises it: the thread has no other caller
-            self._post([(self._ready, translate(error), None, None), (self._ended, None, None, None)])
+            self._post([(self._ready, translate(error), None, None, ()), (self._ended, None, None, None, ())])
             return
-        self._post([(self._ready, None, None, None)])
-        open_for_work = True
-        while open_for_work:
-            batch, open_for_work = self._next_batch()
-            if batch:
-                if self.broken is None:
-                    self._post(self._commit(connection, batch))
-                else:
-                    self._post([(future, self.broken, None, None) for _, _, future in batch])
-        connection.close()
-        self._post([(self._ended, None, None, None)])
-
-    def _next_batch(self) -> tuple[list[Job], bool]:
-        batch: list[Job] = []
+        self._post([(self._ready, None, None, None, ())])
         job = self._jobs.get()
         while job is not None:
-            batch.append(job)
-            if len(batch) >= BATCH:
-                return batch, True
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                return batch, True
-        return batch, False
+            batch = [job]
+            while len(batch) < BATCH and not self._jobs.empty() and (job := self._jobs.get()) is not None:
+                batch.append(job)
+            if self.broken is None:
+                self._post(self._commit(connection, batch))
+            else:
+                self._post([(future, self.broken, None, None, ()) for _, _, future, _ in batch])
+            if job is not None:
+                job = self._jobs.get()
+        connection.close()
+        self._post([(self._ended, None, None, None, ())])
 
     def _commit(self, connection: apsw.Connection, batch: list[Job]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
             if self._begin:
                 connection.execute(self._begin)
-            for job, then, future in batch:
+            for job, then, future, wakes in batch:
                 try:
-                    outcomes.append((future, None, job(connection), then))
+                    outcomes.append((future, None, job(connection), then, wakes))
                 except (NinelivesError, Damaged) as refusal:
-                    outcomes.append((future, refusal, None, None))
+                    outcomes.append((future, refusal, None, None, ()))
                 except Exception as mistake:
                     if isinstance(mistake, apsw.Error) and not isinstance(mistake, JOB_ERRORS):
                         raise
-                    return self._commit_without(connection, batch, (job, then, future), mistake)
+                    return self._commit_without(connection, batch, (job, then, future, wakes), mistake)
             if self._begin:
                 connection.execute("COMMIT")
         except BaseException as error:  # the whole batch failed: every job gets the error
@@ -198,7 +196,7 @@ class DatabaseThread:
                 connection.execute("ROLLBACK")
         except apsw.Error as worse:  # report it: the next BEGIN fails too, and a dead thread would report nothing
             error = worse
-        return [(future, translate(error), None, None) for _, _, future in batch]
+        return [(future, translate(error), None, None, ()) for _, _, future, _ in batch]
 
     def _post(self, outcomes: list[Outcome]) -> None:
         if not self._loop.is_closed():
@@ -206,7 +204,9 @@ class DatabaseThread:
 
 
 def _complete_futures(outcomes: list[Outcome]) -> None:
-    for future, error, value, then in outcomes:
+    for future, error, value, then, wakes in outcomes:
+        for event in wakes:
+            event.set()
         try:
             answer = value if then is None or error is not None else then(value)
         except Exception as bug:  # for its own caller: the other jobs of the batch must not hang

@@ -92,52 +92,40 @@ class Fences:
 
     def __init__(self) -> None:
         self.committed: dict[str, Fence] = {}
-        self._staged: dict[str, Fence | None] = {}
-        self._staged_id = 0
+        self.staged: dict[str, Fence | None] = {}
+        """What this transaction changes; None: the run has ended."""
+        self.staged_id = 0
+        """The last row of the log, as the current transaction sees it."""
         self.last_id = 0
         """The last committed row of the log."""
-        self._last_n = 0
+        self.last_n = 0
+        """The number of the newest run. The number of a forgotten run is not given again: records of that run may still
+        be on their way into a segment. A number that a rollback leaves unused does not matter."""
         self.stranded: list[Gone] = []
         """Runs whose caller waited at the last process, until Deliveries.strand() says so."""
 
     def load(self, fences: dict[str, Fence], last_n: int, stranded: list[Gone]) -> None:
         """Take over what a start found in the store."""
-        self.committed, self._last_n, self.stranded = fences, last_n, stranded
-
-    def next_number(self) -> int:
-        """The number of a new run. The number of a forgotten run is not given again: records of that run may still be
-        on their way into a segment. A number that a rollback leaves unused does not matter."""
-        self._last_n += 1
-        return self._last_n
-
-    def wrote(self, first_id: int, count: int) -> int:
-        """Note that this transaction wrote `count` rows of the log. Returns `first_id`."""
-        if count:
-            self._staged_id = first_id + count - 1
-        return first_id
+        self.committed, self.last_n, self.stranded = fences, last_n, stranded
 
     def get(self, run: str) -> Fence | None:
         """The fence as the current transaction sees it."""
-        return self._staged[run] if run in self._staged else self.committed.get(run)
-
-    def put(self, run: str, fence: Fence | None) -> None:
-        """Stage a change; None means that the run has ended."""
-        self._staged[run] = fence
+        return self.staged[run] if run in self.staged else self.committed.get(run)
 
     def commit(self) -> None:
         """The transaction was committed."""
-        for run, fence in self._staged.items():
+        for run, fence in self.staged.items():
             if fence is None:
                 self.committed.pop(run, None)
             else:
                 self.committed[run] = fence
-        self._staged.clear()
-        self.last_id = max(self.last_id, self._staged_id)
+        self.staged.clear()
+        self.last_id = max(self.last_id, self.staged_id)
 
     def rollback(self) -> None:
         """The transaction was rolled back."""
-        self._staged.clear()
-        self._staged_id = self.last_id
+        self.staged.clear()
+        self.staged_id = self.last_id
 
     def claimable(self, limit: int, now: int, fairness: Fairness) -> list[Gone]:
         """See Catalog.claimable."""

@@ -12,6 +12,7 @@ from zlib import crc32
 
 import apsw
 import msgspec
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from ninelives.core import admission
@@ -107,7 +108,7 @@ def open_run(db: apsw.Connection, fences: Fences, opening: Opening) -> tuple[Ope
     values: list[apsw.SQLiteValue] = []
     fence = replace(fence, seq=len(records) - 1, crc=_chain(fence, records, values), conversation=taken)
     after = fence.after_mark(opening.ended) if opening.ended else fence
-    fences.put(opening.run, after)
+    fences.staged[opening.run] = after
     if opening.ended:
         _mark(db, [(opening.run, fence, after, opening.ended.filled())], {})
     return Opened(opening.run, resolved, records), n, _insert(db, fences, values)
@@ -117,7 +118,7 @@ def _wait_again(db: apsw.Connection, fences: Fences, asked: admission.Asked, run
     """A retried request takes over a lost run."""
     db.execute(SQL["wait_again"], (asked.owner, run, asked.credential))
     if fence := fences.get(run):
-        fences.put(run, fence.after_join())
+        fences.staged[run] = fence.after_join()
 
 
 def _take_conversation(db: apsw.Connection, opening: Opening, resolved: Resolved, facts: admission.Found) -> str | None:
@@ -136,7 +137,8 @@ def _new_run(
     fences: Fences, opening: Opening, resolved: Resolved, last_seq: int
 ) -> tuple[tuple[apsw.SQLiteValue, ...], Fence]:
     """The row of a new run, and its fence before the first record."""
-    held, asked, n = opening.holder is not None, opening.asked, fences.next_number()
+    fences.last_n += 1
+    held, asked, n = opening.holder is not None, opening.asked, fences.last_n
     crc = origin(opening.run)
     row = (
         n,
@@ -196,33 +198,34 @@ def _insert(db: apsw.Connection, fences: Fences, values: list[apsw.SQLiteValue])
         if not start:
             first = db.last_insert_rowid() - count + 1
         start += count
-    return fences.wrote(first, rows)
+    if rows:
+        fences.staged_id = first + rows - 1
+    return first
 
 
-class _Appending:
+class _Appending(Struct):
     """Slices that are appended in one transaction. Rows are gathered and written by few statements, because APSW looks
     each one up, and it may evict another one from the cache."""
 
-    def __init__(self, fences: Fences, whole: Mapping[str, list[Record]]) -> None:
-        """`whole` has all records of the runs that are packed with their end (Tails.short_ends)."""
-        self._fences = fences
-        self._whole = whole
-        self.opened: dict[str, int] = {}
-        self.sealed: dict[str, Sealed] = {}
-        self._runs: list[tuple[apsw.SQLiteValue, ...]] = []
-        self._values: list[apsw.SQLiteValue] = []
-        self._segments: list[tuple[apsw.SQLiteValue, ...]] = []
-        self._marks: list[Marked] = []
-        self._audit: list[AuditEntry] = []
+    fences: Fences
+    whole: Mapping[str, list[Record]]
+    """All records of the runs that are packed with their end (Tails.short_ends)."""
+    opened: dict[str, int] = {}
+    sealed: dict[str, Sealed] = {}
+    runs: list[tuple[apsw.SQLiteValue, ...]] = []
+    values: list[apsw.SQLiteValue] = []
+    segments: list[tuple[apsw.SQLiteValue, ...]] = []
+    marks: list[Marked] = []
+    audit: list[AuditEntry] = []
 
     def add(self, part: Slice) -> bool:
         """Add a slice. False: it is fenced."""
-        run, records, mark, opening, fences = part.run, part.records, part.mark, part.opening, self._fences
+        run, records, mark, opening, fences = part.run, part.records, part.mark, part.opening, self.fences
         if opening is None or opening.foregone is None:
             fence = fences.get(run)
         else:
             row, fence = _new_run(fences, opening, opening.foregone, len(records) - 1)
-            self._runs.append(row)
+            self.runs.append(row)
             self.opened[run] = fence.n
         if (
             fence is None
@@ -232,55 +235,45 @@ class _Appending:
             or (records and records[-1].seq != fence.seq + len(records))
         ):
             return False
-        last, whole = fence.seq + len(records), self._whole.get(run)
+        last, whole = fence.seq + len(records), self.whole.get(run)
         if whole and mark and mark.ended and len(whole) == last + 1:  # no other slice of the run is in this append
-            crc = self._pack(run, fence, whole)
+            before = origin(run)
+            blob, crc = pack(whole, before)
+            self.segments.append((fence.owner, fence.n, 0, last, before, blob))
+            self.sealed[run] = (last, crc, len(blob))
         else:
-            crc = _chain(fence, records, self._values)
+            crc = _chain(fence, records, self.values)
         fence = replace(fence, seq=last, crc=crc)
         after: Fence | None = fence
         if mark:  # the next slice must find it, even in the same append
             after = fence.after_mark(mark)
-            self._marks.append((run, fence, after, mark.filled()))
-        fences.put(run, after)
-        self._audit += part.audit
+            self.marks.append((run, fence, after, mark.filled()))
+        fences.staged[run] = after
+        self.audit += part.audit
         return True
-
-    def _pack(self, run: str, fence: Fence, records: list[Record]) -> int:
-        """Seal a run with its end. Returns the checksum after its last record."""
-        before = origin(run)
-        blob, crc = pack(records, before)
-        last = records[-1].seq
-        self._segments.append((fence.owner, fence.n, 0, last, before, blob))
-        self.sealed[run] = (last, crc, len(blob))
-        return crc
-
-    def write(self, db: apsw.Connection) -> int:
-        """Write what was added. Returns the row of the first new record."""
-        if self._runs:
-            db.executemany(SQL["insert_run"], self._runs)
-        if self._segments:
-            db.executemany(SQL["insert_whole"], self._segments)
-            if not self._values:  # each commit must move the tip: a log that was cut before this one is found by it
-                self._values += _NO_RECORD
-        first = _insert(db, self._fences, self._values)
-        if self._marks:
-            _mark(db, self._marks, self.sealed)
-        if self._audit:
-            db.executemany(ACCOUNTS["add_audit"], [astuple(entry) for entry in self._audit])
-        return first
 
 
 def append(db: apsw.Connection, fences: Fences, slices: Sequence[Slice], whole: Mapping[str, list[Record]]) -> Written:
     """Journal.append, inside the transaction."""
     is_written, is_fenced = Verdict.WRITTEN, Verdict.FENCED  # looking up enum members is slow
-    appending = _Appending(fences, whole)
-    verdicts = [is_written if appending.add(part) else is_fenced for part in slices]
-    first = appending.write(db)
-    return Written(verdicts, first, appending.opened, appending.sealed.keys())
+    new = _Appending(fences, whole)
+    verdicts = [is_written if new.add(part) else is_fenced for part in slices]
+    if new.runs:
+        db.executemany(SQL["insert_run"], new.runs)
+    if new.segments:
+        db.executemany(SQL["insert_whole"], new.segments)
+        if not new.values:  # each commit must move the tip: a log that was cut before this one is found by it
+            new.values += _NO_RECORD
+    first = _insert(db, fences, new.values)
+    if new.marks:
+        _mark(db, new.marks, new.sealed)
+    if new.audit:
+        db.executemany(ACCOUNTS["add_audit"], [astuple(entry) for entry in new.audit])
+    return Written(verdicts, first, new.opened, new.sealed.keys())
 
 
 def _mark(db: apsw.Connection, marks: Sequence[Marked], sealed: Mapping[str, Sealed]) -> None:
+    """Write marks, and what else changes with the end of a run."""
     rows: list[tuple[apsw.SQLiteValue, ...]] = []
     for run, fence, after, mark in marks:
         turn = mark.turn or None if fence.kept == "stored" else None  # nothing follows other runs
@@ -289,20 +282,16 @@ def _mark(db: apsw.Connection, marks: Sequence[Marked], sealed: Mapping[str, Sea
         rows.append((fence.n, mark.status, *flags, fence.seq, mark.at, turn, wake_at, asks, *sealed.get(run, _OPEN)))
     db.executemany(SQL["mark_run"], rows)
     for run, fence, _, mark in marks:
-        if mark.ended:
-            _end(db, run, fence, mark)
-
-
-def _end(db: apsw.Connection, run: str, fence: Fence, mark: Mark) -> None:
-    """What else changes with the end of a run."""
-    if fence.signals:
-        db.execute(SQL["end_signals"], (run,))
-    if mark.void:
-        db.execute(SQL["void"], (fence.n, mark.at))
-    if fence.conversation:
-        db.execute(SQL["free_conversation"], (fence.owner, fence.conversation, run, int(mark.chains)))
-    if mark.session:
-        db.execute(SQL["add_turn"], (fence.owner, mark.session, mark.at, run, mark.session_turn))
+        if not mark.ended:
+            continue
+        if fence.signals:
+            db.execute(SQL["end_signals"], (run,))
+        if mark.void:
+            db.execute(SQL["void"], (fence.n, mark.at))
+        if fence.conversation:
+            db.execute(SQL["free_conversation"], (fence.owner, fence.conversation, run, int(mark.chains)))
+        if mark.session:
+            db.execute(SQL["add_turn"], (fence.owner, mark.session, mark.at, run, mark.session_turn))
 
 
 def claim(
@@ -317,7 +306,7 @@ def claim(
     values: list[apsw.SQLiteValue] = []
     crc = _chain(fence, [record], values)
     fence = replace(fence, attempt=attempt, seq=record.seq, crc=crc, parked=False, holder=holder, wake_at=0, asks="")
-    fences.put(run, fence)
+    fences.staged[run] = fence
     db.execute(SQL["claim_run"], (fence.n, attempt, record.seq, at))
     return Claim(fence.owner, run, attempt, record, overdue), _insert(db, fences, values)
 
@@ -328,7 +317,7 @@ def signal(db: apsw.Connection, fences: Fences, owner: str, signal: Signal) -> b
     if fence is None or fence.owner != owner:
         return False
     db.execute(SQL["insert_signal"], (owner, signal.run, signal.kind, signal.key, signal.payload))
-    fences.put(signal.run, replace(fence, signals=fence.signals | {(signal.kind, signal.key)}))
+    fences.staged[signal.run] = replace(fence, signals=fence.signals | {(signal.kind, signal.key)})
     return True
 
 
@@ -338,7 +327,7 @@ def answered(db: apsw.Connection, fences: Fences, told: Sequence[Gone], at: int)
     for owner, run in told:
         fence = fences.get(run)
         if fence is not None and fence.owner == owner and fence.waits:
-            fences.put(run, replace(fence, waits=False, lost_at=0, left=False))
+            fences.staged[run] = replace(fence, waits=False, lost_at=0, left=False)
 
 
 def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, *, left: bool) -> list[Any]:
@@ -347,7 +336,7 @@ def lose(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, *, 
     fence = fences.get(run)
     if fence is not None and fence.owner == owner and fence.waits:
         after = fence.after_loss(at, left=left)
-        fences.put(run, after)
+        fences.staged[run] = after
         if after.wake_at != fence.wake_at:
             db.execute(SQL["sleep"], (fence.n, after.wake_at))
     return joinable
@@ -360,7 +349,7 @@ def strand(db: apsw.Connection, fences: Fences, at: int, besides: Collection[Gon
         if not waits:
             db.execute(SQL["strand"], (owner, run, at))
         if fence is not None:
-            fences.put(run, fence.after_join() if waits else replace(fence, lost_at=at))
+            fences.staged[run] = fence.after_join() if waits else replace(fence, lost_at=at)
 
 
 def forget(db: apsw.Connection, fences: Fences, gone: Sequence[Gone], since: int) -> list[str]:
@@ -394,7 +383,7 @@ def hide(db: apsw.Connection, fences: Fences, owner: str, run: str, at: int, how
     if row is None:
         return False
     n, conversation, previous, key, entry = row
-    fences.put(run, None)
+    fences.staged[run] = None
     db.execute(SQL["hide_run"], (n, at, how))
     db.execute(SQL["delete_segments"], (owner, n))
     db.execute(SQL["drop_signals"], (run,))

@@ -14,9 +14,6 @@ from ninelives.journal.segments import SEGMENT_BYTES, pack, unpack
 from ninelives.journal.sqlite.rows import SQL
 from ninelives.journal.values import Record
 
-TRIM_ROWS = 2000
-"""At most so many rows leave the hot table in one transaction (the LIMIT of the query `trim`)."""
-
 
 class Segment(Struct, frozen=True):
     """Packed records of one run, with the checksums before the first and after the last."""
@@ -63,9 +60,3 @@ def store_segments(db: apsw.Connection, packed: list[tuple[int, list[Segment]]])
     db.executemany(SQL["insert_segment"], rows)
     ends = [(n, segments[-1], sum(len(each.blob) for each in segments)) for n, segments in packed]
     db.executemany(SQL["seal_run"], [(n, end.last, end.crc_after, size) for n, end, size in ends])
-
-
-def trim_rows(floor: int, db: apsw.Connection) -> int:
-    """Delete up to TRIM_ROWS rows below `floor` from the hot table. Returns how many."""
-    db.execute(SQL["trim"], (floor,))
-    return db.changes()

@@ -177,7 +177,7 @@ class SqliteStore:
 
     def foregone(self, asked: admission.Asked) -> Resolved | None:
         """See Catalog.foregone. Nobody else writes, so the runs that can be joined are known here."""
-        if asked.counted or self.database.joinable.has(asked.owner, asked.match, self._now_ms()):
+        if asked.counted or self.database.joinable.until.get((asked.owner, asked.match), -1) >= self._now_ms():
             return None
         return admission.resolve_without_store(replace(asked, match=""))
 

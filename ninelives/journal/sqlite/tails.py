@@ -36,20 +36,17 @@ class JoinableRuns:
     itself must know. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str], int] = {}
+        self.until: dict[tuple[str, str], int] = {}
+        """Until when, by owner and match. Some that were joined meanwhile are there too."""
         self._most = JOINABLE
 
     def add(self, found: Iterable[tuple[str, str, int]], now: int) -> None:
         """(owner, match, until when) of runs that were lost."""
         for owner, match, until in found:
-            self._until[owner, match] = max(until, self._until.get((owner, match), 0))
-        if len(self._until) > self._most:
-            self._until = {match: until for match, until in self._until.items() if until >= now}
-            self._most = JOINABLE + 2 * len(self._until)
-
-    def has(self, owner: str, match: str, now: int) -> bool:
-        """Whether there may be one. Some that were joined meanwhile are counted too."""
-        return self._until.get((owner, match), -1) >= now
+            self.until[owner, match] = max(until, self.until.get((owner, match), 0))
+        if len(self.until) > self._most:
+            self.until = {match: until for match, until in self.until.items() if until >= now}
+            self._most = JOINABLE + 2 * len(self.until)
 
 
 class SealDelay:

@@ -8,6 +8,7 @@ from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import astuple
 
 from ninelives.journal import queries
 from ninelives.journal.sqlite.conversations import FORGET_SESSION
@@ -26,7 +27,6 @@ from ninelives.journal.values import (
     Subject,
     Totals,
     Use,
-    columns_of,
     month_start,
     spending_of,
     totals_of,
@@ -128,13 +128,12 @@ class SqliteLedger:
 
     async def add(self, spent: Sequence[Spending]) -> None:
         """See Ledger.add."""
-        days = [(each.owner, each.at // DAY_MS, each.model, each.key, *columns_of(each)) for each in spent]
-        minutes = [(each.at // MINUTE_MS, each.owner, each.model, each.key, each.runs, each.tokens) for each in spent]
+        rows = [astuple(each) for each in spent]
 
         def add(db: apsw.Connection) -> None:
-            db.executemany(LEDGER["add_day"], days)
-            db.executemany(LEDGER["add_minute"], minutes)
-            db.execute(LEDGER["drop_minutes"], (max(row[0] for row in minutes) - RECENT_MINUTES,))
+            db.executemany(LEDGER["add_day"], rows)
+            db.executemany(LEDGER["add_minute"], [row[:7] for row in rows])
+            db.execute(LEDGER["drop_minutes"], (max([each.at for each in spent]) // MINUTE_MS - RECENT_MINUTES,))
 
         if spent:
             await self._database.write(add)

@@ -1,15 +1,15 @@
 -- name: add_day
--- Adds to what was spent on a day.
+-- Adds to what was spent on a day. The values are the fields of a Spending.
 INSERT INTO usage_days (owner, day, model, key, runs, input_tokens, output_tokens, cached_tokens, reasoning_tokens, cost,
-  errors) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+  errors) VALUES (?1, ?4 / 86400000, ?2, ?3, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT DO UPDATE SET runs = runs + ?5, input_tokens = input_tokens + ?6, output_tokens = output_tokens + ?7,
   cached_tokens = cached_tokens + ?8, reasoning_tokens = reasoning_tokens + ?9, cost = cost + ?10,
   errors = errors + ?11;
 
 -- name: add_minute
--- Adds to what was spent in a minute.
-INSERT INTO usage_minutes (minute, owner, model, key, runs, tokens) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT DO UPDATE SET runs = runs + ?5, tokens = tokens + ?6;
+-- Adds to what was spent in a minute. The values are the fields of a Spending up to output_tokens.
+INSERT INTO usage_minutes (minute, owner, model, key, runs, tokens) VALUES (?4 / 60000, ?1, ?2, ?3, ?5, ?6 + ?7)
+ON CONFLICT DO UPDATE SET runs = runs + ?5, tokens = tokens + ?6 + ?7;
 
 -- name: drop_minutes
 -- Drops counts by the minute that nobody needs any more.
