@@ -17,9 +17,10 @@ from tests.sim.planted import RunsFinishedToolsAgain, TellsBeforeItWrites
 class TellsTheModelOfDrafts(LoopState):
     """A planted bug: a draft that was dropped goes to the model."""
 
-    def messages(self) -> Any:
+    def request(self, *given: Any) -> Any:
+        messages, *rest = super().request(*given)
         draft = {"role": "assistant", "content": "Hel"} if self.facts.dropped else None
-        return (*super().messages(), draft) if draft else super().messages()
+        return (*messages, draft) if draft else messages, *rest
 
 
 async def kinds_found(folder: Path, book: str, **planted: Any) -> set[Kind]:
