@@ -1,6 +1,7 @@
 """Finds runs that nobody drives, claims them and has them driven. Owns: slots, when the store is asked for work and for
-how much, a claim and the strikes rule (WorkFinder); how many wait, and whether one more may (Queue); whose turn it is
-among the runs that may have killed the server (Quarantine). Refuses to know: how a run is driven.
+how much, a claim and the strikes rule (WorkFinder); who has slots and was served (Turns); how many wait, and whether
+one more may (Queue); whose turn it is among the runs that may have killed the server (Quarantine). Refuses to know: how
+a run is driven.
 
 Theory of operation. Nothing waits in a process: a run that was taken in without a slot, was parked or lost its holder
 is unclaimed in its store, and whoever has a slot takes it. SQLite is a cluster of one: there the only process finds
@@ -27,7 +28,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Container, Iterable
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping
 from contextlib import suppress
 from heapq import heappop, heappush
 
@@ -47,7 +49,7 @@ from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.workers import Claimed, Workers
 from ninelives.engine.writer import Writer
 from ninelives.journal.base import Store
-from ninelives.journal.fair import Fairness, Turns
+from ninelives.journal.fair import Fairness
 from ninelives.journal.values import Gone, StoreUnavailable
 
 POLL_S = 0.7
@@ -57,6 +59,8 @@ URGENT = 16
 MOST_SURVIVORS = 1_000
 MOST = 256
 """A round asks for at most so many runs."""
+SERVED = 4096
+"""Owners whose debts are remembered."""
 UNREADABLE_S = 60.0
 """A run that cannot be read here is left alone for so long. In a shared store others may know more kinds of event."""
 SHARED = 0.75
@@ -404,6 +408,44 @@ class Quarantine:
             if not future.done():
                 self._busy = True
                 future.set_result(QuarantineTurn(self, min(TURN_S, share)))
+
+
+class Turns:
+    """Who has slots and who was served, for one process. Each start of a run moves its owner on by one turn for its
+    weight."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self.weights = weights
+        self._next: dict[str, float] = {}
+        self._now = 0.0
+        self.slots: Counter[str] = Counter()
+        """Slots that are in use, by owner."""
+        self.taken = 0
+        """All of them."""
+
+    def take(self, owner: str) -> None:
+        """A run of this owner gets a slot."""
+        self.slots[owner] += 1
+        self.taken += 1
+        start = max(self._next.get(owner, 0.0), self._now)
+        self._now, self._next[owner] = start, start + 1 / self.weights.get(owner, 1)
+        if len(self._next) > SERVED:
+            self._next = {name: turn for name, turn in self._next.items() if turn > self._now}
+
+    def give_back(self, owner: str) -> None:
+        """A run of this owner has let go of its slot."""
+        self.taken -= 1
+        self.slots[owner] -= 1
+        if not self.slots[owner]:
+            del self.slots[owner]
+
+    def debts(self) -> dict[str, float]:
+        """How many turns each owner has had before its time."""
+        return {owner: turn - self._now for owner, turn in self._next.items() if turn > self._now}
+
+    def next_of(self, owner: str) -> float:
+        """When the next run of an owner has its turn."""
+        return self.slots[owner] / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
 
 
 class QueuePlace(Struct, frozen=True, eq=False):

@@ -1,10 +1,10 @@
-"""Whose turn it is. Owns: the order in which runs of several owners get slots, and how many slots each owner has.
-Refuses to know: stores, and how many slots there are.
+"""Whose turn it is. Owns: the order in which runs of several owners get slots. Refuses to know: stores, and who has
+slots and was served (Turns in engine/work.py).
 
 Theory of operation. Every owner has a share of the slots by its weight. The owner with the fewest runs at work for its
 weight comes first, and of one owner the oldest run. So whoever floods the queue waits behind himself: each run that he
 has at work, or before this one, puts it one turn later. Where runs are short that is not enough: with one slot nobody
-has a run at work when it is free. So an owner who was served owes a turn to the others (Turns: stride scheduling).
+has a run at work when it is free. So an owner who was served owes a turn to the others (stride scheduling).
 
 Turns are compared by when they begin, not by when they end: the turns of an owner with a large weight end so early that
 others would never have one (start-time fair queueing)."""
@@ -21,8 +21,6 @@ from ninelives.journal.values import Gone
 EQUAL: Mapping[str, int] = {}
 """The weights of owners who all have the same."""
 NO_DEBTS: Mapping[str, float] = {}
-SERVED = 4096
-"""Owners whose debts are remembered."""
 
 
 class WaitingRun(Struct, frozen=True, gc=False):
@@ -32,44 +30,6 @@ class WaitingRun(Struct, frozen=True, gc=False):
     run: str
     wished: bool
     """A signal is pending that waits for no slot."""
-
-
-class Turns:
-    """Who has slots and who was served, for one process. Each start of a run moves its owner on by one turn for its
-    weight."""
-
-    def __init__(self, weights: Mapping[str, int]) -> None:
-        self.weights = weights
-        self._next: dict[str, float] = {}
-        self._now = 0.0
-        self.slots: Counter[str] = Counter()
-        """Slots that are in use, by owner."""
-        self.taken = 0
-        """All of them."""
-
-    def take(self, owner: str) -> None:
-        """A run of this owner gets a slot."""
-        self.slots[owner] += 1
-        self.taken += 1
-        start = max(self._next.get(owner, 0.0), self._now)
-        self._now, self._next[owner] = start, start + 1 / self.weights.get(owner, 1)
-        if len(self._next) > SERVED:
-            self._next = {name: turn for name, turn in self._next.items() if turn > self._now}
-
-    def give_back(self, owner: str) -> None:
-        """A run of this owner has let go of its slot."""
-        self.taken -= 1
-        self.slots[owner] -= 1
-        if not self.slots[owner]:
-            del self.slots[owner]
-
-    def debts(self) -> dict[str, float]:
-        """How many turns each owner has had before its time."""
-        return {owner: turn - self._now for owner, turn in self._next.items() if turn > self._now}
-
-    def next_of(self, owner: str) -> float:
-        """When the next run of an owner has its turn."""
-        return self.slots[owner] / self.weights.get(owner, 1) + max(0.0, self._next.get(owner, 0.0) - self._now)
 
 
 class Fairness(Struct, frozen=True):
