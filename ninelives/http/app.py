@@ -17,12 +17,11 @@ from ninelives.http.edge.access import ProfileAccess
 from ninelives.http.edge.gate import Gate, Rules
 from ninelives.http.edge.keys import Keyring
 from ninelives.http.errors import on_http_exception
-from ninelives.http.router import FastRouter
 from ninelives.http.routes import served_dialects
 from ninelives.http.routes.admin.audit import AuditRoutes
 from ninelives.http.routes.admin.keys import KeyRoutes
 from ninelives.http.routes.approvals import ApprovalRoutes
-from ninelives.http.routes.base import RunRoutes
+from ninelives.http.routes.base import FastRouter, RunRoutes
 from ninelives.http.routes.docs import DocsRoutes
 from ninelives.http.routes.health import HealthRoutes
 from ninelives.http.routes.hermes import HermesServerRoutes, HermesSessionRoutes

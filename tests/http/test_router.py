@@ -1,4 +1,4 @@
-"""Rules of ninelives/http/router.py: it finds the same endpoints as Starlette's router."""
+"""Rules of FastRouter in ninelives/http/routes/base.py: it finds the same endpoints as Starlette's router."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ninelives.http.router import FastRouter
+from ninelives.http.routes.base import FastRouter
 from tests.asgi import call
 
 

@@ -14,7 +14,8 @@ from ninelives.app.assemble import assemble
 from ninelives.app.settings import load
 from ninelives.core.errors import ClientError
 from ninelives.http.edge.keys import ApiKey
-from ninelives.http.edge.scopes import ADMIN, ANY_KEY, NO_KEY, SCOPES, guarded, scope_of
+from ninelives.http.edge.scopes import ADMIN, ANY_KEY, NO_KEY, SCOPES, scope_of
+from ninelives.http.routes.base import guarded
 from ninelives.http.routes.server import endpoints_of
 from ninelives.journal.accounts.trail import NoTrail
 from ninelives.observe.log import Log

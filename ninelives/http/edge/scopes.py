@@ -4,12 +4,12 @@ so a new route is closed until somebody decides. Refuses to know: how keys are s
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from ninelives.core.errors import ClientError, NinelivesError
+from ninelives.core.errors import ClientError
 from ninelives.journal.accounts.base import AuditEntry
 
 CHAT, READ, WRITE, APPROVE, ADMIN = "chat", "responses:read", "responses:write", "tools:approve", "admin"
@@ -108,42 +108,6 @@ def missing_scope(scope: str, held: Collection[str]) -> ClientError:
     has = ", ".join(each for each in SCOPES if each in held) or "none"
     words = f"This key lacks the scope {scope} (it has: {has}). Use another key: an admin makes one with the scope."
     return ClientError("insufficient_scope", words, status=403)
-
-
-def guarded(
-    answer: Callable[[Any], Awaitable[Any]], methods: str, path: str, own: str = ""
-) -> Callable[[Any], Awaitable[Any]]:
-    """The endpoint of a route, behind the check of its scope. `own` is the scope that a route of another package names
-    for itself: the table above has only ours."""
-    needed = {scope_of(method, path) or own or ADMIN for method in methods.split()}
-    if len(needed) != 1:
-        raise ValueError(f"the methods {methods} of {path} need different scopes: list them as two routes")
-    scope = needed.pop()
-    if scope in (ANY_KEY, NO_KEY):  # the gate has checked the key
-        return answer
-
-    action = AUDITED.get((methods, path))
-
-    async def checked(request: Any) -> Any:
-        held = request.scope["state"]["key"].scopes
-        if scope not in held and ADMIN not in held:
-            note(request, action or "scope.refused", "insufficient_scope", scope)
-            raise missing_scope(scope, held)
-        return await (answer(request) if action is None else _noted(request, answer, action))
-
-    return checked
-
-
-async def _noted(request: Any, answer: Callable[[Any], Awaitable[Any]], action: str) -> Any:
-    """The answer, after the entry of what was done is stored."""
-    try:
-        done = await answer(request)
-    except NinelivesError as error:
-        note(request, action, error.code)
-        raise
-    if not request.scope["state"].get("audit_kept"):
-        await keep(request, action)
-    return done
 
 
 def note(request: Any, action: str, result: str, detail: str = "", target: str = "") -> None:

@@ -31,10 +31,9 @@ from ninelives.http.describe.operations import (
     Operation,
 )
 from ninelives.http.describe.shapes import Deleted, ListPage, StoredItem
-from ninelives.http.edge.scopes import guarded
 from ninelives.http.errors import error_response
 from ninelives.http.references import named_items, parse_resolved
-from ninelives.http.routes.base import RunRoutes
+from ninelives.http.routes.base import RunRoutes, guarded
 from ninelives.http.websocket import ResponsesSocket
 from ninelives.journal.earlier import would_follow
 
