@@ -52,7 +52,7 @@ from ninelives.models.base import Model
 from ninelives.observe.alive import AliveMark, BadExit
 from ninelives.observe.log import Log
 from ninelives.observe.metrics import CONTENT_TYPE, Metrics
-from ninelives.observe.runs import RunObserver
+from ninelives.observe.runs import RunCounts, RunObserver
 from ninelives.sessions.book import SessionBook
 from ninelives.tools.mcp.tools import Status
 from ninelives.tools.registry import SHELL_TOOLS
@@ -157,7 +157,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
     new_id = id_maker()
     audit = AuditTrail(store.audit, now_ms, log, AuditKeep(settings.store.audit_days, settings.store.audit_rows))
     stored_keys = StoredKeys(store.keys, opened.steady_ms, log, opened.notifier if store.peers.shared else None)
-    metrics, traces = Metrics(), _traces(settings, agents)
+    counts, traces = RunCounts(), _traces(settings, agents)
     engine = Engine(
         EngineParts(
             store,
@@ -176,7 +176,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             limits_of=_limit_book(settings, stored_keys).of,
             price_of=agents.price_of if agents.prices else None,
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
-            observer=RunObserver(metrics, log, traces),
+            observer=RunObserver(counts, log, traces),
             alarm=FineAlarm,
         )
     )
@@ -205,7 +205,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         websockets=settings.limits.websockets,
         elsewhere=settings.server.elsewhere,
     )
-    about = _about(settings, parts, made, stored_keys, metrics, log.secrets.mask)
+    about = _about(settings, parts, made, stored_keys, Metrics(counts), log.secrets.mask)
     try:
         app = (build_app if role.serves else build_health_app)(
             about, keyring, _rules(settings, log, audit), new_id, log

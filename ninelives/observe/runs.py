@@ -1,9 +1,12 @@
-"""Watching runs. Owns: RunObserver, which follows the committed entries of each run and tells metrics, the log and
-traces what they mean: one line of log for each run. It is told facts only, so a streamed token costs nothing here.
-Refuses to know: how a series, a line or a span is written, and what was said in a run."""
+"""Watching runs. Owns: RunObserver, which follows the committed entries of each run, counts them, and tells the log and
+traces what they mean: one line of log for each run; and RunCounts, its numbers. It is told facts only, so a streamed
+token costs nothing here. Labels come from bounded sets, never from an owner, a key, a session or a run. Refuses to
+know: how a series, a line or a span is written, and what was said in a run."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -13,7 +16,80 @@ from ninelives.core import events as e
 from ninelives.core.state import RunState
 from ninelives.core.table import DELTAS
 from ninelives.journal.base import Logger
-from ninelives.observe.metrics import Metrics
+
+MOST_TOOLS = 200
+"""Names of tools that get series of their own. A model may make names up."""
+OTHER = "other"
+_FLUSH_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_FIRST_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_RUN_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+_UPSTREAM = frozenset(
+    (
+        *("upstream_auth", "upstream_cut", "upstream_garbage", "upstream_rejected", "upstream_status"),
+        *("upstream_timeout", "upstream_unreachable", "rate_limit_exceeded", "context_length_exceeded"),
+    )
+)
+
+
+class Durations:
+    """How long something took, in buckets."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """How many were in each bucket; the last one has no bound."""
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """It took so long once more."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum += seconds
+
+
+class RunCounts:
+    """What runs did in this process. Counting is on the way of every request, and reading is not. So these are plain
+    numbers, which metrics.py shows when somebody asks. A counter of prometheus_client costs ten times as much to count
+    (docs/performance)."""
+
+    def __init__(self) -> None:
+        self.runs: dict[tuple[str, str], int] = {}
+        """By dialect and status."""
+        self.durations: dict[str, Durations] = {}
+        """From the request to the end of a run, by dialect."""
+        self.first_delta = Durations(_FIRST_S)
+        """From the request to the first delta of a run."""
+        self.flushes = Durations(_FLUSH_S)
+        """Writing a batch."""
+        self.tools: Counter[tuple[str, str]] = Counter()
+        """By tool and outcome."""
+        self._tool_names: set[str] = set()
+        self.input_tokens = self.output_tokens = 0
+        self.upstream: Counter[str] = Counter()
+        """Failures of upstreams, by code."""
+
+    def run_ended(self, dialect: str, status: str, seconds: float, code: str) -> None:
+        """A run ended; `code` is that of its failure, or empty."""
+        ended = dialect, status
+        self.runs[ended] = self.runs.get(ended, 0) + 1
+        took = self.durations.get(dialect)
+        if took is None:
+            took = self.durations[dialect] = Durations(_RUN_S)
+        took.add(seconds)
+        if code in _UPSTREAM:
+            self.upstream[code] += 1
+
+    def tool_finished(self, tool: str, finished: e.ToolFinished) -> None:
+        """A call has a result."""
+        if tool not in self._tool_names:
+            if len(self._tool_names) >= MOST_TOOLS:
+                tool = OTHER
+            self._tool_names.add(tool)
+        self.tools[tool, "unknown" if finished.outcome == "unknown" else "error" if finished.is_error else "ok"] += 1
+
+    def tokens(self, usage: e.Usage) -> None:
+        """A model call or a tool spent these."""
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
 
 
 class Watched(Struct):
@@ -54,12 +130,12 @@ class Traces(Protocol):
 class RunObserver:
     """See engine.base.Observer."""
 
-    def __init__(self, metrics: Metrics, log: Logger, traces: Traces | None = None) -> None:
-        self._metrics = metrics
+    def __init__(self, counts: RunCounts, log: Logger, traces: Traces | None = None) -> None:
+        self._counts = counts
         self._log = log
         self._traces = traces
         self._runs: dict[str, Watched] = {}
-        self.flushed = metrics.flushed
+        self.flushed = counts.flushes.add
 
     def told(self, state: RunState, entries: Sequence[e.Entry]) -> None:
         """See Observer.told. A bug here must not stop the writer of all runs."""
@@ -70,7 +146,7 @@ class RunObserver:
                 if not watched.delta_at and kind in _SPOKEN:
                     watched.delta_at = entry.at
                     if watched.attempt == 1 and watched.step_at == state.facts.created_at:
-                        self._metrics.first_delta((entry.at - watched.step_at) / 1000)
+                        self._counts.first_delta.add((entry.at - watched.step_at) / 1000)
                 if kind in DELTAS:
                     continue
                 if isinstance(event, e.ToolStarted):
@@ -98,7 +174,7 @@ class RunObserver:
     def _message(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
         said = entry.event
         assert isinstance(said, e.MessageCompleted)
-        self._metrics.tokens(said.usage)
+        self._counts.tokens(said.usage)
         if self._traces is not None:
             self._traces.message(state, watched, said, entry.at)
         watched.delta_at = 0
@@ -109,8 +185,8 @@ class RunObserver:
         started, began_at = watched.tools.pop(finished.call_id, (None, entry.at))
         due = state.facts.due.get(finished.call_id)
         name = started.call.name if started is not None else due.call.name if due is not None else ""
-        self._metrics.tool_finished(name or "unnamed", finished)
-        self._metrics.tokens(finished.usage)
+        self._counts.tool_finished(name or "unnamed", finished)
+        self._counts.tokens(finished.usage)
         if self._traces is not None and started is not None:
             self._traces.tool(state, started, began_at, finished, entry.at)
 
@@ -123,7 +199,7 @@ class RunObserver:
             more["trace_id"] = spec.trace[3:35]
         usage = facts.usage
         seconds = max(0, at - facts.created_at) / 1000
-        self._metrics.run_ended(spec.dialect, state.status, seconds, code)
+        self._counts.run_ended(spec.dialect, state.status, seconds, code)
         self._log.info(
             "run",
             run=facts.run,

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from ninelives.core import events as e
 from ninelives.observe.log import Log
-from ninelives.observe.metrics import MOST_TOOLS, Metrics
-from ninelives.observe.runs import RunObserver
+from ninelives.observe.metrics import Metrics
+from ninelives.observe.runs import MOST_TOOLS, RunCounts, RunObserver
 from tests.journals import Pen
 from tests.observe.scrape import samples
 
 
 def test_names_that_a_model_makes_up_do_not_become_series_for_ever() -> None:
-    metrics = Metrics()
+    counts = RunCounts()
     for n in range(3 * MOST_TOOLS):
-        metrics.tool_finished(f"tool-{n}", e.ToolFinished(call_id="c", output=""))
-    names = {dict(labels)["tool"] for name, labels in samples(_text(metrics)) if name == "ninelives_tool_calls_total"}
+        counts.tool_finished(f"tool-{n}", e.ToolFinished(call_id="c", output=""))
+    names = {dict(labels)["tool"] for name, labels in samples(_text(counts)) if name == "ninelives_tool_calls_total"}
     assert len(names) == MOST_TOOLS + 1 and "other" in names
 
 
 def test_an_observer_that_fails_is_logged_and_stops_nobody() -> None:
-    class Broken(Metrics):
+    class Broken(RunCounts):
         def tokens(self, usage: e.Usage) -> None:
             raise RuntimeError("a bug")
 
@@ -31,5 +31,5 @@ def test_an_observer_that_fails_is_logged_and_stops_nobody() -> None:
     assert lines == ["observer_failed"]
 
 
-def _text(metrics: Metrics) -> str:
-    return metrics.exposition({}, None).decode()
+def _text(counts: RunCounts) -> str:
+    return Metrics(counts).exposition({}, None).decode()

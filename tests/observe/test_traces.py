@@ -13,8 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from ninelives.core import events as e
 from ninelives.core.state import fold
 from ninelives.observe.log import Log
-from ninelives.observe.metrics import Metrics
-from ninelives.observe.runs import RunObserver
+from ninelives.observe.runs import RunCounts, RunObserver
 from ninelives.observe.traces import SpanTraces
 from tests.journals import AT, STEP_MS, Pen, spec_of
 
@@ -26,7 +25,7 @@ def watched(pen: Pen, first: int = 2, *, content: bool = False, ends: bool = Tru
     """The spans of a journal, told entry by entry from this place on, as the writer does."""
     exporter = InMemorySpanExporter()
     traces = SpanTraces(SimpleSpanProcessor(exporter), lambda profile: "gpt-x", content=content)
-    observer = RunObserver(Metrics(), Log(str, None), traces)
+    observer = RunObserver(RunCounts(), Log(str, None), traces)
     for n in range(first, len(pen.entries)):
         observer.told(fold(pen.entries[: n + 1]), [pen.entries[n]])
     observer.left(pen.state.facts.run)
