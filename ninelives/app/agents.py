@@ -42,7 +42,7 @@ from ninelives.models.find import find_model, first_name
 from ninelives.models.net.kept import ConnectionHolder
 from ninelives.models.openai import OpenAIModel, Upstream
 from ninelives.models.scripted import ScriptedModel
-from ninelives.tools.base import HERE, Place, Threads, Tool, approval_class
+from ninelives.tools.base import Threads, Tool, approval_class
 from ninelives.tools.builtin.process import Processes
 from ninelives.tools.builtin.web_search import search_provider, search_tool
 from ninelives.tools.decorator import ToolsError, load_tools, tool_of
@@ -50,12 +50,12 @@ from ninelives.tools.homes import Homes
 from ninelives.tools.mcp.tools import McpServer, McpTools, Notify, ignore
 from ninelives.tools.output import OutputFiles
 from ninelives.tools.outside import ToolHoldings
-from ninelives.tools.quota import Quotas, WorkspaceQuota
+from ninelives.tools.quota import Quotas
 from ninelives.tools.registry import SHELL_TOOLS, Toolbox, builtin_tools
 from ninelives.tools.sandbox.docker import DockerOptions
 from ninelives.tools.sandbox.kinds import Sandbox, choose
 from ninelives.tools.sandbox.reaper import end_leftover
-from ninelives.tools.workspace import workspace_for
+from ninelives.tools.workspace import Places
 
 T = TypeVar("T")
 PROMPT = (
@@ -282,8 +282,8 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
         if table.agent:
             return ProfileAgent(own_agent(table.agent, given), model.name, approvals=given.approvals)
         toolbox = self.toolbox(table.tools)
-        place = self.places(table.workspace or self.settings.tools.workspace)
-        environment = CallEnvironment(place, self.end_leftover, self.outputs)
+        places = self.places(table.workspace or self.settings.tools.workspace)
+        environment = CallEnvironment(places.of, self.end_leftover, self.outputs)
         approvals = self.approvals(table)
         loop = LoopAgent(model, toolbox, given.settings, environment, approvals)
         return ProfileAgent(loop, model.name, loop, toolbox, approvals)
@@ -324,31 +324,18 @@ class AgentFactory(Struct, frozen=True, kw_only=True):
     async def _granted(self, owner: str, ids: Sequence[str]) -> bool:
         return await patiently(lambda: self.store.granted(owner, ids))
 
-    def places(self, workspace: str) -> Callable[[RunState, str], Place]:
-        """The function that gives each tool call its Place (D3)."""
-        limits, homes, data = self.settings.limits, self.environment.homes, self.settings.server.data_path
-        brief = ("delivery",) if self.settings.store.unstored_hours else ("delivery", "hours")
-
-        def place(state: RunState, call_id: str) -> Place:
-            accepted = state.facts.accepted
-            session = accepted.resolved.session or ""
-            name = accepted.owner if workspace == "owner" else f"{accepted.owner}/{session}"
-            folder = workspace_for(data / "workspaces", name, accepted.owner)
-            return Place(
-                owner=accepted.owner,
-                session=session,
-                call_id=call_id,
-                workspace=folder,
-                state=workspace_for(data / "tools", accepted.owner),
-                apart=state.facts.run if accepted.spec.kept in brief else "",
-                memory_scope=accepted.spec.memory_scope,
-                timeout_s=limits.tool_timeout_s,
-                output_bytes=limits.tool_output_bytes,
-                home=HERE if homes is None else homes.of(accepted.owner, name),
-                quota=WorkspaceQuota(self.quotas, folder, accepted.owner),
-            )
-
-        return place
+    def places(self, workspace: str) -> Places:
+        """Gives each tool call its Place."""
+        settings = self.settings
+        return Places(
+            data=settings.server.data_path,
+            by_owner=workspace == "owner",
+            apart=frozenset({"delivery"} if settings.store.unstored_hours else {"delivery", "hours"}),
+            timeout_s=settings.limits.tool_timeout_s,
+            output_bytes=settings.limits.tool_output_bytes,
+            homes=self.environment.homes,
+            quotas=self.quotas,
+        )
 
     async def end_leftover(self, process: e.Process, call_id: str) -> bool:
         """End a process that a call of an earlier attempt left running."""

@@ -1,8 +1,8 @@
-"""The folder in which an owner's tools work. Owns: its name on disk, and the one way from a name that a model wrote to
-a file inside it. A name is first resolved and checked (`inside`), then opened folder by folder without following
-links: a link that was put there in between is an error and not a way out. What is written goes to a new file, which
-then takes the name: whatever has the name already (a pipe, a link) is never opened. Refuses to know: what is in the
-files."""
+"""The folder in which an owner's tools work. Owns: its name on disk, the Place of each call, and the one way from a
+name that a model wrote to a file inside it. A name is first resolved and checked (`inside`), then opened folder by
+folder without following links: a link that was put there in between is an error and not a way out. What is written
+goes to a new file, which then takes the name: whatever has the name already (a pipe, a link) is never opened. Refuses
+to know: what is in the files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from ninelives.tools.base import Place, ToolRefused
+from msgspec import Struct
+
+from ninelives.core.spec import Kept
+from ninelives.core.state import RunState
+from ninelives.tools.base import HERE, Place, ToolRefused
+from ninelives.tools.homes import Homes
+from ninelives.tools.quota import Quotas, WorkspaceQuota
 
 NOTE = ".{}.owner"
 """The name of the file beside a workspace that says who owns it."""
@@ -45,6 +51,42 @@ def workspace_for(root: Path, name: str, owner: str | None = None) -> Path:
     if not note.exists():
         note.write_text(name if owner is None else owner, "utf-8", "surrogatepass")
     return workspace
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """Gives each tool call its Place (D3)."""
+
+    data: Path
+    """The data directory."""
+    by_owner: bool
+    """One workspace for all sessions of an owner, not one for each."""
+    apart: frozenset[Kept]
+    """How a run is kept of which nothing may stay (Place.apart)."""
+    timeout_s: float
+    output_bytes: int
+    homes: Homes | None
+    """None: all workspaces are on this machine."""
+    quotas: Quotas
+
+    def of(self, state: RunState, call_id: str) -> Place:
+        """The Place of a call of this run. Its folders are created."""
+        accepted = state.facts.accepted
+        owner, session = accepted.owner, accepted.resolved.session or ""
+        name = owner if self.by_owner else f"{owner}/{session}"
+        folder = workspace_for(self.data / "workspaces", name, owner)
+        return Place(
+            owner=owner,
+            session=session,
+            call_id=call_id,
+            workspace=folder,
+            state=workspace_for(self.data / "tools", owner),
+            apart=state.facts.run if accepted.spec.kept in self.apart else "",
+            memory_scope=accepted.spec.memory_scope,
+            timeout_s=self.timeout_s,
+            output_bytes=self.output_bytes,
+            home=HERE if self.homes is None else self.homes.of(owner, name),
+            quota=WorkspaceQuota(self.quotas, folder, owner),
+        )
 
 
 def owner_of(workspace: Path) -> str:

@@ -38,6 +38,8 @@ class ProfileAccess:
     def __init__(self, default: Profile, others: Mapping[str, Profile]) -> None:
         self._default = default
         self._profiles = {default.name: default, **others}
+        self.only = None if others or default.owner else ProfileReach(default, {})
+        """Where the server has one profile: what a key may use that is not bound to a profile or to models."""
         self._known: dict[tuple[str, str | None], tuple[ApiKey, ApiKey, ProfileReach]] = {}
         """What was found by the id of a key and the name in the path: the key, the key that acts, and its profiles."""
         self._users: dict[tuple[str, str, bytes], tuple[ApiKey, ProfileReach, ApiKey, ProfileReach]] = {}

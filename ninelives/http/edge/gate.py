@@ -326,12 +326,16 @@ class Gate:
         seen, state = request.seen, request.scope["state"]
         if _SESSION_KEY in seen:
             request.more += _session_key(seen[_SESSION_KEY])
-        if self._profiles is None or request.is_open:
+        profiles, named = self._profiles, state["profile"]
+        if profiles is None or request.is_open:
             return
-        state["key"], state["reach"] = self._profiles.enter(key, state["profile"])
+        if profiles.only is None or named is not None or key.profile or key.models:
+            state["key"], state["reach"] = profiles.enter(key, named)
+        else:
+            state["reach"] = profiles.only
         user = None if key.acts_for == "no" else self._rules.end_users.of(key, seen, request.scope["path"])
         if user is not None:
-            state["key"], state["reach"] = self._profiles.act_for(state["key"], state["reach"], user)
+            state["key"], state["reach"] = profiles.act_for(state["key"], state["reach"], user)
 
     def _cors(self, seen: Seen) -> Headers:
         """The CORS headers of a response. A page of a foreign origin that is not listed is refused (A5)."""
