@@ -14,7 +14,6 @@ from ninelives.agents.adapters import Surroundings
 from ninelives.agents.approval import ApprovalPolicy, Approvals
 from ninelives.agents.base import Agent, Turn
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
-from ninelives.agents.profiles import ByProfile
 from ninelives.agents.rules import Mode, Rule
 from ninelives.app.errors import ConfigError
 from ninelives.app.extensions import (
@@ -108,6 +107,9 @@ class Agents(Struct, kw_only=True):
     """All agents of a server, and what they are made of."""
 
     agent: Agent
+    """Of the default profile."""
+    agents: dict[str, Agent]
+    """Of the others, by name."""
     default: Profile
     others: dict[str, Profile]
     by_profile: dict[str, ProfileAgent]
@@ -379,7 +381,8 @@ def build_agents(
     }
     default = profiles.pop(name)
     return Agents(
-        agent=ByProfile(made[name].agent, {key: each.agent for key, each in made.items() if key != name}),
+        agent=made[name].agent,
+        agents={key: each.agent for key, each in made.items() if key != name},
         default=default,
         others=profiles,
         by_profile=made,

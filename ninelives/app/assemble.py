@@ -178,6 +178,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
             observer=RunObserver(counts, log, traces),
             alarm=FineAlarm,
+            agents=agents.agents,
         )
     )
     keyring = Keyring(stored_keys)

@@ -18,9 +18,8 @@ from ninelives.core.errors import ClientError, NinelivesError, ServerError, stor
 from ninelives.core.events import AnyEvent, AttemptStarted, Entry, ForkedFrom, RunAccepted
 from ninelives.core.spec import Resolved, Spec, is_short, keeps_content
 from ninelives.core.state import apply, start
-from ninelives.engine.base import RETRY_S, EngineParts, Order, Ticket
+from ninelives.engine.base import RETRY_S, EngineParts, LeaseSpan, Order, Ticket
 from ninelives.engine.claim import ClaimPhase
-from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.limits import FREE
 from ninelives.engine.readers import DeliveryTracker
 from ninelives.engine.run import ClaimedRun, PendingOpening

@@ -1,20 +1,21 @@
 """Values that the engine exchanges with its callers and its parts. Owns: the Projection Protocol (a dialect, seen from
 here), what a subscription can say next, the order for a run, the engine's limits, what an engine is made of
-(EngineParts) and what its parts tell it (Notices). Refuses to know: HTTP and any dialect."""
+(EngineParts), what its parts tell it (Notices), and how long a claim may be relied on (LeaseSpan). Refuses to know:
+HTTP and any dialect."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
 from ninelives.agents.base import Agent
 from ninelives.core.admission import Asked
 from ninelives.core.errors import ClientError
-from ninelives.core.events import Budget, Entry
+from ninelives.core.events import Budget, Entry, RunAccepted
 from ninelives.core.holding import Holding
 from ninelives.core.limits import Limits, Price
 from ninelives.core.rope import Frame
@@ -26,6 +27,9 @@ from ninelives.journal.base import Logger, Notifier, Store
 from ninelives.journal.memory.store import MemoryStore
 from ninelives.journal.values import StoreUnavailable, Subject
 
+if TYPE_CHECKING:
+    from ninelives.engine.lease import Lease
+
 T = TypeVar("T")
 RETRY_S = 0.25
 """A store that cannot be used now is asked again this much later."""
@@ -34,7 +38,8 @@ WORK = "work"
 
 
 class Projection(Protocol):
-    """A dialect as a fold of its own. Views are immutable values: one may be kept, shared or thrown away."""
+    """A dialect as a fold of its own. Views are immutable values: one may be kept, shared or thrown away. Each says by
+    its field `over` that this dialect has nothing more to say, though the run may go on: the stream ends there."""
 
     name: str
 
@@ -50,10 +55,6 @@ class Projection(Protocol):
 
     def live(self, view: Any) -> tuple[Any, Sequence[Frame]]:
         """The reader has reached the live edge: a view that all live readers share, and frames held back so far."""
-        ...
-
-    def over(self, view: Any) -> bool:
-        """True when this dialect has nothing more to say, though the run may go on: the stream ends here."""
         ...
 
 
@@ -310,6 +311,7 @@ class EngineParts(Struct, frozen=True):
     memory: MemoryStore
     notifier: Notifier
     agent: Agent
+    """It answers for every profile that is not in `agents`, also for one that was removed."""
     limits: EngineLimits
     log: Logger
     now_ms: Callable[[], int]
@@ -332,6 +334,8 @@ class EngineParts(Struct, frozen=True):
     observer: Observer = NoObserver()
     alarm: Callable[[Callable[[], None]], Alarm] = LoopAlarm
     """Makes what wakes a writer, given what it calls."""
+    agents: Mapping[str, Agent] = {}
+    """Those of profiles that have one of their own, by name."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""
@@ -340,6 +344,25 @@ class EngineParts(Struct, frozen=True):
     def store_of(self, run: str) -> Store:
         """The store that has a run."""
         return self.memory if self.memory.has(run) else self.durable
+
+    def agent_of(self, accepted: RunAccepted) -> Agent:
+        """The agent that answers a run: what it says of itself, such as `resumable`, is true of this run alone."""
+        return self.agents.get(accepted.spec.model, self.agent)
+
+
+class LeaseSpan:
+    """The time from one lapse of a lease to the next. Without a lease (runs in memory, or a store that one process has
+    to itself) it has no end."""
+
+    def __init__(self, lease: Lease | None = None) -> None:
+        self._lease = lease
+
+    def held(self) -> bool:
+        """Whether the lease is held, and was held without a break since this was its span."""
+        if self._lease is None:
+            return True
+        self._lease.check()
+        return not self._lease.over and self._lease.span is self
 
 
 class CutOff(Exception):

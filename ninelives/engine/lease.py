@@ -17,28 +17,13 @@ import asyncio
 import math
 from contextlib import suppress
 
-from ninelives.engine.base import EngineParts, Notices
+from ninelives.engine.base import EngineParts, LeaseSpan, Notices
 from ninelives.journal.values import StoreUnavailable
 
 AGAIN_S = 0.5
 """After a beat that failed the next one comes so soon."""
 BEAT_S = 5.0
 """The longest time between two beats."""
-
-
-class LeaseSpan:
-    """The time from one lapse of a lease to the next. Without a lease (runs in memory, or a store that one process has
-    to itself) it has no end."""
-
-    def __init__(self, lease: Lease | None = None) -> None:
-        self._lease = lease
-
-    def held(self) -> bool:
-        """Whether the lease is held, and was held without a break since this was its span."""
-        if self._lease is None:
-            return True
-        self._lease.check()
-        return not self._lease.over and self._lease.span is self
 
 
 class Lease:

@@ -38,7 +38,7 @@ class Retainer:
         self._store = parts.durable
         self._upkeep = parts.durable.upkeep
         self._keep = parts.limits.keep
-        self._agent = parts.agent
+        self._agent_of = parts.agent_of
         self._now_ms = parts.clock()
         self._readers = readers
         self._outside = parts.outside
@@ -161,9 +161,9 @@ class Retainer:
         """Whether nobody reads it, and what its tools left is gone."""
         if self._readers.count(run):
             return False
-        return not isinstance(self._agent, RunForgetter) or await self._forget_outputs(self._agent, owner, run)
+        return await self._forget_outputs(owner, run)
 
-    async def _forget_outputs(self, agent: RunForgetter, owner: str, run: str) -> bool:
+    async def _forget_outputs(self, owner: str, run: str) -> bool:
         """Delete what its tools left outside of the journal; False where another process must do that."""
         try:
             state = await read_state(self._store, owner, run)
@@ -171,6 +171,9 @@ class Retainer:
             self._log.error("run_damaged", run=run, reason=str(error))
             return True
         if state is None:
+            return True
+        agent = self._agent_of(state.facts.accepted)
+        if not isinstance(agent, RunForgetter):
             return True
         try:
             return await agent.forget(state) or self._now_ms() - state.facts.updated_at > ELSEWHERE_MS

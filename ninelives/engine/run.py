@@ -24,9 +24,8 @@ from ninelives.core.history import new_messages
 from ninelives.core.rope import Frame, packed
 from ninelives.core.spec import json_list
 from ninelives.core.state import Place, RunState, Writing, at, chainable, waiting
-from ninelives.engine.base import Projection
+from ninelives.engine.base import LeaseSpan, Projection
 from ninelives.engine.claim import LIFE, ClaimEvent, ClaimPhase, IllegalStep
-from ninelives.engine.lease import LeaseSpan
 from ninelives.journal.accounts.base import AuditEntry
 from ninelives.journal.values import Mark, Record, Slice
 
@@ -74,7 +73,7 @@ class Audience(msgspec.Struct, eq=False):
         for reader in full:
             self.readers.remove(reader)
             reader.detach(before, entries[0].seq - 1)
-        if self.projection.over(view):
+        if view.over:
             for reader in self.readers:
                 reader.finish()
 

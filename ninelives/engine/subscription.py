@@ -433,13 +433,13 @@ class Subscription:
             for entry in entries:
                 view, more = projection.step(view, entry)
                 many += more
-                if projection.over(view):
+                if view.over:
                     last = entry
                     break
         self._view, self._seq, self._attempt = view, last.seq, last.attempt
         self._add(frames)
         over = isinstance(last.event, Terminal)
-        if over or projection.over(view):
+        if over or view.over:
             self._over, self._page = ENDED, None
             self.restarted = isinstance(last.event, AttemptStarted)
             if self._recording is not None:

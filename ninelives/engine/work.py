@@ -36,14 +36,12 @@ from heapq import heappop, heappush
 from msgspec import Struct
 
 from ninelives.agents.base import DraftKeeper
-from ninelives.agents.profiles import agent_for
 from ninelives.core import codec
 from ninelives.core.errors import ClientError, Damaged
 from ninelives.core.events import AttemptStarted, RunFailed
 from ninelives.core.state import RunState, apply
-from ninelives.engine.base import WORK, CutOff, EngineLimits, EngineParts
+from ninelives.engine.base import WORK, CutOff, EngineLimits, EngineParts, LeaseSpan
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
-from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.replay import entries_of, read_state
 from ninelives.engine.run import ClaimedRun, ClaimLost
 from ninelives.engine.workers import Claimed, Workers
@@ -235,7 +233,7 @@ class WorkFinder:
                 ours += len(some)
                 left += await self._begin(store, some[:most], urgent)
         self.backlog = left > 0 or (
-            ours >= most and self.active >= self._limits.concurrent_runs if most else self.queued > 0
+            ours >= most and self._turns.taken >= self._limits.concurrent_runs if most else self.queued > 0
         )
         if counts:
             self._count_at = now + POLL_S
@@ -245,7 +243,7 @@ class WorkFinder:
 
     def _most(self, urgent: bool) -> int:
         """How many runs the stores are asked for, to begin them."""
-        free = max(0, self._limits.concurrent_runs - self.active)
+        free = max(0, self._limits.concurrent_runs - self._turns.taken)
         if self.stopping or not (free or urgent):
             return 0
         return min(MOST, free + (URGENT if urgent else 0) + len(self._workers.resting))
@@ -303,7 +301,7 @@ class WorkFinder:
         if not span.held():  # the finder looked a while ago: nothing is begun without a lease
             return
 
-        agent = agent_for(self._parts.agent, state.facts.accepted)
+        agent = self._parts.agent_of(state.facts.accepted)
         keeps = isinstance(agent, DraftKeeper) and agent.keeps_draft(state)
 
         def first(attempt: int, was_clean: bool, lost: int) -> bytes:

@@ -19,7 +19,6 @@ from typing import Any, Literal
 import msgspec
 
 from ninelives.agents.base import Agent, DraftKeeper, ToolKnower, Turn
-from ninelives.agents.profiles import agent_for
 from ninelives.core.errors import (
     AgentError,
     Damaged,
@@ -83,43 +82,31 @@ OPENED = Claimed()
 """For a run that was just opened."""
 
 
-class Worker:
+class Worker(msgspec.Struct, eq=False, weakref=True):
     """One attempt at one run."""
 
-    def __init__(
-        self,
-        run: ClaimedRun,
-        agent: Agent,
-        writer: Writer,
-        earlier: Earlier,
-        parts: EngineParts,
-        guard: LimitGuard,
-    ) -> None:
-        self.run = run
-        self._agent = agent
-        self._writer = writer
-        self._earlier = earlier
-        self._audit = parts.audit
-        self._guard = guard
-        self._limits = parts.limits
-        self._log = parts.log
-        self._mask = parts.mask
-        self._reason = "cancel"
-        self._failure: NinelivesError | None = None
-        self._interrupted: Literal["", "interrupted", "steered", "budget"] = ""
-        """Why the run ends at its next safe point, if it does."""
-        self._limit = ""
-        """Which budget is used up."""
-        self._begun = False
-        """The agent was asked to run."""
-        self._pumping: asyncio.Task[Any] | None = None
-        """The task of this worker, while its agent works and may be stopped."""
-        self._stops = 0
-        """How often that task was cancelled from here."""
-        self.short = False
-        """The run was parked because the machine is short of something."""
-        self.over = asyncio.Event()
-        """Set when it has let go of everything."""
+    run: ClaimedRun
+    _agent: Agent
+    _writer: Writer
+    _earlier: Earlier
+    _parts: EngineParts
+    _guard: LimitGuard
+    _reason: str = "cancel"
+    _failure: NinelivesError | None = None
+    _interrupted: Literal["", "interrupted", "steered", "budget"] = ""
+    """Why the run ends at its next safe point, if it does."""
+    _limit: str = ""
+    """Which budget is used up."""
+    _begun: bool = False
+    """The agent was asked to run."""
+    _pumping: asyncio.Task[Any] | None = None
+    """The task of this worker, while its agent works and may be stopped."""
+    _stops: int = 0
+    """How often that task was cancelled from here."""
+    short: bool = False
+    """The run was parked because the machine is short of something."""
+    over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    """Set when it has let go of everything."""
 
     # how it is stopped
 
@@ -193,11 +180,11 @@ class Worker:
         if task.cancelling():  # somebody else wants us to end too
             raise asyncio.CancelledError
         if run.in_memory:  # it was stopped, perhaps while an entry waited to be stored
-            await self._audit.keep(())
+            await self._parts.audit.keep(())
         try:
             await self._settle(failure)
         except ClaimLost:
-            self._log.warning("claim_lost", run=run.run, attempt=run.attempt)
+            self._parts.log.warning("claim_lost", run=run.run, attempt=run.attempt)
 
     def _stop_pump(self, halt: asyncio.Future[None]) -> None:
         if self._pumping is not None:
@@ -209,7 +196,7 @@ class Worker:
         try:
             await self._agent.end_leftovers(self.run.staging.state)
         except Exception as error:
-            self._log.error("leftovers_not_ended", run=self.run.run, error=repr(error))
+            self._parts.log.error("leftovers_not_ended", run=self.run.run, error=repr(error))
 
     async def _pump(self, claimed: Claimed) -> None:
         """From the agent to the writer, until the run ends or is stopped."""
@@ -227,7 +214,7 @@ class Worker:
                     if run.halt.done():  # a first delta now would be a message that is cut and said again
                         await self._stopped()
                     self._writer.delta(run, event)
-                    if run.pending_bytes > self._limits.stage_bytes or run.in_memory:
+                    if run.pending_bytes > self._parts.limits.stage_bytes or run.in_memory:
                         await self._hold_back()
                 elif (await self._fact(event)).ended:
                     run.advance(ClaimEvent.END)
@@ -236,7 +223,7 @@ class Worker:
 
     async def _stopped(self) -> None:
         """Wait to be cancelled: the agent must not go on."""
-        await asyncio.sleep(self._limits.stall_s)
+        await asyncio.sleep(self._parts.limits.stall_s)
 
     def _holds_claim(self) -> bool:
         """See Turn.holds_claim."""
@@ -245,9 +232,9 @@ class Worker:
     def has_room(self) -> bool:
         """See DeltaSink.has_room. A run that is to be parked goes step by step: it may park at its next fact (A9)."""
         run = self.run
-        if run.phase is not DRIVING or run.pending_bytes > self._limits.stage_bytes:
+        if run.phase is not DRIVING or run.pending_bytes > self._parts.limits.stage_bytes:
             return False
-        return not run.in_memory or run.backlog() < self._limits.subscriber_bytes
+        return not run.in_memory or run.backlog() < self._parts.limits.subscriber_bytes
 
     def is_read(self) -> bool:
         """See DeltaSink.is_read."""
@@ -324,9 +311,9 @@ class Worker:
         if not run.in_memory:
             return self._writer.stage(run, event, entry)
         after = self._writer.stage(run, event)
-        self._audit.note(entry)  # the audit log is in another store
+        self._parts.audit.note(entry)  # the audit log is in another store
         await run.until_committed(after.seq)
-        await self._audit.keep(())
+        await self._parts.audit.keep(())
         return after
 
     async def _keep_answer(self, answer: ApprovalGiven) -> None:
@@ -341,7 +328,7 @@ class Worker:
             detail=answer.choice,
             id=answer_entry_id(state),
         )
-        await self._audit.keep([entry])
+        await self._parts.audit.keep([entry])
 
     async def _is_spent(self) -> bool:
         """Whether the run may not ask its model again: it ends then, and what it did stands (C10). Calls that are due
@@ -357,7 +344,7 @@ class Worker:
     async def _hold_back(self) -> None:
         """Deltas may run ahead of the disk, and of the one reader of a run in memory, by a bound."""
         await self._writer.room(self.run)
-        if self.run.in_memory and self.run.backlog() >= self._limits.subscriber_bytes:
+        if self.run.in_memory and self.run.backlog() >= self._parts.limits.subscriber_bytes:
             await self._reader_drained()
 
     async def _history(self) -> tuple[Message, ...]:
@@ -365,8 +352,8 @@ class Worker:
 
     async def _reader_drained(self) -> None:
         try:
-            async with asyncio.timeout(self._limits.stall_s):
-                while self.run.backlog() >= self._limits.subscriber_bytes and not self.run.gone:
+            async with asyncio.timeout(self._parts.limits.stall_s):
+                while self.run.backlog() >= self._parts.limits.subscriber_bytes and not self.run.gone:
                     await self.run.news()
         except TimeoutError:
             self.cancel("stalled")
@@ -402,7 +389,7 @@ class Worker:
         run = self.run
         short = failure if failure is None or isinstance(failure, Shortage) else shortage_of(failure)
         if short is not None and self._agent.resumable and not run.in_memory:
-            self._log.warning("run_parked", run=run.run, reason=short.message)
+            self._parts.log.warning("run_parked", run=run.run, reason=short.message)
             self.short = True
             run.advance(ClaimEvent.DRAIN)
             await self._writer.park(run)
@@ -422,26 +409,26 @@ class Worker:
         run = self.run.run
         match error:
             case NinelivesError():
-                self._log.warning("run_failed", run=run, code=error.code, reason=error.message)
+                self._parts.log.warning("run_failed", run=run, code=error.code, reason=error.message)
                 code = "rate_limit_exceeded" if error.status == 429 else "server_error"
                 await self._fail(code, error.message, error.code, error.status)
             case StoreUnavailable():
-                self._log.warning("run_not_stored", run=run, reason=str(error))
+                self._parts.log.warning("run_not_stored", run=run, reason=str(error))
                 message = f"The history of this run cannot be read now: {error}. Try again."
                 await self._fail("server_error", message, "store_unavailable", 503)
             case Damaged():
-                self._log.error("history_damaged", run=run, reason=str(error))
+                self._parts.log.error("history_damaged", run=run, reason=str(error))
                 await self._fail("server_error", f"The history of this run cannot be read: {error}", "damaged", 500)
             case IllegalEvent():
-                self._log.error("illegal_event", run=run, reason=str(error))
+                self._parts.log.error("illegal_event", run=run, reason=str(error))
                 await self._fail("server_error", f"The agent broke its contract: {error}", "illegal_event", 500)
             case _:
-                self._log.error("agent_crashed", run=run, error=repr(error))
+                self._parts.log.error("agent_crashed", run=run, error=repr(error))
                 name = type(error).__name__
                 await self._fail("server_error", f"The agent failed with {name}. See the log.", "agent_crashed", 500)
 
     async def _fail(self, code: str, message: str, reason: str, status: int) -> None:
-        failed = RunFailed(code=code, message=self._mask(message), reason=reason, status=status)
+        failed = RunFailed(code=code, message=self._parts.mask(message), reason=reason, status=status)
         await self._writer.fact(self.run, failed)
         self._guard.accounts.fail(self.run.accepted)
 
@@ -488,7 +475,7 @@ class Workers:
         begun: it may be somebody else's, and if not it is given back (P11)."""
         parts, name = self._parts, run.run
         self._readers.lives[name] = run
-        agent = agent_for(parts.agent, run.accepted)
+        agent = parts.agent_of(run.accepted)
         writer = self.writers[run.in_memory]
         worker = Worker(run, agent, writer, self.earlier, parts, self.guard)
         self.by_run[name] = worker

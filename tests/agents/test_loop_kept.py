@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ninelives.agents.approval import ApprovalPolicy, Approvals
-from ninelives.agents.base import Turn
+from ninelives.agents.base import Agent, Turn
 from ninelives.agents.loop import CallEnvironment, LoopAgent, LoopSettings
-from ninelives.agents.profiles import ByProfile, agent_for
 from ninelives.agents.rules import Mode
 from ninelives.core import events as e
 from ninelives.core.context import SHOWN, output_path
@@ -19,7 +18,11 @@ from ninelives.core.events import RunAccepted
 from ninelives.core.history import output_messages
 from ninelives.core.spec import Kept
 from ninelives.core.state import RunState
+from ninelives.engine.base import EngineLimits, EngineParts
+from ninelives.journal.memory.store import MemoryStore
+from ninelives.journal.notifier import LocalNotifier
 from ninelives.models.base import Ask, CallPiece, Finished, Part, Text
+from ninelives.observe.log import Log
 from ninelives.tools.base import HERE, Home, Place, Threads, Use
 from ninelives.tools.decorator import tool_of
 from ninelives.tools.output import OutputFiles
@@ -208,14 +211,16 @@ def accepted_of(model: str) -> RunAccepted:
 
 def test_g18_the_agent_of_a_run_says_whether_it_can_be_resumed() -> None:
     loop, own = Fixed(resumable=True), Fixed(resumable=False)
-    agents = ByProfile(loop, {"own": own})
-    assert agent_for(agents, accepted_of("own")) is own
-    assert agent_for(agents, accepted_of("hermes-agent")) is loop
-    assert agent_for(agents, accepted_of("a profile that was removed")) is loop
-    assert agent_for(own, accepted_of("hermes-agent")) is own, "a server with one agent"
+    parts = parts_with(loop, {"own": own})
+    assert parts.agent_of(accepted_of("own")) is own
+    assert parts.agent_of(accepted_of("hermes-agent")) is loop
+    assert parts.agent_of(accepted_of("a profile that was removed")) is loop
+    assert parts_with(own, {}).agent_of(accepted_of("hermes-agent")) is own, "a server with one agent"
 
 
-async def test_b6_forgetting_is_asked_of_the_agent_of_the_run(tmp_path: Path) -> None:
-    (state, _), own = ended(LONG), Fixed(resumable=True)
-    assert await ByProfile(own, {}).forget(state), "an agent that leaves nothing behind has nothing to forget"
-    assert not await ByProfile(own, {"hermes-agent": agent_at(tmp_path, Elsewhere())}).forget(state)
+def parts_with(agent: Agent, agents: dict[str, Agent]) -> EngineParts:
+    """What an engine with these agents is made of."""
+    memory = MemoryStore(lambda: 0.0)
+    return EngineParts(
+        memory, memory, LocalNotifier(), agent, EngineLimits(), Log(str, None), lambda: 1, str, agents=agents
+    )

@@ -219,9 +219,9 @@ def test_a_live_reader_sees_the_replay_or_is_told_stream_restarted(entries: list
         assert errors(frames) == ["stream_restarted"] and "error" in frames[-1].data
         view, _ = edge_view(CHAT, entries[:edge])
         for n in range(edge, over + 1):
-            assert not CHAT.over(view)
+            assert not view.over
             view, _ = CHAT.step(view, entries[n])
-        assert CHAT.over(view)
+        assert view.over
 
 
 @quick
@@ -278,9 +278,9 @@ def test_all_readers_whose_stream_goes_on_share_one_view_at_the_live_edge(
         live, _ = CHAT.step(live, entry)
     for after in (-1, 1, 4, 10_000):
         resumed, _ = edge_view(CHAT, entries[:edge], after)
-        if not CHAT.over(resumed):
+        if not resumed.over:
             assert resumed == replayed
-    if not CHAT.over(live):
+    if not live.over:
         assert live == replayed
 
 

@@ -25,9 +25,8 @@ from ninelives.core.spec import Resolved, Spec
 from ninelives.core.state import fold
 from ninelives.dialects.responses.frames import ResponsesProjection
 from ninelives.engine.alarm import LoopAlarm
-from ninelives.engine.base import Chunk, EngineLimits, EngineParts, StreamEnded
+from ninelives.engine.base import Chunk, EngineLimits, EngineParts, LeaseSpan, StreamEnded
 from ninelives.engine.claim import ClaimEvent, ClaimPhase
-from ninelives.engine.lease import LeaseSpan
 from ninelives.engine.readers import Readers
 from ninelives.engine.run import ClaimedRun
 from ninelives.engine.subscription import Subscription

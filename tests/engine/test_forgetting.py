@@ -22,17 +22,18 @@ DUE: list[Gone] = [("ann", "one"), ("ann", "two"), ("bob", "three")]
 
 
 class Desk:
-    """A store with runs to forget, and the agent that made them."""
+    """A store with runs to forget, and the agents that made them: the one of the run `plain` keeps nothing."""
 
-    def __init__(self, fails: Exception | None = None, elsewhere: str = "") -> None:
+    def __init__(self, fails: Exception | None = None, elsewhere: str = "", plain: str = "") -> None:
         self.gone: list[Gone] = []
         self.errors: list[str] = []
+        agent = SimpleNamespace(forget=self.forget_outputs)
         self._fails, self._elsewhere = fails, elsewhere
         readers: Any = SimpleNamespace(count=lambda run: 0, kept=SimpleNamespace(forget=lambda run: None))
         parts: Any = SimpleNamespace(
             durable=SimpleNamespace(upkeep=self, forget=self.forget_runs),
             limits=SimpleNamespace(keep=Keep()),
-            agent=SimpleNamespace(forget=self.forget_outputs),
+            agent_of=lambda accepted: object() if accepted.spec.model == plain else agent,
             outside=NothingOutside(),
             clock=lambda: lambda: 0,
             log=SimpleNamespace(error=lambda name, **fields: self.errors.append(name)),
@@ -55,7 +56,8 @@ class Desk:
 @pytest.fixture(autouse=True)
 def read_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     async def read_state(store: object, owner: str, run: str) -> RunState:
-        state: Any = SimpleNamespace(facts=SimpleNamespace(run=run, updated_at=0))
+        accepted = SimpleNamespace(spec=SimpleNamespace(model=run))
+        state: Any = SimpleNamespace(facts=SimpleNamespace(run=run, updated_at=0, accepted=accepted))
         return state
 
     monkeypatch.setattr(retention, "read_state", read_state)
@@ -71,6 +73,11 @@ async def test_b6_a_run_whose_files_are_elsewhere_is_left_to_the_process_there()
     desk = Desk(elsewhere="two")
     assert await desk.retainer.forget() == 2
     assert desk.gone == [DUE[0], DUE[2]]
+
+
+async def test_b6_forgetting_is_asked_of_the_agent_of_the_run() -> None:
+    desk = Desk(elsewhere="two", plain="two")
+    assert await desk.retainer.forget() == 3, "an agent that leaves nothing behind has nothing to forget"
 
 
 async def test_b6_where_the_store_is_away_nothing_is_forgotten_yet() -> None:
@@ -110,7 +117,7 @@ class Granting:
         parts: Any = SimpleNamespace(
             durable=SimpleNamespace(upkeep=self, grants=self.grants),
             limits=SimpleNamespace(keep=Keep(owner_bytes=owner_bytes)),
-            agent=None,
+            agent_of=None,
             outside=self,
             clock=lambda: lambda: 0,
             log=SimpleNamespace(info=lambda name, **fields: None),

@@ -39,6 +39,7 @@ class TinyView(Struct, frozen=True):
     """Where a reader stands."""
 
     after: int
+    over: bool = False
 
 
 class TinyProjection:
@@ -51,9 +52,6 @@ class TinyProjection:
 
     def live(self, view: TinyView) -> tuple[TinyView, list[bytes]]:
         return replace(view, after=-1), []
-
-    def over(self, view: TinyView) -> bool:
-        return False
 
     def step(self, view: TinyView, entry: e.Entry) -> tuple[TinyView, list[bytes]]:
         match entry.event:

@@ -89,7 +89,7 @@ PLANTED = {
         _nothing, kinds("cancel"), 600, ("ninelives.engine.workers.Workers.signalled", lambda workers, run: None)
     ),
     "a claim is driven after the lease": Planted(
-        _nothing, kinds("claim"), 1500, ("ninelives.engine.lease.LeaseSpan.held", _always_held)
+        _nothing, kinds("claim"), 1500, ("ninelives.engine.base.LeaseSpan.held", _always_held)
     ),
     "a free run is never looked for": Planted(
         _nothing, kinds("stuck", "client"), 20, ("ninelives.engine.work.WorkFinder._look", _blind)

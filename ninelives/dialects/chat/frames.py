@@ -85,6 +85,7 @@ class ChatView(Struct, frozen=True):
     preparing: str = ""
     """The status line of a call that the model writes, until a tool starts."""
     over: bool = False
+    """See Projection: the end of the run was sent, or stream_restarted."""
     muted: bool = False
     asked: str = ""
     """While muted: the code of the last question."""
@@ -118,10 +119,6 @@ class ChatProjection:
     def reached(self, view: ChatView, seq: int) -> bool:
         """See Resumable.reached: positions are numbers of entries."""
         return view.after <= seq
-
-    def over(self, view: ChatView) -> bool:
-        """See Projection.over: stream_restarted ends a stream."""
-        return view.over
 
     def step(self, view: ChatView, entry: e.Entry) -> tuple[ChatView, list[bytes]]:
         """See Projection.step."""

@@ -3,6 +3,8 @@ translates the events of the Runs API. Refuses to know: engines and HTTP."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +30,8 @@ class SessionView(Struct, frozen=True):
     """The text of the message that streams. It counts where the run is cancelled in the middle of it."""
     told: int = 0
     """Frames so far."""
+    over: ClassVar[bool] = False
+    """See Projection: only the end of the run ends this stream."""
 
 
 class SessionProjection:
@@ -42,10 +46,6 @@ class SessionProjection:
     def live(self, view: SessionView) -> tuple[SessionView, list[bytes]]:
         """See Projection.live."""
         return view, []
-
-    def over(self, view: SessionView) -> bool:
-        """See Projection.over: only the run's end ends this stream."""
-        return False
 
     def step(self, view: SessionView, entry: e.Entry) -> tuple[SessionView, list[bytes]]:
         """See Projection.step."""

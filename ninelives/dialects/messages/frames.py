@@ -81,6 +81,7 @@ class MessagesView(Struct, frozen=True):
     refused: bool = False
     """The last message was a refusal."""
     over: bool = False
+    """See Projection: the end of the run was sent, a question, or stream_restarted."""
     muted: bool = False
     asked: str = ""
     """While muted: the code of the last question."""
@@ -108,10 +109,6 @@ class MessagesProjection:
     def stand(self, view: MessagesView, attempt: int) -> MessagesView:
         """See Patient.stand."""
         return replace(view, stands=attempt)
-
-    def over(self, view: MessagesView) -> bool:
-        """See Projection.over: a question or stream_restarted ends a stream."""
-        return view.over
 
     def step(self, view: MessagesView, entry: e.Entry) -> Shown:
         """See Projection.step."""

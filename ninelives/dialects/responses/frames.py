@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,6 +69,8 @@ class ResponsesView(Struct, frozen=True):
     text: Rope | None = None
     thought: Rope | None = None
     refusal: Rope | None = None
+    over: ClassVar[bool] = False
+    """See Projection: only the end of the run ends this stream."""
 
 
 class ResponsesProjection:
@@ -87,10 +90,6 @@ class ResponsesProjection:
     def reached(self, view: ResponsesView, seq: int) -> bool:
         """See Resumable.reached: positions are numbers of frames."""
         return view.after < view.n
-
-    def over(self, view: ResponsesView) -> bool:
-        """See Projection.over: only the run's end ends this stream."""
-        return False
 
     def step(self, view: ResponsesView, entry: e.Entry) -> tuple[ResponsesView, list[Frame]]:
         """See Projection.step."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,6 +30,8 @@ class RunsView(Struct, frozen=True):
     version: int = 1
     """Of the projection that renders this run."""
     unused: tuple[e.SteerUnused, ...] = ()
+    over: ClassVar[bool] = False
+    """See Projection: only the end of the run ends this stream."""
 
 
 class RunsProjection:
@@ -46,10 +50,6 @@ class RunsProjection:
     def reached(self, view: RunsView, seq: int) -> bool:
         """See Resumable.reached: positions are numbers of entries."""
         return view.after <= seq
-
-    def over(self, view: RunsView) -> bool:
-        """See Projection.over: only the run's end ends this stream."""
-        return False
 
     def step(self, view: RunsView, entry: e.Entry) -> tuple[RunsView, list[bytes]]:
         """See Projection.step."""
