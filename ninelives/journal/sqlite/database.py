@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar
 
 import apsw
 from msgspec import Struct
@@ -48,7 +48,6 @@ from ninelives.journal.sqlite.tip import TipFile
 from ninelives.journal.values import Record, StoreUnavailable
 
 R = TypeVar("R")
-T = TypeVar("T")
 Durability = Literal["normal", "full"]
 WAL_PAGES = 4000
 SOME_PAGES = 1000
@@ -99,14 +98,19 @@ class SqliteDatabase:
         self._checkpointing = threading.Lock()
         self._dirty = asyncio.Event()
         self._written = asyncio.Event()
-        self._wakes = (self._dirty, self._written)
-        """What each write wakes: upkeep, and the watch of free space."""
         self._seal_delay = SealDelay()
         self._scrub_at: float | None = None
         """When the write-ahead log must be emptied, by the clock of the loop."""
         self.writer = DatabaseThread(
-            "ninelives-writer", self._connect_writer, "BEGIN IMMEDIATE", self._after_commit, self.fences.rollback
+            "ninelives-writer",
+            self._connect_writer,
+            "BEGIN IMMEDIATE",
+            self._after_commit,
+            self.fences.rollback,
+            wakes=(self._dirty, self._written),  # upkeep, and the watch of free space
         )
+        self.write = self.writer.ask
+        """Runs a job in the writer's next transaction."""
         self.reader: DatabaseThread
         self.upkeep_thread: DatabaseThread
         self.upkeep: asyncio.Task[None]
@@ -152,23 +156,12 @@ class SqliteDatabase:
 
     # Jobs
 
-    @overload
-    def write(self, job: Callable[[apsw.Connection], R], *, late: bool = False) -> asyncio.Future[R]: ...
-
-    @overload
-    def write(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]: ...
-
-    def write(
-        self, job: Callable[[apsw.Connection], Any], then: Callable[[Any], Any] | None = None, *, late: bool = False
-    ) -> asyncio.Future[Any]:
-        """Run a job in the writer's next transaction. `then` updates memory after the commit, on the loop. `late`:
-        nobody waits for it, so it may share the transaction of another job."""
-        return self.writer.ask(job, then, late=late, wakes=self._wakes)
-
     async def ask_fences(self, question: Callable[[Fences], list[R]]) -> list[R]:
         """Ask the fences in the writer thread, which alone may use them. While no run is open, the thread is not woken
         (R19)."""
-        return await self.writer.ask(lambda db: question(self.fences)) if self.fences.committed else []
+        if not self.fences.committed:
+            return []
+        return await self.writer.ask(lambda db: question(self.fences), quiet=True)
 
     def query(self, job: Callable[[apsw.Connection], R]) -> asyncio.Future[R]:
         """Run a job that only reads. Each is one read transaction, so none lives across an await (R10)."""
@@ -301,7 +294,7 @@ class SqliteDatabase:
             store_segments(db, [(one.tail.n, one.segments) for one in work if one.segments])
 
         await self.upkeep_thread.ask(pack)
-        await self.writer.ask(store)
+        await self.writer.ask(store, quiet=True)
         for one in work:
             if one.segments:
                 one.tail.drop_first(len(one.records), one.segments[-1].crc_after, end_id)
@@ -312,7 +305,7 @@ class SqliteDatabase:
         """Delete the rows of the hot table that no tail needs, in slices."""
         floor = self.tails.needed_from()
         while floor > self._trimmed:
-            if await self.writer.ask(partial(_trim, floor)) < TRIM_ROWS:
+            if await self.writer.ask(partial(_trim, floor), quiet=True) < TRIM_ROWS:
                 self._trimmed = floor
 
     def checkpoint(self, db: apsw.Connection) -> None:

@@ -9,7 +9,7 @@ caller) rolls the batch back. Then the batch runs again without that job: one ba
 all runs. An error of the store itself (full, busy, broken) fails the whole batch.
 
 A job's `then` updates memory after the commit. It runs on the loop for every committed job, even if the caller was
-cancelled, because cancelling a caller does not undo a commit. So do the events that a job `wakes`."""
+cancelled, because cancelling a caller does not undo a commit. So do the events that each job of a thread `wakes`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class DatabaseThread:
         begin: str,
         committed: Callable[[apsw.Connection], None] | None = None,
         rolled_back: Callable[[], None] | None = None,
+        wakes: Wakes = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -66,6 +67,7 @@ class DatabaseThread:
         self._begin = begin
         self._committed = committed
         self._rolled_back = rolled_back
+        self._wakes = wakes
         self._closing = False
         self.broken: StoreUnavailable | None = None
         """Set when this thread accepts no more batches; the error says why."""
@@ -80,27 +82,22 @@ class DatabaseThread:
 
     @overload
     def ask(
-        self, job: Callable[[apsw.Connection], R], *, late: bool = False, wakes: Wakes = ()
+        self, job: Callable[[apsw.Connection], R], *, late: bool = False, quiet: bool = False
     ) -> asyncio.Future[R]: ...
 
     @overload
-    def ask(
-        self, job: Callable[[apsw.Connection], R], then: Callable[[R], T], *, late: bool = False, wakes: Wakes = ()
-    ) -> asyncio.Future[T]: ...
-
-    @overload
-    def ask(
-        self, job: Callable[[apsw.Connection], Any], then: Then, *, late: bool = False, wakes: Wakes = ()
-    ) -> asyncio.Future[Any]: ...
+    def ask(self, job: Callable[[apsw.Connection], R], then: Callable[[R], T]) -> asyncio.Future[T]: ...
 
     def ask(
-        self, job: Callable[[apsw.Connection], Any], then: Then = None, *, late: bool = False, wakes: Wakes = ()
+        self, job: Callable[[apsw.Connection], Any], then: Then = None, *, late: bool = False, quiet: bool = False
     ) -> asyncio.Future[Any]:
-        """Queue a job. The future completes after the commit, with what `then` makes of the job's result. `late`: the
-        job may share the transaction of the next one, so no thread is woken for it at once."""
+        """Queue a job. The future completes after the commit, with what `then` makes of the job's result: `then`
+        updates memory, on the loop. `late`: nobody waits for the job, so it may share the transaction of the next one,
+        and no thread is woken for it at once. `quiet`: it wakes nobody when it is done."""
         if self._closing:
             raise StoreUnavailable("the store is closed", passing=False)
         future: asyncio.Future[Any] = self._loop.create_future()
+        wakes = () if quiet else self._wakes
         if late:
             self._late.append((job, then, future, wakes))
             if self._late_timer is None:
