@@ -47,12 +47,12 @@ class Durations:
 
 
 class RunCounts:
-    """What runs did in this process. Counting is on the way of every request, and reading is not. So these are plain
-    numbers, which metrics.py shows when somebody asks. A counter of prometheus_client costs ten times as much to count
-    (docs/performance)."""
+    """What runs did in this process, as RunObserver counts it. Counting is on the way of every request, and reading is
+    not. So these are plain numbers, which metrics.py shows when somebody asks. A counter of prometheus_client costs ten
+    times as much to count (docs/performance)."""
 
     def __init__(self) -> None:
-        self.runs: dict[tuple[str, str], int] = {}
+        self.runs: Counter[tuple[str, str]] = Counter()
         """By dialect and status."""
         self.durations: dict[str, Durations] = {}
         """From the request to the end of a run, by dialect."""
@@ -67,17 +67,6 @@ class RunCounts:
         self.upstream: Counter[str] = Counter()
         """Failures of upstreams, by code."""
 
-    def run_ended(self, dialect: str, status: str, seconds: float, code: str) -> None:
-        """A run ended; `code` is that of its failure, or empty."""
-        ended = dialect, status
-        self.runs[ended] = self.runs.get(ended, 0) + 1
-        took = self.durations.get(dialect)
-        if took is None:
-            took = self.durations[dialect] = Durations(_RUN_S)
-        took.add(seconds)
-        if code in _UPSTREAM:
-            self.upstream[code] += 1
-
     def tool_finished(self, tool: str, finished: e.ToolFinished) -> None:
         """A call has a result."""
         if tool not in self._tool_names:
@@ -85,11 +74,6 @@ class RunCounts:
                 tool = OTHER
             self._tool_names.add(tool)
         self.tools[tool, "unknown" if finished.outcome == "unknown" else "error" if finished.is_error else "ok"] += 1
-
-    def tokens(self, usage: e.Usage) -> None:
-        """A model call or a tool spent these."""
-        self.input_tokens += usage.input_tokens
-        self.output_tokens += usage.output_tokens
 
 
 class Watched(Struct):
@@ -174,7 +158,8 @@ class RunObserver:
     def _message(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
         said = entry.event
         assert isinstance(said, e.MessageCompleted)
-        self._counts.tokens(said.usage)
+        self._counts.input_tokens += said.usage.input_tokens
+        self._counts.output_tokens += said.usage.output_tokens
         if self._traces is not None:
             self._traces.message(state, watched, said, entry.at)
         watched.delta_at = 0
@@ -186,12 +171,13 @@ class RunObserver:
         due = state.facts.due.get(finished.call_id)
         name = started.call.name if started is not None else due.call.name if due is not None else ""
         self._counts.tool_finished(name or "unnamed", finished)
-        self._counts.tokens(finished.usage)
+        self._counts.input_tokens += finished.usage.input_tokens
+        self._counts.output_tokens += finished.usage.output_tokens
         if self._traces is not None and started is not None:
             self._traces.tool(state, started, began_at, finished, entry.at)
 
     def _ended(self, state: RunState, watched: Watched, entry: e.Entry) -> None:
-        facts, at = state.facts, entry.at
+        facts, at, counts = state.facts, entry.at, self._counts
         spec, watched.ended = facts.accepted.spec, True
         code = facts.end.reason or facts.end.code if isinstance(facts.end, e.RunFailed) else ""
         more = {"code": code} if code else {}
@@ -199,13 +185,19 @@ class RunObserver:
             more["trace_id"] = spec.trace[3:35]
         usage = facts.usage
         seconds = max(0, at - facts.created_at) / 1000
-        self._counts.run_ended(spec.dialect, state.status, seconds, code)
+        status = state.status
+        counts.runs[spec.dialect, status] += 1
+        if spec.dialect not in counts.durations:
+            counts.durations[spec.dialect] = Durations(_RUN_S)
+        counts.durations[spec.dialect].add(seconds)
+        if code in _UPSTREAM:
+            counts.upstream[code] += 1
         self._log.info(
             "run",
             run=facts.run,
             dialect=spec.dialect,
             model=spec.model,
-            status=state.status,
+            status=status,
             seconds=seconds,
             attempts=facts.attempt,
             crashes=facts.recoveries,
