@@ -82,16 +82,12 @@ class ProgressQueue(Struct):
     count: dict[str, int] = {}
     filled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def reporter(self, call_id: str) -> Callable[[str], None]:
-        """The function that the tool of this call gets as `place.progress`."""
-
-        def report(text: str) -> None:
-            self.count[call_id] = self.count.get(call_id, 0) + 1
-            if self.count[call_id] <= MAX_PROGRESS:
-                self.events.append(e.ToolProgressed(call_id, text[:PROGRESS_CHARS]))
-                self.filled.set()
-
-        return report
+    def report(self, call_id: str, text: str) -> None:
+        """See Place.progress: what the tool of this call says."""
+        self.count[call_id] = self.count.get(call_id, 0) + 1
+        if self.count[call_id] <= MAX_PROGRESS:
+            self.events.append(e.ToolProgressed(call_id, text[:PROGRESS_CHARS]))
+            self.filled.set()
 
 
 class LoopAgent:
@@ -192,8 +188,9 @@ class LoopAgent:
         """Ask the model for one message."""
         facts, limit = state.facts, self._settings.max_message_bytes
         draft, state.draft = state.draft, None
+        skips = draft.skips() if draft is not None else None
         own = self._toolbox.current()
-        incoming = Incoming(facts.run, facts.calls, limit, state.client_tools, own.emojis.get, draft)
+        incoming = Incoming(facts.run, facts.calls, limit, state.client_tools, own.emojis.get, skips)
         messages, tools, options = state.request(own.schemas, self._settings.context_tokens)
         take = partial(incoming.take, state.deltas) if state.deltas is not None else None
         call = call_key(state.run_state) if self._keeper is not None else ""
@@ -322,7 +319,7 @@ class LoopAgent:
         label = self._toolbox.label(call.name, call.arguments)
         place = self._place(state.run_state, call.id)
         may_visit = partial(self._approvals.may_visit, call, tool, state.names_host)
-        place = replace(place, progress=progress.reporter(call.id), scratch=state.scratch, may_visit=may_visit)
+        place = replace(place, progress=partial(progress.report, call.id), scratch=state.scratch, may_visit=may_visit)
         try:
             execution = await self._toolbox.prepare(call.name, call.arguments, place)
         except (ToolRefused, OSError) as refused:

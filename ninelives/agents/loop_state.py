@@ -48,12 +48,19 @@ def offered_tools(own: Sequence[dict[str, object]], spec: Spec) -> tuple[dict[st
     return tools if allowed is None else tuple(tool for tool in tools if tool_name(tool) in allowed)
 
 
+Skips = dict[type[Text] | type[Declined] | type[Thinking], int]
+
+
 class ToldDraft(Struct, frozen=True):
     """How many characters of a message were passed on."""
 
     text: int
     refusal: int
     reasoning: int
+
+    def skips(self) -> Skips:
+        """The same by the kind of part."""
+        return {Text: self.text, Declined: self.refusal, Thinking: self.reasoning}
 
 
 def draft_of(state: RunState) -> ToldDraft:
@@ -183,37 +190,27 @@ def end_of(facts: Facts, max_rounds: int, *, steered: bool = False) -> e.RunComp
     return e.RunInterrupted("max_messages") if len(facts.messages) >= max_rounds else None
 
 
-class Incoming:
+class Incoming(Struct, eq=False):
     """Collects the parts of one message."""
 
-    def __init__(
-        self,
-        run: str,
-        calls_before: int,
-        max_bytes: int,
-        client_tools: frozenset[str],
-        emoji_of: Callable[[str], str | None] = lambda name: None,
-        draft: ToldDraft | None = None,
-    ) -> None:
-        """`emoji_of` gives the emoji of a tool of this server; None for any other name. `draft` was passed on by an
-        earlier attempt: the answer comes again from its beginning, and as much of it is skipped."""
-        self._skips: dict[type[Text] | type[Declined] | type[Thinking], int] | None = (
-            {Text: draft.text, Declined: draft.refusal, Thinking: draft.reasoning} if draft else None
-        )
-        self._client_tools = client_tools
-        self._emoji_of = emoji_of
-        self._begun: set[int] = set()
-        self._run = run
-        self._calls_before = calls_before
-        self._room = max_bytes
-        self._text: list[str] = []
-        self._refusal: list[str] = []
-        self._thinking: list[str] = []
-        self._names: dict[int, str] = {}
-        self._arguments: dict[int, list[str]] = {}
-        self._finished: Finished | None = None
-        self.full = False
-        """True once the size limit is reached. The message then ends as if by its token limit."""
+    _run: str
+    _calls_before: int
+    _room: int
+    """How many characters it may still have."""
+    _client_tools: frozenset[str]
+    _emoji_of: Callable[[str], str | None] = dict[str, str]().get
+    """The emoji of a tool of this server; None for any other name."""
+    _skips: Skips | None = None
+    """What an earlier attempt passed on: the answer comes again from its beginning, and as much of it is skipped."""
+    _begun: set[int] = set()
+    _text: list[str] = []
+    _refusal: list[str] = []
+    _thinking: list[str] = []
+    _names: dict[int, str] = {}
+    _arguments: dict[int, list[str]] = {}
+    _finished: Finished | None = None
+    full: bool = False
+    """True once the size limit is reached. The message then ends as if by its token limit."""
 
     def take(self, deltas: DeltaSink, parts: Sequence[Part]) -> bool:
         """See Ask.take_parts: pass the deltas of the parts on as they arrive."""
@@ -260,7 +257,7 @@ class Incoming:
             pass
         return True
 
-    def _skip(self, delta: e.Delta, skips: dict[type[Text] | type[Declined] | type[Thinking], int]) -> e.Delta | None:
+    def _skip(self, delta: e.Delta, skips: Skips) -> e.Delta | None:
         """What was not passed on yet. The begins of calls are left out: a status line is not told twice."""
         if isinstance(delta, e.CallBegun):
             return None

@@ -51,7 +51,7 @@ def test_neighbours_of_one_kind_in_a_flood_are_one_delta_and_nothing_is_lost_or_
 
 
 def test_what_an_earlier_process_passed_on_is_skipped_and_the_message_is_whole() -> None:
-    here = Incoming("run", 0, 1000, frozenset(), lambda name: "", ToldDraft(text=5, refusal=0, reasoning=3))
+    here = Incoming("run", 0, 1000, frozenset(), lambda name: "", ToldDraft(5, 0, 3).skips())
     told = Told()
     assert here.take(told, [Text("a")]) and not told.deltas, "a word that was passed on"
     parts: list[Part] = [Thinking("ab"), Thinking("cd"), Text("bc"), Text("defg"), CallPiece(0, "note", ""), Text("h")]
