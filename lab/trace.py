@@ -28,9 +28,12 @@ from typing import Any, TextIO
 
 ROUNDS = (
     *("WorkFinder.run", "Lease.beat", "Lease.watch", "Retainer.run", "Retainer.run_forgetting", "Readers.tick"),
-    *("SqliteDatabase.keep_up", "watch_space", "Space.shortage", "SessionLister.run"),
+    *("SqliteDatabase.keep_up", "watch_space", "Space.shortage", "SessionLister.run", "Accounts.run"),
 )
 """Roots that go round beside the requests."""
+JOBS_OF_ROUNDS = ("SqliteDatabase.checkpoint", "_trim", "SqliteLedger.add.<locals>.add")
+"""What such rounds ask of the threads of the store. Without this they would count for the request, because the root of
+all jobs is that of the thread."""
 LOOP = ("asyncio/runners.py", "asyncio/events.py", "asyncio/base_events.py")
 """Files of the event loop: what calls a task or a callback."""
 SPAWN = "Tasks._guard"
@@ -80,6 +83,8 @@ class Tracer:
         root, each = "", frame
         while each is not None and not each.f_code.co_filename.endswith(LOOP):
             place = self._place(each.f_code)
+            if place is not None and place[1] in JOBS_OF_ROUNDS:
+                return place[1]
             if place is not None and place[1] != SPAWN:
                 root = place[1]
             each = each.f_back  # type: ignore[assignment]
@@ -239,9 +244,10 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="trace-") as folder, _upstream(package) as upstream:
         chat = trace_chat(Path(folder), upstream, package)
         recovery = trace_recovery(Path(folder), upstream, package)
-    own = {root: places for root, places in chat.items() if root not in ROUNDS}
+    rounds = (*ROUNDS, *JOBS_OF_ROUNDS)
+    own = {root: places for root, places in chat.items() if root not in rounds}
     _print("a streamed chat with one tool", own, listed=listed)
-    _print("beside it, rounds", {root: places for root, places in chat.items() if root in ROUNDS}, listed=listed)
+    _print("beside it, rounds", {root: places for root, places in chat.items() if root in rounds}, listed=listed)
     way = {root: places for root, places in recovery.items() if root in (FINDS, TAKES)}
     hops = {root: [place for place in places if place[0].startswith("engine")] for root, places in way.items()}
     _print("hops of a recovery, in engine/", hops, listed=listed)
