@@ -31,7 +31,13 @@ ROUNDS = (
     *("SqliteDatabase.keep_up", "watch_space", "Space.shortage", "SessionLister.run", "Accounts.run"),
 )
 """Roots that go round beside the requests."""
-JOBS_OF_ROUNDS = ("SqliteDatabase.checkpoint", "_trim", "SqliteLedger.add.<locals>.add")
+JOBS_OF_ROUNDS = frozenset(
+    {
+        ("journal/sqlite/database.py", "SqliteDatabase.checkpoint"),
+        ("journal/sqlite/database.py", "_trim"),
+        ("journal/sqlite/upkeep.py", "SqliteLedger.add.<locals>.add"),
+    }
+)
 """What such rounds ask of the threads of the store. Without this they would count for the request, because the root of
 all jobs is that of the thread."""
 LOOP = ("asyncio/runners.py", "asyncio/events.py", "asyncio/base_events.py")
@@ -83,7 +89,7 @@ class Tracer:
         root, each = "", frame
         while each is not None and not each.f_code.co_filename.endswith(LOOP):
             place = self._place(each.f_code)
-            if place is not None and place[1] in JOBS_OF_ROUNDS:
+            if place in JOBS_OF_ROUNDS:
                 return place[1]
             if place is not None and place[1] != SPAWN:
                 root = place[1]
@@ -244,7 +250,7 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="trace-") as folder, _upstream(package) as upstream:
         chat = trace_chat(Path(folder), upstream, package)
         recovery = trace_recovery(Path(folder), upstream, package)
-    rounds = (*ROUNDS, *JOBS_OF_ROUNDS)
+    rounds = (*ROUNDS, *(name for _, name in JOBS_OF_ROUNDS))
     own = {root: places for root, places in chat.items() if root not in rounds}
     _print("a streamed chat with one tool", own, listed=listed)
     _print("beside it, rounds", {root: places for root, places in chat.items() if root in rounds}, listed=listed)

@@ -83,7 +83,7 @@ class ProgressQueue(Struct):
     filled: asyncio.Event = field(default_factory=asyncio.Event)
 
     def report(self, call_id: str, text: str) -> None:
-        """See Place.progress: what the tool of this call says."""
+        """Queue a text of the tool of this call (Place.progress). Texts beyond MAX_PROGRESS are dropped."""
         self.count[call_id] = self.count.get(call_id, 0) + 1
         if self.count[call_id] <= MAX_PROGRESS:
             self.events.append(e.ToolProgressed(call_id, text[:PROGRESS_CHARS]))

@@ -49,6 +49,7 @@ def offered_tools(own: Sequence[dict[str, object]], spec: Spec) -> tuple[dict[st
 
 
 Skips = dict[type[Text] | type[Declined] | type[Thinking], int]
+"""How many characters of each kind are still to be skipped. Incoming counts them down."""
 
 
 class ToldDraft(Struct, frozen=True):
@@ -59,7 +60,7 @@ class ToldDraft(Struct, frozen=True):
     reasoning: int
 
     def skips(self) -> Skips:
-        """The same by the kind of part."""
+        """The same by the kind of part, in a new dictionary."""
         return {Text: self.text, Declined: self.refusal, Thinking: self.reasoning}
 
 
@@ -190,6 +191,11 @@ def end_of(facts: Facts, max_rounds: int, *, steered: bool = False) -> e.RunComp
     return e.RunInterrupted("max_messages") if len(facts.messages) >= max_rounds else None
 
 
+def no_emoji(name: str) -> str | None:
+    """No tool of this server has that name."""
+    return None
+
+
 class Incoming(Struct, eq=False):
     """Collects the parts of one message."""
 
@@ -198,7 +204,7 @@ class Incoming(Struct, eq=False):
     _room: int
     """How many characters it may still have."""
     _client_tools: frozenset[str]
-    _emoji_of: Callable[[str], str | None] = dict[str, str]().get
+    _emoji_of: Callable[[str], str | None] = no_emoji
     """The emoji of a tool of this server; None for any other name."""
     _skips: Skips | None = None
     """What an earlier attempt passed on: the answer comes again from its beginning, and as much of it is skipped."""

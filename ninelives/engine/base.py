@@ -37,9 +37,17 @@ WORK = "work"
 """The topic of notifications that a run can be claimed."""
 
 
+class View(Protocol):
+    """Where a reader stands, as a dialect sees it: an immutable value, which may be kept, shared or thrown away."""
+
+    @property
+    def over(self) -> bool:
+        """True when this dialect has nothing more to say, though the run may go on: the stream ends here."""
+        ...
+
+
 class Projection(Protocol):
-    """A dialect as a fold of its own. Views are immutable values: one may be kept, shared or thrown away. Each says by
-    its field `over` that this dialect has nothing more to say, though the run may go on: the stream ends there."""
+    """A dialect as a fold of its own. Its views are Views; it gets back the views that it made."""
 
     name: str
 

@@ -108,6 +108,9 @@ class Worker(msgspec.Struct, eq=False, weakref=True):
     over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     """Set when it has let go of everything."""
 
+    def __repr__(self) -> str:
+        return f"<Worker of {self.run.run}>"
+
     # how it is stopped
 
     def cancel(self, reason: str = "cancel") -> None:

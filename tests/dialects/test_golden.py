@@ -137,3 +137,9 @@ def test_there_is_no_golden_file_without_its_scenario() -> None:
     """A scenario that was renamed takes its files along."""
     known = {f"{scenario.__name__}.{dialect}.sse" for scenario in SCENARIOS for dialect in SPECS}
     assert {path.name for path in GOLDEN.iterdir()} == known
+
+
+def test_every_view_says_whether_its_stream_is_over() -> None:
+    views = {row.name: row.projection().view0(-1) for row in DIALECTS.values() if row.renders}
+    assert len(views) > 4
+    assert {name: view.over for name, view in views.items()} == dict.fromkeys(views, False)

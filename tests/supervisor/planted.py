@@ -63,7 +63,7 @@ class Altered:
 
     def __init__(self, right: Any) -> None:
         self._right = right
-        self.name, self.view0, self.over = right.name, right.view0, right.over
+        self.name, self.view0 = right.name, right.view0
 
     def step(self, view: Any, entry: Any) -> Any:
         after, frames = self._right.step(view, entry)

@@ -123,7 +123,7 @@ class SqliteDatabase:
         database = cls(path, durability)
         try:
             await database.writer.ready()
-            loaded = await database.writer.ask(lambda db: database._load(db, now))
+            loaded = await database.writer.ask(lambda db: database._load(db, now), quiet=True)
         except BaseException:
             await database.writer.close()
             database._tip.close()
@@ -149,7 +149,7 @@ class SqliteDatabase:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(StoreUnavailable):  # then the next start checks the file
-            await self.writer.ask(lambda db: db.execute(SQL["set_clean"], ("1",)).fetchall())
+            await self.writer.ask(lambda db: db.execute(SQL["set_clean"], ("1",)).fetchall(), quiet=True)
         for thread in (self.writer, self.reader, self.upkeep_thread):
             await thread.close()
         self._tip.close()

@@ -9,7 +9,8 @@ caller) rolls the batch back. Then the batch runs again without that job: one ba
 all runs. An error of the store itself (full, busy, broken) fails the whole batch.
 
 A job's `then` updates memory after the commit. It runs on the loop for every committed job, even if the caller was
-cancelled, because cancelling a caller does not undo a commit. So do the events that each job of a thread `wakes`."""
+cancelled, because cancelling a caller does not undo a commit. Then the events in `wakes` of the thread are set, unless
+the job is `quiet`."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ class DatabaseThread:
     ) -> asyncio.Future[Any]:
         """Queue a job. The future completes after the commit, with what `then` makes of the job's result: `then`
         updates memory, on the loop. `late`: nobody waits for the job, so it may share the transaction of the next one,
-        and no thread is woken for it at once. `quiet`: it wakes nobody when it is done."""
+        and no thread is woken for it at once. `quiet`: it sets none of `wakes`."""
         if self._closing:
             raise StoreUnavailable("the store is closed", passing=False)
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -242,7 +242,7 @@ class PageRunRoutes(Routes):
             view, frames = projection.step(view, entry)
             out.append(whole(frames))
             size += len(out[-1])
-            if size > MOST_FRAMES or projection.over(view):
+            if size > MOST_FRAMES or view.over:
                 break
         text = b"".join(out)[:MOST_FRAMES].decode("utf-8", "ignore")
         return answering.answer(shapes.RunFrames(api=api, text=text, cut=size > MOST_FRAMES))
