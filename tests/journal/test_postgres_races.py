@@ -41,9 +41,11 @@ async def crowd(count: int, queries: int = 4) -> AsyncIterator[list[Backend]]:
 @pytest.fixture
 def no_opening_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """All openings race in the database, also those of one process. On a busy machine forty of them can take longer
-    than a request may: then a connection is closed at its deadline, and that is not what is tried here."""
+    than a request may, or stand idle in a transaction for longer than the database allows: then a connection is closed,
+    and that is not what is tried here."""
     monkeypatch.setattr(claims, "_contended", lambda opening: [])
     monkeypatch.setattr(postgres_store, "ASK_S", 60.0)
+    monkeypatch.setattr(connections, "IDLE_TRANSACTION_MS", 60_000)
 
 
 async def test_a_job_whose_deadline_passes_between_two_statements_is_unanswered() -> None:
