@@ -54,6 +54,8 @@ class Client:
     """What a caller of kind `sdk` asks with, as it comes: no key of its own, and two retries."""
     given: str = ""
     """The error that the SDK gave its caller."""
+    asked: tuple[float, float] = (0.0, 0.0)
+    """When the SDK began to ask for that, and when it gave up (time.time)."""
 
     async def bring_to_its_end(self, seconds: float = DEADLINE_S) -> None:
         """Whatever it takes, within a deadline."""
@@ -208,10 +210,11 @@ class Client:
 
     async def _ask(self) -> None:
         assert self.sdk is not None
+        began = time.time()
         try:
             shown = await self.sdk.responses.create(model="hermes-agent", input=self.load.text)
         except openai.APIError as error:
-            self.given = repr(error)
+            self.given, self.asked = repr(error), (began, time.time())
             return
         self.connections += 1
         self._named(shown.id)

@@ -9,6 +9,7 @@ import re
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,7 +130,8 @@ class Storm:
         for tag, count in runs.items():
             if count > 1:
                 result.wrong("rerun", tag, f"one request began {count} runs")
-        given = [client for client in self.clients if client.given]
+        deaths = [at for at, _ in self.chaos.suffered.orphans]
+        given = [client for client in self.clients if client.given and not every_try_killed(client.asked, deaths)]
         callers = sum(client.kind == "sdk" for client in self.clients)
         if len(given) > self.extent.errors * callers:
             for client in given:
@@ -158,6 +160,7 @@ class Storm:
 
     def _rows(self, result: Result, read: Read) -> None:
         suffered, clients = self.chaos.suffered, self.clients
+        deaths = [at for at, _ in suffered.orphans]
         calls = [call for one in read.values() for call in calls_of(one.replay["runs"]).values()]
         answers = sum((client.answers for client in (*clients, *self.watchers)), Counter[int]())
         seen = sum(client.load.events for client in (*clients, *self.watchers))
@@ -174,6 +177,7 @@ class Storm:
             "runs": len(clients),
             "callers with the SDK": sum(client.kind == "sdk" for client in clients),
             "of them given an error": sum(bool(client.given) for client in clients),
+            "of these after a kill per try": sum(every_try_killed(client.asked, deaths) for client in clients),
             "runs completed": len(read) - len(self.judge.sealed),
             "given up after five deaths in a row": len(self.judge.sealed),
             "connections": sum(client.connections for client in (*clients, *self.watchers)),
@@ -198,6 +202,13 @@ class Storm:
             "database outages (s)": " ".join(f"{one:.1f}" for one in suffered.outages) or "-",
             "time (s)": round(self.seconds, 1),
         }
+
+
+def every_try_killed(asked: tuple[float, float], deaths: Sequence[float]) -> bool:
+    """An SDK tries three times. Where as many replicas were killed while it asked, each of its connections may have
+    ended with one of them, and no server can help that."""
+    began, ended = asked
+    return sum(began <= at <= ended for at in deaths) > openai.DEFAULT_MAX_RETRIES
 
 
 FAULTS = {

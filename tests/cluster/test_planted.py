@@ -16,7 +16,7 @@ from tests.cluster.chaos import Dose
 from tests.cluster.clients import Client
 from tests.cluster.judging import STRIKES, most_sealed
 from tests.cluster.replicas import Cluster, Shape
-from tests.cluster.storm import Extent, Storm, storm
+from tests.cluster.storm import Extent, Storm, every_try_killed, storm
 
 pytestmark = pytest.mark.xdist_group("processes")
 ALONE = Shape(postgres=False)
@@ -105,6 +105,12 @@ def test_P18_a_run_that_is_given_up_needs_as_many_blows_and_is_one_of_few() -> N
     assert most_sealed(200, STRIKES - 1) == 0, "nobody can have been hit so often"
     assert most_sealed(20, STRIKES) == 1
     assert most_sealed(200, 20) == 4
+
+
+def test_a_caller_may_be_given_an_error_only_where_each_of_its_tries_can_have_been_killed() -> None:
+    assert every_try_killed((10.0, 20.0), [11.0, 15.0, 19.0])
+    assert not every_try_killed((10.0, 20.0), [9.0, 11.0, 15.0, 21.0])
+    assert not every_try_killed((0.0, 0.0), [1.0, 2.0, 3.0]), "it was given none"
 
 
 @pytest.mark.long
