@@ -21,7 +21,7 @@ import pytest
 from ninelives.app.address import local_url, publish_address, published_address, withdraw_address
 from ninelives.app.errors import ConfigError
 from ninelives.app.settings import LoadedSettings, Settings, load
-from ninelives.cli.shared import Reconnect
+from ninelives.cli.remote import Reconnect
 from tests.story.server import KEY, ROOT, wait_until
 
 FILE = "[server]\nport = {}\n"

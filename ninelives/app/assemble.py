@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,13 +52,13 @@ from ninelives.journal.values import Gone
 from ninelives.models.base import Model
 from ninelives.observe.alive import AliveMark, BadExit
 from ninelives.observe.log import Log
-from ninelives.observe.metrics import CONTENT_TYPE, Metrics
 from ninelives.observe.runs import RunCounts, RunObserver
 from ninelives.sessions.book import SessionBook
 from ninelives.tools.mcp.tools import Status
 from ninelives.tools.registry import SHELL_TOOLS
 
 if TYPE_CHECKING:
+    from ninelives.observe.metrics import Metrics
     from ninelives.observe.traces import SpanTraces
 
 
@@ -206,7 +207,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
         websockets=settings.limits.websockets,
         elsewhere=settings.server.elsewhere,
     )
-    about = _about(settings, parts, made, stored_keys, Metrics(counts), log.secrets.mask)
+    about = _about(settings, parts, made, stored_keys, _metrics_of(counts, settings), log.secrets.mask)
     try:
         app = (build_app if role.serves else build_health_app)(
             about, keyring, _rules(settings, log, audit), new_id, log
@@ -292,12 +293,32 @@ def _mcp_server(status: Status, mask: Callable[[str], str]) -> dict[str, object]
     }
 
 
+ShowMetrics = Callable[[Mapping[str, object]], tuple[bytes, str]]
+
+
+def _metrics_of(counts: RunCounts, settings: Settings) -> ShowMetrics:
+    """The text of /metrics, and its type. prometheus_client is imported when somebody asks: it would be 25 ms of the
+    start."""
+
+    @cache
+    def series() -> Metrics:
+        from ninelives.observe.metrics import Metrics
+
+        return Metrics(counts)
+
+    def show(stats: Mapping[str, object]) -> tuple[bytes, str]:
+        made = series()
+        return made.exposition(stats, store_bytes(settings)), made.content_type
+
+    return show
+
+
 def _about(
     settings: Settings,
     parts: RouteParts,
     made: _Parts,
     stored_keys: StoredKeys,
-    metrics: Metrics,
+    metrics: ShowMetrics,
     mask: Callable[[str], str],
 ) -> About:
     agents, store = made.agents, made.opened.store
@@ -330,7 +351,7 @@ def _about(
         killed_at=made.bad_exit.died_at / 1000 if made.bad_exit is not None else None,
         upstream=probe.look,
         created=int(time.time()),
-        metrics=lambda stats: (metrics.exposition(stats, store_bytes(settings)), CONTENT_TYPE),
+        metrics=metrics,
         hold_s=settings.store.hold_s,
         cors=bool(settings.server.cors_origins),
         replicas=peers.replicas if peers.shared else None,

@@ -5,7 +5,7 @@ groups `ninelives.agents` and `ninelives.models`, and errors that name the packa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isfunction, signature
 from traceback import extract_tb
 from typing import cast
@@ -18,6 +18,7 @@ from ninelives.app.errors import ConfigError
 from ninelives.models.base import Model
 from ninelives.models.openai import Upstream
 from ninelives.tools.decorator import imported
+from ninelives.tools.points import installed
 
 AGENTS = "ninelives.agents"
 MODELS = "ninelives.models"
@@ -46,7 +47,7 @@ NO_EXTENSIONS = Extensions()
 
 def installed_agents() -> list[str]:
     """The names of agents that installed packages have."""
-    return [point.name for point in _points(AGENTS)]
+    return [point.name for point in installed(AGENTS)]
 
 
 def own_agent(name: str, surroundings: Surroundings) -> Agent:
@@ -71,7 +72,7 @@ def _place_of(error: Exception) -> str:
 
 def extension_agents(extensions: Extensions, surroundings: Surroundings) -> dict[str, Agent]:
     """The agents of the group `ninelives.agents` and those of the program, by name. Raises ConfigError."""
-    found = {point.name: _as_agent(point, _loaded(point), surroundings) for point in _points(AGENTS)}
+    found = {point.name: _as_agent(point, _loaded(point), surroundings) for point in installed(AGENTS)}
     for name, given in extensions.agents.items():
         found[name] = _adapted(f"the agent {name}", given, surroundings)
     return found
@@ -86,7 +87,7 @@ def model_scheme(url: str) -> str:
 def installed_model(upstream: Upstream) -> Model:
     """The model that the entry point named by `upstream.url` makes. Raises ConfigError."""
     name = model_scheme(upstream.url)
-    known = {point.name: point for point in _points(MODELS)}
+    known = {point.name: point for point in installed(MODELS)}
     if name not in known:
         raise ConfigError(
             f"model.url {upstream.url!r} names the model extension {name!r}, which is not installed. "
@@ -102,10 +103,6 @@ def installed_model(upstream: Upstream) -> Model:
     if not hasattr(model, "stream"):
         raise ConfigError(f"{origin} made {type(model).__name__}, which is not a Model: it has no stream().")
     return model
-
-
-def _points(group: str) -> list[EntryPoint]:
-    return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 def _origin(point: EntryPoint) -> str:

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import click
 
-from ninelives.cli.shared import Answer, HelpfulGroup, Remote, age_of, echo_text, json_option, remote_options
+from ninelives.cli.remote import Remote, remote_options
+from ninelives.cli.shared import Answer, HelpfulGroup, age_of, echo_text, json_option
 from ninelives.observe.log import printable
 
 

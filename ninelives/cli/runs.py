@@ -10,19 +10,8 @@ from urllib.parse import urlencode
 
 import click
 
-from ninelives.cli.shared import (
-    Answer,
-    HelpfulGroup,
-    Reconnect,
-    Remote,
-    age_of,
-    echo_text,
-    harmless,
-    json_option,
-    print_fields,
-    remote_options,
-    span_of,
-)
+from ninelives.cli.remote import Reconnect, Remote, remote_options
+from ninelives.cli.shared import Answer, HelpfulGroup, age_of, echo_text, harmless, json_option, print_fields, span_of
 
 _COLOURS = {"running": "blue", "completed": "green", "failed": "red", "waiting_for_approval": "yellow"}
 _ACTIVE = ("queued", "running", "stopping", "waiting_for_approval")

@@ -3,6 +3,7 @@ starts (app/serve.py)."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -87,6 +88,7 @@ def run(
 ) -> int:
     """Run a server or a worker in the foreground. `under` is the line to the supervisor that started this process.
     Returns the exit code."""
+    gc.disable()  # until the server is ready (app/serve.py, _collect_less)
     from ninelives.app.errors import StartError
     from ninelives.app.serve import Foreground
 
@@ -103,6 +105,8 @@ def run(
     except StartError as error:
         click.echo(f"ninelives: {error}", err=True)
         return 1
+    finally:
+        gc.enable()
 
 
 @click.command()

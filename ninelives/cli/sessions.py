@@ -9,16 +9,8 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from ninelives.cli.shared import (
-    Answer,
-    HelpfulGroup,
-    Remote,
-    age_of,
-    echo_text,
-    json_option,
-    print_fields,
-    remote_options,
-)
+from ninelives.cli.remote import Remote, remote_options
+from ninelives.cli.shared import Answer, HelpfulGroup, age_of, echo_text, json_option, print_fields
 
 PATH = "/api/sessions"
 

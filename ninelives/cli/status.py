@@ -12,7 +12,8 @@ from urllib.error import HTTPError
 import click
 from click.core import ParameterSource
 
-from ninelives.cli.shared import Answer, Reconnect, Remote, echo_text, json_option, print_fields
+from ninelives.cli.remote import Reconnect, Remote
+from ninelives.cli.shared import Answer, echo_text, json_option, print_fields
 
 TIMEOUT_S = 5.0
 WATCH_S = 2.0

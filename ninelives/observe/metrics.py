@@ -12,13 +12,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from ninelives.observe.runs import Durations, RunCounts
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 _RECOVERIES = {"crash": "taken_over", "restart": "restarted"}
 """The kinds of recovery, and what Engine.stats calls them."""
 
 
 class Metrics:
     """The series of one process."""
+
+    content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, counts: RunCounts) -> None:
         self._registry = CollectorRegistry()

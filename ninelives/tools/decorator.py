@@ -27,6 +27,7 @@ from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_with_defaults
 from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, FunctionTool, Output, Place, Threads, Tool, is_name
 from ninelives.tools.homes import place_for_function
+from ninelives.tools.points import installed
 
 GROUP = "ninelives.tools"
 PROGRESS_CHARS = 2_000
@@ -278,9 +279,7 @@ def load_tools(modules: Sequence[str], threads: Threads) -> list[Tool]:
 
 def _candidates(modules: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Every object that should be a tool, and where it came from."""
-    from importlib.metadata import entry_points  # slow to import, and the decorator does not need it
-
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in installed(GROUP):
         origin = f"the entry point {point.name} = {point.value}"
         yield from ((origin, each) for each in _members(_loaded(origin, point.load), origin))
     for name in modules:

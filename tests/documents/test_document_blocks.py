@@ -113,7 +113,9 @@ def parse(words: list[str]) -> None:
     """Read the words of a command as click does. Raises where one is wrong."""
     command: click.Command = main
     while isinstance(command, click.Group):
-        command = command.commands[words.pop(0)]
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None
+        command = found
     command.make_context("ninelives", words, resilient_parsing=False)
 
 

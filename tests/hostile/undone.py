@@ -353,13 +353,13 @@ UNDONE = (
     ),
     Undone(
         "test_a_command_that_waits_for_its_server_sends_nothing_to_another",
-        "cli/shared.py",
+        "cli/remote.py",
         "self.named or before or _default_url(server)",
         "self.named or _default_url(server)",
     ),
     Undone(
         "test_the_stored_key_is_not_sent_to_a_configured_address",
-        "cli/shared.py",
+        "cli/remote.py",
         'given or (stored if self.named and use_key_file else "")',
         "given or stored",
     ),

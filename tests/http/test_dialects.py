@@ -48,7 +48,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     def installed(group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
 
-    monkeypatch.setattr("importlib.metadata.entry_points", installed)
+    monkeypatch.setattr("ninelives.http.routes.installed", installed)
     monkeypatch.setattr(ids, "_PREFIXES", dict(ids._PREFIXES))
 
 

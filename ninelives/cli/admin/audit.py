@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 
 import click
 
-from ninelives.cli.shared import Answer, Remote, echo_text, json_option, remote_options
+from ninelives.cli.remote import Remote, remote_options
+from ninelives.cli.shared import Answer, echo_text, json_option
 
 FOLLOW_S = 1.0
 

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import click
 
-from ninelives.cli.shared import Answer, Remote, echo_text, json_option, remote_options
+from ninelives.cli.remote import Remote, remote_options
+from ninelives.cli.shared import Answer, echo_text, json_option
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _SPAN = re.compile(r"(\d{1,9})([smhdwy])")

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from ninelives.cli.shared import Reconnect, json_option, remote_options
+from ninelives.cli.remote import Reconnect, remote_options
+from ninelives.cli.shared import json_option
 
 
 @click.command()

@@ -12,7 +12,8 @@ import click
 from msgspec import Struct
 
 from ninelives.cli.chat.follow import BACK, ENDS, LOST, RunFollower
-from ninelives.cli.shared import Answer, Remote, echo_text
+from ninelives.cli.remote import Remote
+from ninelives.cli.shared import Answer, echo_text
 
 ANSWERED, FAILED, ASKS, CANCELLED = 0, 1, 3, 130
 CHOICES = {"y": "once", "o": "once", "s": "session", "a": "always", "n": "deny", "d": "deny"}

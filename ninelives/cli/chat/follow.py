@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 import click
 
-from ninelives.cli.shared import Answer, Remote
+from ninelives.cli.remote import Remote
+from ninelives.cli.shared import Answer
 
 ENDS = ("run.completed", "run.failed", "run.cancelled", "run.incomplete")
 LOST, BACK = "connection.lost", "connection.back"

@@ -25,7 +25,8 @@ from ninelives.cli.chat.ask import CHOICES
 from ninelives.cli.chat.follow import ENDS, RunFollower
 from ninelives.cli.chat.memory import ChatPlace, new_session
 from ninelives.cli.chat.view import LiveView
-from ninelives.cli.shared import Answer, Remote, harmless
+from ninelives.cli.remote import Remote
+from ninelives.cli.shared import Answer, harmless
 
 FOREVER_S = 7 * 86_400.0
 COMMANDS = {

@@ -18,6 +18,7 @@ from ninelives.http.routes.conversations import ConversationRoutes
 from ninelives.http.routes.messages import MessagesRoutes
 from ninelives.http.routes.responses import ResponsesRoutes
 from ninelives.http.routes.runs import RunsRoutes
+from ninelives.tools.points import installed
 
 GROUP = "ninelives.dialects"
 
@@ -69,9 +70,7 @@ def check_complete(served: Iterable[ServedDialect]) -> None:
 
 
 def _installed() -> Iterable[tuple[str, ServedDialect]]:
-    from importlib.metadata import entry_points  # slow to import
-
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in installed(GROUP):
         origin = f"the entry point {point.name} = {point.value}"
         try:
             row = point.load()
