@@ -297,8 +297,8 @@ ShowMetrics = Callable[[Mapping[str, object]], tuple[bytes, str]]
 
 
 def _metrics_of(counts: RunCounts, settings: Settings) -> ShowMetrics:
-    """The text of /metrics, and its type. prometheus_client is imported when somebody asks: it would be 25 ms of the
-    start."""
+    """The text of /metrics, and its type. prometheus_client is imported when the server is ready (app/serve.py): it
+    would be a tenth of the start."""
 
     @cache
     def series() -> Metrics:

@@ -16,7 +16,7 @@ COMMANDS = {
     "worker": "worker:worker",
     "restart": "restart:restart",
     "chat": "chat:chat",
-    "ask": "chat:ask",
+    "ask": "chat:ask_once",
     "status": "status:status",
     "runs": "runs:runs",
     "sessions": "sessions:sessions",
@@ -41,13 +41,13 @@ class CommandGroup(HelpfulGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """See click.Group."""
-        return sorted(COMMANDS)
+        return sorted({*COMMANDS, *self.commands})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click.Group."""
         place = COMMANDS.get(cmd_name)
         if place is None:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, _, name = place.partition(":")
         command: click.Command = getattr(import_module(f"ninelives.cli.{module}"), name)
         return command

@@ -21,3 +21,8 @@ def _found(path: tuple[str, ...]) -> Any:  # Any: its type changed in Python 3.1
     from importlib.metadata import entry_points  # slow to import, and the decorator of tools does not need it
 
     return entry_points()
+
+
+def forget_installed() -> None:
+    """Read them anew when they are asked for next."""
+    _found.cache_clear()

@@ -390,7 +390,7 @@ def test_the_supervisor_is_small() -> None:
 def test_a_spare_has_no_package_that_most_servers_do_not_need() -> None:
     """A megabyte of imports is two: the server has them, and the spare (docs/supervisor.md has the memory of all)."""
     modules = modules_after("import ninelives.cli, ninelives.app.serve as serve; serve.import_server()")
-    wanted = {"ninelives", "click", "msgspec", "apsw", "prometheus_client"}
+    wanted = {"ninelives", "click", "msgspec", "apsw"}
     wanted |= {"starlette", "anyio", "sniffio", "python_multipart", "uvicorn", "httptools", "uvloop", "cython_runtime"}
     assert foreign(modules) - {"typing_extensions"} <= wanted
     assert sum(name.startswith("ninelives.") for name in modules) < 330

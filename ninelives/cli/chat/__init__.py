@@ -30,7 +30,7 @@ def chat(session: str | None, fresh: bool, model: str | None, url: str | None, k
     ChatScreen(Reconnect(url, key), memory.enter(session, fresh=fresh), model or "").run()
 
 
-@click.command()
+@click.command("ask")
 @click.argument("words", nargs=-1)
 @click.option("--session", help="Session of the question (default: none, so nothing was said before).")
 @click.option("--last", is_flag=True, help="Go on with the session of the last `chat`.")
@@ -42,7 +42,7 @@ def chat(session: str | None, fresh: bool, model: str | None, url: str | None, k
 )
 @remote_options
 @json_option
-def ask(
+def ask_once(
     words: tuple[str, ...], session: str | None, last: bool, url: str | None, key: str | None, **given: object
 ) -> None:
     """Ask one question and print the answer.
