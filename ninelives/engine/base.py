@@ -209,11 +209,11 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     """The shares of owners who do not have the same as all others (journal/fair.py)."""
     chores: int = 8
     subscriber_bytes: int = 1_048_576
-    linger_s: float = 0.0018
+    linger_s: float = 0.0017
     """So long the first delta of a flush waits for others: a commit of one delta costs about as much as a commit of
     twenty. Facts do not wait, nor does a delta after a pause. Where a flush takes long, they wait longer
     (`Writer.linger_s`)."""
-    longest_linger_s: float = 0.0022
+    longest_linger_s: float = 0.0020
     """But no longer than this, unless `linger_s` says so."""
     stage_bytes: int = 1_048_576
     """Bytes of deltas that one run may have waiting for the disk before its agent is held back."""
