@@ -106,10 +106,6 @@ class ProfileAgent(Struct, frozen=True):
 class Agents(Struct, kw_only=True):
     """All agents of a server, and what they are made of."""
 
-    agent: Agent
-    """Of the default profile."""
-    agents: dict[str, Agent]
-    """Of the others, by name."""
     default: Profile
     others: dict[str, Profile]
     by_profile: dict[str, ProfileAgent]
@@ -381,8 +377,6 @@ def build_agents(
     }
     default = profiles.pop(name)
     return Agents(
-        agent=made[name].agent,
-        agents={key: each.agent for key, each in made.items() if key != name},
         default=default,
         others=profiles,
         by_profile=made,

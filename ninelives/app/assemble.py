@@ -164,7 +164,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             store,
             MemoryStore(time.monotonic, now_ms=opened.steady_ms),
             opened.notifier,
-            agents.agent,
+            agents.by_profile[agents.default.name].agent,
             _limits(settings),
             log,
             now_ms,
@@ -179,7 +179,7 @@ def _join(settings: Settings, key: str, log: Log, role: ProcessRole, made: _Part
             death_of=made.bad_exit.death_of if made.bad_exit and not settings.store.shared else unknown_death,
             observer=RunObserver(counts, log, traces),
             alarm=FineAlarm,
-            agents=agents.agents,
+            agents={name: each.agent for name, each in agents.by_profile.items()},
         )
     )
     keyring = Keyring(stored_keys)

@@ -18,7 +18,7 @@ from ninelives.app.errors import ConfigError
 from ninelives.models.base import Model
 from ninelives.models.openai import Upstream
 from ninelives.tools.decorator import imported
-from ninelives.tools.points import installed
+from ninelives.tools.entry_points import entry_points_of
 
 AGENTS = "ninelives.agents"
 MODELS = "ninelives.models"
@@ -47,7 +47,7 @@ NO_EXTENSIONS = Extensions()
 
 def installed_agents() -> list[str]:
     """The names of agents that installed packages have."""
-    return [point.name for point in installed(AGENTS)]
+    return [point.name for point in entry_points_of(AGENTS)]
 
 
 def own_agent(name: str, surroundings: Surroundings) -> Agent:
@@ -72,7 +72,7 @@ def _place_of(error: Exception) -> str:
 
 def extension_agents(extensions: Extensions, surroundings: Surroundings) -> dict[str, Agent]:
     """The agents of the group `ninelives.agents` and those of the program, by name. Raises ConfigError."""
-    found = {point.name: _as_agent(point, _loaded(point), surroundings) for point in installed(AGENTS)}
+    found = {point.name: _as_agent(point, _loaded(point), surroundings) for point in entry_points_of(AGENTS)}
     for name, given in extensions.agents.items():
         found[name] = _adapted(f"the agent {name}", given, surroundings)
     return found
@@ -87,7 +87,7 @@ def model_scheme(url: str) -> str:
 def installed_model(upstream: Upstream) -> Model:
     """The model that the entry point named by `upstream.url` makes. Raises ConfigError."""
     name = model_scheme(upstream.url)
-    known = {point.name: point for point in installed(MODELS)}
+    known = {point.name: point for point in entry_points_of(MODELS)}
     if name not in known:
         raise ConfigError(
             f"model.url {upstream.url!r} names the model extension {name!r}, which is not installed. "

@@ -140,10 +140,10 @@ class Foreground:
 
             load_own_code(self._loaded)
         if is_successor and self._supervised is not None:
-            from ninelives.tools.points import forget_installed
+            from ninelives.tools.entry_points import forget_entry_points
 
             self._supervised.wait()
-            forget_installed()  # packages may have come and gone meanwhile
+            forget_entry_points()  # packages may have come and gone meanwhile
 
     def _bind(self) -> socket.socket:
         from ninelives.http.edge.server import listen, listen_unix

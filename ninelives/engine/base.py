@@ -343,7 +343,7 @@ class EngineParts(Struct, frozen=True):
     alarm: Callable[[Callable[[], None]], Alarm] = LoopAlarm
     """Makes what wakes a writer, given what it calls."""
     agents: Mapping[str, Agent] = {}
-    """Those of profiles that have one of their own, by name."""
+    """By profile."""
 
     def clock(self) -> Callable[[], int]:
         """The clock by which things expire."""

@@ -26,8 +26,8 @@ from msgspec import Struct
 from ninelives.core.events import Effect
 from ninelives.tools.arguments import as_struct, schema_with_defaults
 from ninelives.tools.base import APPROVAL_CLASSES, ApprovalClass, FunctionTool, Output, Place, Threads, Tool, is_name
+from ninelives.tools.entry_points import entry_points_of
 from ninelives.tools.homes import place_for_function
-from ninelives.tools.points import installed
 
 GROUP = "ninelives.tools"
 PROGRESS_CHARS = 2_000
@@ -279,7 +279,7 @@ def load_tools(modules: Sequence[str], threads: Threads) -> list[Tool]:
 
 def _candidates(modules: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Every object that should be a tool, and where it came from."""
-    for point in installed(GROUP):
+    for point in entry_points_of(GROUP):
         origin = f"the entry point {point.name} = {point.value}"
         yield from ((origin, each) for each in _members(_loaded(origin, point.load), origin))
     for name in modules:

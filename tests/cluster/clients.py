@@ -54,8 +54,8 @@ class Client:
     """What a caller of kind `sdk` asks with, as it comes: no key of its own, and two retries."""
     given: str = ""
     """The error that the SDK gave its caller."""
-    asked: tuple[float, float] = (0.0, 0.0)
-    """When the SDK began to ask for that, and when it gave up (time.time)."""
+    cut_off: tuple[float, float] = (0.0, 0.0)
+    """When the SDK began to ask and when it gave up (time.time), if its last try got no answer of a replica."""
 
     async def bring_to_its_end(self, seconds: float = DEADLINE_S) -> None:
         """Whatever it takes, within a deadline."""
@@ -214,7 +214,9 @@ class Client:
         try:
             shown = await self.sdk.responses.create(model="hermes-agent", input=self.load.text)
         except openai.APIError as error:
-            self.given, self.asked = repr(error), (began, time.time())
+            self.given = repr(error)
+            if not isinstance(error.body, dict):  # no answer of ours: a connection that broke, or a page of haproxy
+                self.cut_off = began, time.time()
             return
         self.connections += 1
         self._named(shown.id)

@@ -131,7 +131,7 @@ class Storm:
             if count > 1:
                 result.wrong("rerun", tag, f"one request began {count} runs")
         deaths = [at for at, _ in self.chaos.suffered.orphans]
-        given = [client for client in self.clients if client.given and not every_try_killed(client.asked, deaths)]
+        given = [client for client in self.clients if client.given and not every_try_killed(client.cut_off, deaths)]
         callers = sum(client.kind == "sdk" for client in self.clients)
         if len(given) > self.extent.errors * callers:
             for client in given:
@@ -177,7 +177,7 @@ class Storm:
             "runs": len(clients),
             "callers with the SDK": sum(client.kind == "sdk" for client in clients),
             "of them given an error": sum(bool(client.given) for client in clients),
-            "of these after a kill per try": sum(every_try_killed(client.asked, deaths) for client in clients),
+            "of these after a kill per try": sum(every_try_killed(client.cut_off, deaths) for client in clients),
             "runs completed": len(read) - len(self.judge.sealed),
             "given up after five deaths in a row": len(self.judge.sealed),
             "connections": sum(client.connections for client in (*clients, *self.watchers)),
@@ -204,10 +204,10 @@ class Storm:
         }
 
 
-def every_try_killed(asked: tuple[float, float], deaths: Sequence[float]) -> bool:
+def every_try_killed(cut_off: tuple[float, float], deaths: Sequence[float]) -> bool:
     """An SDK tries three times. Where as many replicas were killed while it asked, each of its connections may have
-    ended with one of them, and no server can help that."""
-    began, ended = asked
+    ended with one of them, and no server can help that. `cut_off`: see Client.cut_off."""
+    began, ended = cut_off
     return sum(began <= at <= ended for at in deaths) > openai.DEFAULT_MAX_RETRIES
 
 

@@ -48,7 +48,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     def installed(group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
 
-    monkeypatch.setattr("ninelives.http.routes.installed", installed)
+    monkeypatch.setattr("ninelives.http.routes.entry_points_of", installed)
     monkeypatch.setattr(ids, "_PREFIXES", dict(ids._PREFIXES))
 
 

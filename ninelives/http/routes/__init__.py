@@ -18,7 +18,7 @@ from ninelives.http.routes.conversations import ConversationRoutes
 from ninelives.http.routes.messages import MessagesRoutes
 from ninelives.http.routes.responses import ResponsesRoutes
 from ninelives.http.routes.runs import RunsRoutes
-from ninelives.tools.points import installed
+from ninelives.tools.entry_points import entry_points_of
 
 GROUP = "ninelives.dialects"
 
@@ -70,7 +70,7 @@ def check_complete(served: Iterable[ServedDialect]) -> None:
 
 
 def _installed() -> Iterable[tuple[str, ServedDialect]]:
-    for point in installed(GROUP):
+    for point in entry_points_of(GROUP):
         origin = f"the entry point {point.name} = {point.value}"
         try:
             row = point.load()

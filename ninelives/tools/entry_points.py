@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-def installed(group: str) -> list[EntryPoint]:
+def entry_points_of(group: str) -> list[EntryPoint]:
     """The entry points of a group, by name."""
     return sorted(_found(tuple(sys.path)).select(group=group), key=lambda point: point.name)
 
@@ -23,6 +23,6 @@ def _found(path: tuple[str, ...]) -> Any:  # Any: its type changed in Python 3.1
     return entry_points()
 
 
-def forget_installed() -> None:
+def forget_entry_points() -> None:
     """Read them anew when they are asked for next."""
     _found.cache_clear()
